@@ -3,7 +3,7 @@
 An array that goes in comes out as one of the same type. What has integers or bools as results says so of NumPy's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -112,6 +112,7 @@ _OperatorName: TypeAlias = Literal[
 ]
 _Operator: TypeAlias = _OperatorName | Operator | Callable[[Any, Any], Any]
 _Axes: TypeAlias = int | tuple[int, ...] | None
+_Places: TypeAlias = int | Sequence[int] | NDArray[Any]
 
 @overload
 def all(
@@ -143,10 +144,10 @@ def argmin(
 def argmin(x: _A, /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto") -> _A: ...
 @overload
 def argpartition(
-    x: NDArray[Any], kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto"
+    x: NDArray[Any], kth: _Places, /, *, axis: int = -1, method: _Method = "auto"
 ) -> NDArray[np.int64]: ...
 @overload
-def argpartition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+def argpartition(x: _A, kth: _Places, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
 @overload
 def argsort(
     x: NDArray[Any],
@@ -155,7 +156,7 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -168,7 +169,7 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -221,9 +222,9 @@ def cumulative_sum(
 def histogram(
     x: _A,
     /,
-    bins: int | _SupportsArray = 10,
+    bins: int | Sequence[float] | _SupportsArray = 10,
     *,
-    range: tuple[float, float] | None = None,
+    range: Sequence[float] | NDArray[Any] | None = None,
     weights: _SupportsArray | None = None,
     density: bool = False,
     method: _Method = "auto",
@@ -238,7 +239,7 @@ def linear_recurrence(
     axis: int = -1,
     initial: Any = None,
     reverse: bool = False,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     matrices: bool = False,
     method: _Method = "auto",
@@ -253,7 +254,7 @@ def map_reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -267,7 +268,7 @@ def matmul(
     multiply: _Operator = "multiply",
     precision: Literal["float32", "tf32", "highest", "residues"] = "float32",
     kernel: Literal["naive", "tiled", "packed", "conflict_free", "tensor"] | None = None,
-    tile: int | tuple[int, int, int] | None = None,
+    tile: int | Sequence[int] | NDArray[Any] | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -290,7 +291,7 @@ def merge_by_key(
 def min(
     x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
 ) -> _A: ...
-def partition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+def partition(x: _A, kth: _Places, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
 def partition_by(x: _A, mask: _SupportsArray, /, *, method: _Method = "auto") -> tuple[_A, _A]: ...
 def prod(
     x: _A,
@@ -304,7 +305,7 @@ def prod(
 ) -> _A: ...
 def quantile(
     x: _A,
-    q: float | tuple[float, ...],
+    q: float | Sequence[float] | NDArray[Any],
     /,
     *,
     axis: _Axes = None,
@@ -321,7 +322,7 @@ def reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -339,7 +340,7 @@ def scan(
     reverse: bool = False,
     initial: Any = None,
     dtype: Any = None,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -347,7 +348,7 @@ def scan(
 @overload
 def searchsorted(
     x1: NDArray[Any],
-    x2: NDArray[Any],
+    x2: NDArray[Any] | float,
     /,
     *,
     side: Literal["left", "right"] = "left",
@@ -357,7 +358,7 @@ def searchsorted(
 @overload
 def searchsorted(
     x1: _A,
-    x2: _A,
+    x2: _A | float,
     /,
     *,
     side: Literal["left", "right"] = "left",
@@ -381,7 +382,7 @@ def select(
     x: _A, mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A]: ...
 def solve_banded(
-    l_and_u: tuple[int, int], ab: _A, b: _A, /, *, periodic: bool = False, method: _Method = "auto"
+    l_and_u: Sequence[int] | NDArray[Any], ab: _A, b: _A, /, *, periodic: bool = False, method: _Method = "auto"
 ) -> _A: ...
 def solve_block_tridiagonal(
     lower: _A, diag: _A, upper: _A, rhs: _A, /, *, periodic: bool = False, method: _Method = "auto"
@@ -461,7 +462,7 @@ def sort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -474,7 +475,7 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -488,7 +489,7 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -503,7 +504,7 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -516,7 +517,7 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
+    offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,

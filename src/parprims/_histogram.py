@@ -94,8 +94,10 @@ def histogram(
     ----------
     x : array
         The elements, of any shape and of an integer or real floating dtype.
-    bins : int or array
-        The number of bins of equal width, or their edges: one dimension, at least two elements, ascending.
+    bins : int, array or sequence of float
+        The number of bins of equal width, or their edges: one dimension, at least two elements, ascending. Edges that
+        do not ascend raise ValueError in the memory of a CPU; on a GPU, and in a program that is traced, they are not
+        looked at, and what they count is left open.
     range : pair of float, optional
         The first and the last edge, where bins is a number. By default the least and the largest element, and half
         less and more where these are equal, or 0 and 1 where there are none.
@@ -122,7 +124,8 @@ def histogram(
     TypeError
         If x, weights or an array of bins is no array of numbers, or bins or range is not what is described above.
     ValueError
-        If bins is less than 1 or has fewer than two edges, range is not finite or descends or stands beside edges, the
+        If bins is less than 1 or has fewer than two edges, edges descend or hold NaN, range is not finite or
+        descends or stands beside edges, the
         shapes of x and weights differ, or an argument has an unknown value.
     MethodRefused
         If the method asked for cannot serve this call.

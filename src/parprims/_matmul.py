@@ -109,7 +109,7 @@ def matmul(
         Other factors have but one precision, the default.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
         Which kernel is to run, by method kernel; the best for the call if not given.
-    tile : int or tuple of int, optional
+    tile : int or sequence of int, optional
         The lengths of m, n and k that are multiplied at once, by ``array`` or by a block of the kernel, which for
         naive and tiled ones has m n threads; one number stands for all three.
     method : {"auto", "native", "kernel", "array"}

@@ -152,7 +152,7 @@ def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method
     ----------
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
-    kth : int or tuple of int
+    kth : int or sequence of int
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
@@ -184,7 +184,7 @@ def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, met
     ----------
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
-    kth : int or tuple of int
+    kth : int or sequence of int
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
@@ -256,7 +256,7 @@ def quantile(
     ----------
     x : array
         The elements, of any shape and of integer or real floating dtype.
-    q : float or tuple of float
+    q : float or sequence of float
         The share, from 0 to 1, or several.
     axis : int, tuple of int or None
         The axes to search; None for all. They must hold at least one element.
@@ -271,7 +271,7 @@ def quantile(
     Returns
     -------
     array
-        The quantiles, with an axis of the length of q in front if that is a tuple: NaN where there is a NaN. Of the
+        The quantiles, with an axis of the length of q in front if there are several: NaN where there is a NaN. Of the
         dtype of x, or for integers of the default floating dtype.
 
     Raises
@@ -379,6 +379,8 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     plainer = made_plain(q=q, axes=axis)
     if plainer is not None:
         return _quantile(name, x, plainer["q"], plainer["axes"], keepdims, interpolation, method)
+    if isinstance(method, str) and method in _INTERPOLATIONS:
+        raise ValueError(f"method must be who computes, got {method!r}: what stands between elements is interpolation")
     xp, x, key = _admitted(x, key, method, name)
     keepdims = check_flag("keepdims", keepdims)
     check_choice("interpolation", interpolation, _INTERPOLATIONS)

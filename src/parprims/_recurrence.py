@@ -75,7 +75,7 @@ def linear_recurrence(
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
         the last.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= n < offsets[j + 1], and perhaps empty; each is a recurrence of its own, with
         ``initial`` before it.

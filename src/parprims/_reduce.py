@@ -92,7 +92,7 @@ def reduce(
         default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1] along the one axis, and perhaps empty; each is combined by itself.
     check : bool, optional
@@ -192,7 +192,7 @@ def map_reduce(
         What the values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `reduce`; the values of fn are then all stored.
     check : bool, optional

@@ -84,7 +84,7 @@ def scan(
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
         the dtype.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
         before it.

@@ -67,7 +67,7 @@ def sort(
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
     check : bool, optional
@@ -153,7 +153,7 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `sort`. Indices are counted along the whole axis.
     check : bool, optional
@@ -209,7 +209,7 @@ def sort_by_key(
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `sort`.
     check : bool, optional

@@ -298,6 +298,10 @@ def checked(
     return xp, system, dtype, columns
 
 
+_UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
+"""Elements that are not read, unless a system is periodic."""
+
+
 def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
     """Raise ValueError unless the lengths along the axis are one n, or 1 for coefficients."""
     shapes = {name: x.shape[:-1] if columns and name == "rhs" else x.shape for name, x in arrays.items()}
@@ -307,10 +311,16 @@ def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: 
     for name, length in lengths.items():
         constant = name != "rhs" and (length == 1 or not shapes[name])
         if not constant and (length is None or length != lengths[first]):
+            n = lengths[first]
+            hint = (
+                f": {_UNUSED[name]} stands for no element, so put any number there"
+                if (name in _UNUSED and n is not None and length == n - 1)
+                else ""
+            )
             raise ValueError(
                 f"{name} must have the length of {first} along axis {axis} of the coefficients, got shapes "
                 f"{arrays[name].shape} and {arrays[first].shape}"
-                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}"
+                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}{hint}"
             )
 
 

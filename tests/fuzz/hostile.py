@@ -102,8 +102,8 @@ STRANGER = Stranger()
 OPAQUE = Opaque()
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "axis": (
-        "0", 1.5, [0, 0], 10**30, -(10**30), 7, STRANGER, np.array([0, 0]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
-        OPAQUE, (0, "a"),
+        "0", 1.5, [0, 0], 10**30, -(10**30), 7, STRANGER, np.array([0, 0]), math.nan, True, (0, 0), {}, np.float64(0),
+        1j, OPAQUE, (0, "a"),
     ),
     "dtype": (
         "floaty", 3, "float23", STRANGER, np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
