@@ -3,7 +3,7 @@
 An array that goes in comes out as one of the same type. What has integers or bools as results says so of NumPy's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -112,6 +112,7 @@ _OperatorName: TypeAlias = Literal[
 ]
 _Operator: TypeAlias = _OperatorName | Operator | Callable[[Any, Any], Any]
 _Axes: TypeAlias = int | tuple[int, ...] | None
+_Places: TypeAlias = int | Sequence[int] | NDArray[Any]
 
 @overload
 def all(
@@ -143,10 +144,10 @@ def argmin(
 def argmin(x: _A, /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto") -> _A: ...
 @overload
 def argpartition(
-    x: NDArray[Any], kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto"
+    x: NDArray[Any], kth: _Places, /, *, axis: int = -1, method: _Method = "auto"
 ) -> NDArray[np.int64]: ...
 @overload
-def argpartition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+def argpartition(x: _A, kth: _Places, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
 @overload
 def argsort(
     x: NDArray[Any],
@@ -155,8 +156,8 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> NDArray[np.int64]: ...
@@ -168,8 +169,8 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -221,9 +222,9 @@ def cumulative_sum(
 def histogram(
     x: _A,
     /,
-    bins: int | _SupportsArray = 10,
+    bins: int | Sequence[float] | _SupportsArray = 10,
     *,
-    range: tuple[float, float] | None = None,
+    range: Sequence[float] | NDArray[Any] | None = None,
     weights: _SupportsArray | None = None,
     density: bool = False,
     method: _Method = "auto",
@@ -238,8 +239,8 @@ def linear_recurrence(
     axis: int = -1,
     initial: Any = None,
     reverse: bool = False,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     matrices: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -253,8 +254,8 @@ def map_reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> Any: ...
@@ -267,7 +268,7 @@ def matmul(
     multiply: _Operator = "multiply",
     precision: Literal["float32", "tf32", "highest", "residues"] = "float32",
     kernel: Literal["naive", "tiled", "packed", "conflict_free", "tensor"] | None = None,
-    tile: int | tuple[int, int, int] | None = None,
+    tile: int | Sequence[int] | NDArray[Any] | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -290,7 +291,7 @@ def merge_by_key(
 def min(
     x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
 ) -> _A: ...
-def partition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+def partition(x: _A, kth: _Places, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
 def partition_by(x: _A, mask: _SupportsArray, /, *, method: _Method = "auto") -> tuple[_A, _A]: ...
 def prod(
     x: _A,
@@ -304,7 +305,7 @@ def prod(
 ) -> _A: ...
 def quantile(
     x: _A,
-    q: float | tuple[float, ...],
+    q: float | Sequence[float] | NDArray[Any],
     /,
     *,
     axis: _Axes = None,
@@ -321,8 +322,8 @@ def reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -339,15 +340,15 @@ def scan(
     reverse: bool = False,
     initial: Any = None,
     dtype: Any = None,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
 @overload
 def searchsorted(
     x1: NDArray[Any],
-    x2: NDArray[Any],
+    x2: NDArray[Any] | float,
     /,
     *,
     side: Literal["left", "right"] = "left",
@@ -357,7 +358,7 @@ def searchsorted(
 @overload
 def searchsorted(
     x1: _A,
-    x2: _A,
+    x2: _A | float,
     /,
     *,
     side: Literal["left", "right"] = "left",
@@ -381,7 +382,7 @@ def select(
     x: _A, mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A]: ...
 def solve_banded(
-    l_and_u: tuple[int, int], ab: _A, b: _A, /, *, periodic: bool = False, method: _Method = "auto"
+    l_and_u: Sequence[int] | NDArray[Any], ab: _A, b: _A, /, *, periodic: bool = False, method: _Method = "auto"
 ) -> _A: ...
 def solve_block_tridiagonal(
     lower: _A, diag: _A, upper: _A, rhs: _A, /, *, periodic: bool = False, method: _Method = "auto"
@@ -461,8 +462,8 @@ def sort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -474,8 +475,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A]: ...
@@ -488,8 +489,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B]: ...
@@ -503,8 +504,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B, _C]: ...
@@ -516,8 +517,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
-    offsets: _A | None = None,
-    check: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[Any, ...]: ...

@@ -370,7 +370,7 @@ def namespace_of(x: Array) -> Namespace:
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:
-        index = operator.index(axis) if type(axis) is not bool else None
+        index = operator.index(axis) if type(axis) is not bool and not getattr(axis, "ndim", 0) else None
     except TypeError:
         index = None
     if index is None:
@@ -533,7 +533,8 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
             found = getattr(xp, BUILT_IN_DTYPES[dtype])
         return found
     elif _has_numpy_dtypes(xp):
-        found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None
+        names = hasattr(dtype, "dtype") and not isinstance(dtype, np.generic)
+        found = dtype if isinstance(dtype, (str, type, np.dtype)) or names else None
     else:
         return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
     if found is None or not _has_numpy_dtypes(xp):

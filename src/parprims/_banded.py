@@ -31,6 +31,7 @@ from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, either_of
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._tridiagonal import solve_tridiagonal
@@ -104,6 +105,9 @@ def solve_banded(
     run = recalled(key)
     if run is not None:
         return run(ab, b)
+    plainer = made_plain(l_and_u=l_and_u)
+    if plainer is not None:
+        return solve_banded(plainer["l_and_u"], ab, b, periodic=periodic, method=method)
     given = ab, b
     below, above = _widths(l_and_u)
     xp, arrays = admit({"ab": ab, "b": b})

@@ -28,6 +28,7 @@ from parprims._derivatives import asked_for
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._elements import only_array
 from parprims._kernels import either_of
+from parprims._options import made_plain
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders
@@ -162,6 +163,9 @@ def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str)
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _extremum(name, x, plainer["axis"], return_indices, method)
     given = x
     xp, (x,) = admit({"x": only_array(x)})
     if not check_flag("return_indices", return_indices):

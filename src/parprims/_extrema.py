@@ -33,6 +33,7 @@ from parprims._composed import Composed, Part, by_parts, composed, in_program
 from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, either_of
 from parprims._operators import BUILT_IN
+from parprims._options import made_plain
 from parprims._reduce import reduce
 from parprims._reduction import Reduction
 from parprims._sorting import index_dtype
@@ -115,6 +116,9 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _position(name, x, plainer["axis"], keepdims, method)
     given = x
     xp, (x,) = admit({"x": x})
     keepdims = check_flag("keepdims", keepdims)

@@ -30,6 +30,7 @@ from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._filters_array import Solve
 from parprims._kernels import by_device
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, has_values, in_numpy, returned
 
@@ -242,6 +243,9 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
     if run is not None:
         _check_divisors(name, given[len(given) - 2 - ("zi" in named)])
         return run(*given)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _filtered(name, named, plainer["axis"], method)
     xp, arrays = admit(named)
     _METHODS[name].check(method)
     of = dict(zip(named, arrays, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import math
@@ -29,11 +30,14 @@ from parprims._arrays import (
     lacks_arithmetic,
     library,
     mode,
+    namespace_of,
     shown,
     spoken,
     sum_dtype,
 )
+from parprims._ascending import ascend, reading
 from parprims._dispatch import (
+    Abstract,
     Checked,
     Inside,
     Method,
@@ -58,6 +62,7 @@ from parprims._histogram_numpy import (
 )
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
+from parprims._options import is_array, listed_as_array, made_plain
 from parprims._promotion import promoted
 from parprims._reduction import library_routine
 from parprims._scalars import as_scalar
@@ -91,8 +96,10 @@ def histogram(
     ----------
     x : array
         The elements, of any shape and of an integer or real floating dtype.
-    bins : int or array
-        The number of bins of equal width, or their edges: one dimension, at least two elements, ascending.
+    bins : int, array or sequence of float
+        The number of bins of equal width, or their edges: one dimension, at least two elements, ascending. Edges that
+        do not ascend raise ValueError in the memory of a CPU; on a GPU, and in a program that is traced, they are not
+        looked at, and what they count is left open.
     range : pair of float, optional
         The first and the last edge, where bins is a number. By default the least and the largest element, and half
         less and more where these are equal, or 0 and 1 where there are none.
@@ -119,7 +126,8 @@ def histogram(
     TypeError
         If x, weights or an array of bins is no array of numbers, or bins or range is not what is described above.
     ValueError
-        If bins is less than 1 or has fewer than two edges, range is not finite or descends or stands beside edges, the
+        If bins is less than 1 or has fewer than two edges, edges descend or hold NaN, range is not finite or
+        descends or stands beside edges, the
         shapes of x and weights differ, or an argument has an unknown value.
     MethodRefused
         If the method asked for cannot serve this call.
@@ -154,13 +162,13 @@ def histogram(
     array([0.5, 3. ])
     """
     if in_graph((x, weights, bins), method) and axis_name is None:
-        given = {"x": x, "weights": weights, **({"bins": bins} if _is_array(bins) else {})}
+        given = {"x": x, "weights": weights, **({"bins": bins} if is_array(bins) else {})}
         options = {"range": range, "density": density, **({} if "bins" in given else {"bins": bins})}
         counts, edges = nodes().call("histogram", given, options, method)
         return counts, edges
     key = None
     if axis_name is None:
-        given_edges = _is_array(bins)
+        given_edges = is_array(bins)
         own = (x,) if weights is None else (x, weights)
         own = (*own, bins) if given_edges else own
         key = call_key("histogram", own, None if given_edges else bins, range, weights is None, density, method)
@@ -168,6 +176,11 @@ def histogram(
         if run is not None:
             found: tuple[Array, Array] = run(*own)
             return found
+    plainer = _plainer(x, bins, range, apart=axis_name is not None or is_split((x, weights)))
+    if plainer is not None:
+        others = {"weights": weights, "density": density, "method": method, "axis_name": axis_name}
+        again: tuple[Array, Array] = histogram(x, **plainer, **others)
+        return again
     if axis_name is not None or is_split((x, weights)):
         split: tuple[Array, Array] = devices().compute(
             "histogram", (x, weights), axis_name, x, bins, range, weights, density, method
@@ -185,7 +198,7 @@ def histogram(
         raise ValueError(f"weights must have the shape of x, {shapes}")
     density = check_flag("density", density)
     _METHODS.check(method)
-    ends = None
+    ends = complete = None
     if counted is None:
         if range is not None:
             raise ValueError("range must be None where bins are edges")
@@ -195,6 +208,7 @@ def histogram(
                 got += ": a number of bins is an int, in a program one that it does not trace"
             raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
         counted = arrays[-1].shape[0] - 1
+        complete = _checked_edges(xp, arrays[-1], method)
         edges = _compared(xp, arrays[0], arrays[-1])
     else:
         edges = _edge_dtype(xp, arrays[0].dtype)
@@ -207,6 +221,7 @@ def histogram(
         _Histogram(
             arrays=tuple(arrays),
             key=key,
+            complete=complete,
             bins=counted,
             even=bins is not named.get("bins"),
             ends=ends,
@@ -218,14 +233,37 @@ def histogram(
     )
 
 
-def _is_array(bins: Any) -> bool:
-    """Return whether bins are edges. The class is asked, as the shape of a nested tensor raises."""
-    return hasattr(type(bins), "shape")
+def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | None:
+    """Return bins and range with Python's own numbers, and edges in a list as an array; None if they have these.
+
+    ``apart`` says that several devices, or chunks, hold x: each makes an array of the edges then.
+    """
+    if isinstance(bins, list | tuple | builtins.range) and is_array(x):
+        if not apart:
+            return {"bins": listed_as_array("bins", bins, namespace_of(x), x), "range": range}
+        if not isinstance(bins, tuple):
+            return {"bins": tuple(bins), "range": range}
+    return made_plain(bins=bins, range=range)
+
+
+def _checked_edges(xp: Namespace, edges: Array, method: str) -> Callable[..., tuple[Array, ...]] | None:
+    """Check that edges ascend, where they are in the memory of a CPU; return what checks those of later calls."""
+    read = None if isinstance(method, Abstract) else reading(xp, edges)
+    if read is None:
+        return None
+
+    def checked(*arrays: Array) -> tuple[Array, ...]:
+        if not ascend(read(arrays[-1])):
+            raise ValueError("bins must be edges that ascend, none of them NaN")
+        return arrays
+
+    checked(edges)
+    return checked
 
 
 def _bin_count(bins: Any) -> int | None:
     """Return a number of bins, or None for edges."""
-    if _is_array(bins):
+    if is_array(bins):
         return None
     try:
         count = operator.index(bins) if type(bins) is not bool else 0
@@ -309,19 +347,34 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
     """Return edges at equal distances; no x is needed where the ends are given."""
     place = {"dtype": h.edges, "device": None if x is None else device(x)}
     if h.ends is not None or x.shape[0] == 0:
-        first, last = (xp.full((), one, **place) for one in (h.ends or (0.0, 1.0)))
-    else:
-        keys = comparable(xp, x)
-        ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
-        first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
-        half = cast(xp, first == last, h.edges) * 0.5
-        first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
-        if dtype_kind(x.dtype) == "float":  # NaN has no place between others
-            first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, xp.full_like(first, math.nan))
-    steps = xp.arange(h.bins, **place) * ((last - first) / h.bins) + first
+        return _edges_between(xp, *(h.ends or (0.0, 1.0)), h.bins, place)
+    keys = comparable(xp, x)
+    ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
+    first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
+    half = cast(xp, first == last, h.edges) * 0.5
+    first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
+    if dtype_kind(x.dtype) == "float":  # NaN has no place between others
+        first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, xp.full_like(first, math.nan))
+    bins = xp.full((), h.bins, **place)  # an array: by a number PyTorch does not divide on GPUs, but multiplies
+    steps = xp.arange(h.bins, **place) * ((last - first) / bins) + first
     if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
         steps = xp.where(steps == first, first, steps)
     return xp.concat([steps, xp.reshape(last, (1,))])
+
+
+def _edges_between(xp: Namespace, first: float, last: float, bins: int, place: dict[str, Any]) -> Array:
+    """Return edges at equal distances, rounded as NumPy rounds them, whatever a library or its compiler does.
+
+    On JAX they are a constant of the program, which might else compute those it returns in another way than others.
+    """
+    kind = np.dtype(dtype_name(place["dtype"])).type
+    with np.errstate(all="ignore"):
+        low, high = kind(first), kind(last)
+        width = (high - low) / kind(bins)
+        if is_jax(xp):
+            steps = np.arange(bins, dtype=kind) * width + low
+            return xp.asarray(np.append(steps, high), device=place["device"])
+    return xp.concat([xp.arange(bins, **place) * float(width) + float(low), xp.full((1,), float(high), **place)])
 
 
 def _finish(xp: Namespace, h: _Histogram, counts: Array, edges: Array) -> tuple[Array, Array]:
@@ -451,12 +504,11 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
         counts = start.at[found].add(1 if wide is None else wide)
     elif wide is None:
         counts = xp.bincount(found, minlength=h.bins + 1)
+    elif name == "torch":  # of every dtype, with derivatives, at the very number of each bin
+        counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x)).index_add(0, found, wide)
     elif dtype_kind(wide.dtype) != "float":
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x))
-        if name == "torch":
-            counts.index_add_(0, found, wide)
-        else:
-            xp.add.at(counts, found, wide)
+        xp.add.at(counts, found, wide)
     else:
         counts = xp.bincount(found, weights=wide, minlength=h.bins + 1)
     return _finish(xp, h, counts[: h.bins], edges)

@@ -59,6 +59,7 @@ from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._options import made_plain
 from parprims._reduce_array import tree
 from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
@@ -108,7 +109,7 @@ def matmul(
         Other factors have but one precision, the default.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
         Which kernel is to run, by method kernel; the best for the call if not given.
-    tile : int or tuple of int, optional
+    tile : int or sequence of int, optional
         The lengths of m, n and k that are multiplied at once, by ``array`` or by a block of the kernel, which for
         naive and tiled ones has m n threads; one number stands for all three.
     method : {"auto", "native", "kernel", "array"}
@@ -177,6 +178,10 @@ def matmul(
         known = recalled(key)
         if known is not None:
             return known(a, b)
+    plainer = made_plain(tile=tile)
+    if plainer is not None:
+        asked = {"add": add, "multiply": multiply, "precision": precision, "kernel": kernel, **plainer}
+        return matmul(a, b, **asked, method=method, axis_name=axis_name)
     if axis_name is not None or is_split((a, b)):
         asked = {"add": add, "multiply": multiply, "precision": precision, "kernel": kernel, "tile": tile}
         return devices().compute("product", (a, b), axis_name, a, b, method, **asked)

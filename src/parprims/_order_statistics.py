@@ -44,6 +44,7 @@ from parprims._composed import (
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
+from parprims._options import made_plain
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
@@ -123,6 +124,9 @@ def top_k(
     if run is not None:
         found: tuple[Array, Array] = run(x)
         return found
+    plainer = made_plain(k=k, axis=axis)
+    if plainer is not None:
+        return top_k(x, plainer["k"], axis=plainer["axis"], mode=mode, sorted=sorted, method=method)
     xp, x, key = _admitted(x, key, method, "top_k")
     check_choice("mode", mode, ("largest", "smallest"))
     check_flag("sorted", sorted)
@@ -148,7 +152,7 @@ def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method
     ----------
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
-    kth : int or tuple of int
+    kth : int or sequence of int
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
@@ -180,7 +184,7 @@ def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, met
     ----------
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
-    kth : int or tuple of int
+    kth : int or sequence of int
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
@@ -252,7 +256,7 @@ def quantile(
     ----------
     x : array
         The elements, of any shape and of integer or real floating dtype.
-    q : float or tuple of float
+    q : float or sequence of float
         The share, from 0 to 1, or several.
     axis : int, tuple of int or None
         The axes to search; None for all. They must hold at least one element.
@@ -267,7 +271,7 @@ def quantile(
     Returns
     -------
     array
-        The quantiles, with an axis of the length of q in front if that is a tuple: NaN where there is a NaN. Of the
+        The quantiles, with an axis of the length of q in front if there are several: NaN where there is a NaN. Of the
         dtype of x, or for integers of the default floating dtype.
 
     Raises
@@ -344,6 +348,9 @@ def _partitioned(name: str, x: Array, kth: Any, axis: Any, method: str) -> Array
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(kth=kth, axis=axis)
+    if plainer is not None:
+        return _partitioned(name, x, plainer["kth"], plainer["axis"], method)
     xp, x, key = _admitted(x, key, method, name)
     at = normalize_axis(axis, x.ndim)
     n = x.shape[at]
@@ -369,6 +376,11 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(q=q, axes=axis)
+    if plainer is not None:
+        return _quantile(name, x, plainer["q"], plainer["axes"], keepdims, interpolation, method)
+    if isinstance(method, str) and method in _INTERPOLATIONS:
+        raise ValueError(f"method must be who computes, got {method!r}: what stands between elements is interpolation")
     xp, x, key = _admitted(x, key, method, name)
     keepdims = check_flag("keepdims", keepdims)
     check_choice("interpolation", interpolation, _INTERPOLATIONS)
@@ -377,6 +389,8 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     if n == 0:
         raise ValueError(f"x must not be empty along the axes of a {name}, got shape {tuple(x.shape)}")
     many = isinstance(q, tuple)
+    if many and not q:
+        raise ValueError("q must hold at least one share, got ()")
     steps = tuple([step(share_of(one), n, str(interpolation)) for one in (q if many else (q,))])
     shape = [1 if at in axes else m for at, m in enumerate(x.shape) if keepdims or at not in axes]
     dtype = x.dtype

@@ -30,13 +30,13 @@ class Quantiles(Composed):
 def share_of(q: Any) -> float:
     """Return a share as a number; raise, naming the argument, for anything else."""
     if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
-        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
+        raise TypeError(f"q must be a number or several, got {shown(q)}")
     try:
         share = float(q) if not isinstance(q, (str, bytes)) else None
     except (TypeError, ValueError, RuntimeError):
         share = None
     if share is None:
-        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
+        raise TypeError(f"q must be a number or several, got {shown(q)}")
     if not 0 <= share <= 1:
         raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
     return share

@@ -42,6 +42,7 @@ from parprims._dispatch import (
     recalled,
 )
 from parprims._kernels import by_device
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_array, as_number, is_scalar
@@ -59,7 +60,7 @@ def linear_recurrence(
     initial: Any = None,
     reverse: bool = False,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     matrices: bool = False,
     method: str = "auto",
     axis_name: Any = None,
@@ -81,13 +82,14 @@ def linear_recurrence(
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
         the last.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= n < offsets[j + 1], and perhaps empty; each is a recurrence of its own, with
         ``initial`` before it.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     matrices : bool
         Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
         along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
@@ -147,7 +149,7 @@ def linear_recurrence(
         options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}
         solution: Array = extensions["linear_recurrence by offsets"](a, b, offsets=offsets, **options)
         return solution
-    if check is not False:
+    if check is not None:
         check_flag("check", check)
     if in_graph((a, b), method) and axis_name is None:
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
@@ -158,6 +160,9 @@ def linear_recurrence(
     run = recalled(key)
     if run is not None:
         return run(*given)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return linear_recurrence(a, b, **plainer, initial=initial, reverse=reverse, method=method, axis_name=axis_name)
     if axis_name is not None or is_split((a, b)):
         return devices().compute("solved", (a, b), axis_name, a, b, axis, initial, reverse, method)
     xp, (a, b) = coefficients(a, b)

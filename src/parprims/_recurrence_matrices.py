@@ -22,6 +22,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
 from parprims._operators import Operator
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._recurrence import coefficients
 from parprims._scalars import as_array
@@ -82,6 +83,9 @@ def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, rever
         run = recalled(key)
         if run is not None:
             return run(a, b)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return recurrence_of_matrices(a, b, **plainer, initial=initial, reverse=reverse, method=method)
     given = a, b
     xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)

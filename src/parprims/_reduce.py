@@ -44,6 +44,7 @@ from parprims._elements import flat, is_structured, only_array
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast
+from parprims._options import made_plain
 from parprims._reduction import (
     OWN_MAPS,
     Map,
@@ -67,7 +68,7 @@ def reduce(
     dtype: Any = None,
     initial: Any = None,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -91,12 +92,13 @@ def reduce(
         default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1] along the one axis, and perhaps empty; each is combined by itself.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -151,7 +153,7 @@ def reduce(
     if offsets is not None:
         check_apart(axis_name)
         return extensions["reduce by offsets"](x, op, offsets, axis, keepdims, dtype, initial, check, method)
-    if check is not False:
+    if check is not None:
         check_flag("check", check)
     return call("reduce", None, x, op, axis, keepdims, dtype, initial, method, axis_name)
 
@@ -166,7 +168,7 @@ def map_reduce(
     dtype: Any = None,
     initial: Any = None,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -190,12 +192,13 @@ def map_reduce(
         What the values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `reduce`; the values of fn are then all stored.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -242,7 +245,7 @@ def map_reduce(
             arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
         options = {"axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial, "method": method}
         return reduce(fn(*arrays), op, offsets=offsets, check=check, **options)
-    if check is not False:
+    if check is not None:
         check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
     return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
@@ -521,6 +524,9 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     run = recalled(key)
     if run is not None:
         return run(x1, x2)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return vecdot(x1, x2, **plainer, method=method, axis_name=axis_name)
     if axis_name is not None or is_split((x1, x2)):
         return devices().compute(
             "reduced",
@@ -588,6 +594,9 @@ def call(
             run = recalled(key)
             if run is not None:
                 return run(*x) if type(x) is tuple else run(x)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return call(primitive, fn, x, op, plainer["axis"], keepdims, dtype, initial, method, axis_name)
     if axis_name is not None or is_split(x):
         given = fn, x, op, axis, keepdims, dtype, initial, method
         return devices().compute("reduced", x, axis_name, primitive, *given)

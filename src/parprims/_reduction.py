@@ -30,6 +30,7 @@ from parprims._elements import Structure, flattened, is_structured, rebuilt
 from parprims._harmless import Few, harmless, harmless_map, is_own
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
+from parprims._options import check_entries
 from parprims._scalars import as_array
 from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
 
@@ -187,11 +188,10 @@ def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> 
 
 def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
     """Raise unless elements of these dtypes suit the operator, and the options suit the elements."""
-    if r.initial is not None and len(r.initial) != len(dtypes):
-        raise ValueError(f"initial must have {len(dtypes)} entries, one per component, got {len(r.initial)}")
+    if r.initial is not None:
+        check_entries("initial", r.initial, len(dtypes))
     if r.dtypes is not None:
-        if len(r.dtypes) != len(dtypes):
-            raise ValueError(f"dtype must have {len(dtypes)} entries, one per component, got {len(r.dtypes)}")
+        check_entries("dtype", r.dtypes, len(dtypes))
         check_components(r.op, r.dtypes)
     elif not (r.op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(r.op, dtypes)

@@ -177,7 +177,8 @@ _FLOATS = {"float16": (11, 15), "bfloat16": (8, 127), "float32": (24, 127), "flo
 """The bits of a significand, and the largest exponent."""
 
 
-def _float_format(name: str) -> tuple[int, int]:
+def float_format(name: str) -> tuple[int, int]:
+    """Return the bits of a significand of a dtype, and its largest exponent."""
     return _FLOATS.get("float32" if name == "complex64" else name, _FLOATS["float64"])
 
 
@@ -191,7 +192,7 @@ def _range(name: str) -> tuple[Any, Any]:
         return 0, 2**bits - 1
     if kind == "int":
         return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    digits, exponent = _float_format(name)
+    digits, exponent = float_format(name)
     largest = (2.0 - 2.0 ** (1 - digits)) * 2.0**exponent
     return -largest, largest
 
@@ -202,6 +203,6 @@ def _is_exact(number: Any, name: str) -> bool:
         return True
     if float(number) != number:
         return False
-    digits, most = _float_format(name)
+    digits, most = float_format(name)
     exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
     return math.ldexp(number, digits - exponent).is_integer()

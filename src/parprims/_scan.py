@@ -39,7 +39,8 @@ from parprims._elements import is_structured, only_array
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
-from parprims._scan_array import Scan, check_entries, result_dtypes, start_elements, working_dtypes
+from parprims._options import check_entries, made_plain
+from parprims._scan_array import Scan, result_dtypes, start_elements, working_dtypes
 
 
 @primitive
@@ -54,7 +55,7 @@ def scan(
     initial: Any = None,
     dtype: Any = None,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -83,13 +84,14 @@ def scan(
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
         the dtype.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
         before it.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -145,7 +147,7 @@ def scan(
     if offsets is not None:
         check_apart(axis_name)
         return extensions["scan by offsets"](x, op, offsets, axis, exclusive, reverse, dtype, initial, check, method)
-    if check is not False:
+    if check is not None:
         check_flag("check", check)
     return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method, axis_name)
 
@@ -277,6 +279,10 @@ def call(
             if initial is not None:
                 return run(*_entries(x), *_entries(initial))
             return run(*x) if type(x) is tuple else run(x)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        flags = exclusive, reverse, initial, dtype, include_initial
+        return call(primitive, x, op, plainer["axis"], *flags, method, axis_name)
     if axis_name is not None or is_split(x):
         options = axis, exclusive, reverse, initial, dtype, include_initial, method
         return devices().compute("scanned", x, axis_name, primitive, x, op, *options)
@@ -300,7 +306,7 @@ def call(
     starts: tuple[Any, ...] = ()
     complete = identity = None
     if initial is not None:
-        check_entries("initial", _entries(initial), xs)
+        check_entries("initial", _entries(initial), len(xs))
         starts, begin = start_elements(xp, _entries(initial), xs[0], xs[0].shape, dtypes, index)
         count = len(xs)
 

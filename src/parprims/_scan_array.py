@@ -32,6 +32,7 @@ from parprims._derivatives import by_operations, own_refusal
 from parprims._dispatch import Checked, directly
 from parprims._harmless import Few, harmless, operator_failure
 from parprims._operators import BUILT_IN, Operator, check_components
+from parprims._options import check_entries
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
 
@@ -114,12 +115,6 @@ class Scan(Checked):
 # ---- Dtypes and initial elements --------------------------------------------------------------------------------
 
 
-def check_entries(name: str, given: tuple[Any, ...], xs: tuple[Any, ...]) -> None:
-    """Raise unless an argument has one entry for each component."""
-    if len(given) != len(xs):
-        raise ValueError(f"{name} must have {len(xs)} entries, one per component, got {len(given)}")
-
-
 def result_dtypes(
     xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
 ) -> tuple[Any, ...]:
@@ -128,7 +123,7 @@ def result_dtypes(
     Raises, naming the argument, where the operator has none.
     """
     if given is not None:
-        check_entries("dtype", given, dtypes)
+        check_entries("dtype", given, len(dtypes))
         dtypes = given
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)

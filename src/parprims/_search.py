@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from parprims._arrays import (
     lacks_arithmetic,
     library,
     move_axis,
+    namespace_of,
     normalize_axis,
     spoken,
 )
@@ -40,7 +42,9 @@ from parprims._composed import (
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, or_by_parts
+from parprims._options import is_array, made_plain
 from parprims._promotion import promoted
+from parprims._scalars import NUMBERS, float_format
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved, widened
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
@@ -58,7 +62,7 @@ def searchsorted(
     ----------
     x1 : array
         The sorted elements, of one dimension and of integer or real floating dtype, in the order of `sort`: NaN last.
-    x2 : array
+    x2 : array, or int or float
         The elements to search for, of any shape and of a dtype that promotes with that of x1.
     side : {"left", "right"}
         Whether a place is before all equal elements, or behind them: x1[i - 1] < x2 <= x1[i], or
@@ -101,6 +105,8 @@ def searchsorted(
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
     """
+    if type(x2) in NUMBERS or (isinstance(x2, np.generic) and not isinstance(x1, np.ndarray)):
+        x2, side = _number(x1, x2, side)
     arrays = (x1, x2) if sorter is None else (x1, x2, sorter)
     if in_graph(arrays, method):
         return in_program("searchsorted", {"x1": x1, "x2": x2, "sorter": sorter}, {"side": side}, method)[0]
@@ -242,6 +248,32 @@ def merge_by_key(
     return keys, values
 
 
+def _number(x1: Array, number: Any, side: str) -> tuple[Any, str]:
+    """Return a number to be searched for as an array of the dtype of x1, and the side that gives its place there.
+
+    One that no integer is equal to has the place of the integer above, one beyond all numbers that of all of them.
+    """
+    number = number.item() if isinstance(number, np.generic) else number
+    kind = dtype_kind(x1.dtype) if is_array(x1) else "other"
+    if type(number) not in (int, float) or kind not in _REAL or side not in ("left", "right"):
+        return number, side
+    if kind == "float":
+        digits, exponent = float_format(dtype_name(x1.dtype))
+        if math.inf > abs(number) > (2 - 2 ** (1 - digits)) * 2**exponent:
+            number, side = (math.inf, "left") if number > 0 else (-math.inf, "right")
+        number = float(number)
+    else:
+        limits = np.iinfo(dtype_name(x1.dtype))
+        if not number <= limits.max:  # NaN too
+            number, side = limits.max, "right"
+        elif number < limits.min:
+            number, side = limits.min, "left"
+        elif number != math.floor(number):
+            number, side = math.ceil(number), "left"
+        number = int(number)
+    return namespace_of(x1).asarray(number, dtype=x1.dtype, device=device(x1)), side
+
+
 # ---- Checks -----------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +301,9 @@ def _merged(name: str, named: dict[str, Array], axis: Any, descending: Any, meth
     if run is not None:
         found: tuple[Array, ...] = run(*given)
         return found
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _merged(name, named, plainer["axis"], descending, method)
     xp, arrays = admit(named)
     descending = check_flag("descending", descending)
     _METHODS[name].check(method)

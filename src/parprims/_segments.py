@@ -30,19 +30,19 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_tensor,
-    is_traced,
-    library,
     normalize_axis,
     shown,
 )
+from parprims._ascending import as_offsets, checked_first, checking
 from parprims._composed import in_program
 from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator
+from parprims._options import check_entries, made_plain
 from parprims._promotion import promoted
 from parprims._recurrence import coefficients
 from parprims._scalars import as_array
-from parprims._scan_array import check_entries, result_dtypes
+from parprims._scan_array import result_dtypes
 from parprims._segmenting import MAPS, METHODS, Segmented
 from parprims._sorting import index_dtype
 
@@ -136,6 +136,10 @@ def segment_reduce(
         run = recalled(key)
         if run is not None:
             return run(x, ids)
+    plainer = made_plain(num_segments=num_segments, axis=axis)
+    if plainer is not None:
+        flags = {"indices_are_sorted": indices_are_sorted, "dtype": dtype, "initial": initial}
+        return segment_reduce(x, ids, plainer["num_segments"], op, axis=plainer["axis"], **flags, method=method)
     given = x, ids
     xp, (x, ids) = admit({"x": x, "ids": ids})
     check_kind("ids", ids, ("int", "uint"))
@@ -203,7 +207,7 @@ def _starts(xp: Namespace, own: _Own, xs: tuple[Array, ...], initial: Any, axis:
             raise ValueError(f"initial must be given, for op {own.op.name} has no identity for empty segments")
         return ()
     entries = initial if isinstance(initial, tuple) else (initial,)
-    check_entries("initial", entries, xs)
+    check_entries("initial", entries, len(xs))
     shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
     pairs = zip(entries, own.dtypes, xs, strict=True)
     return tuple([as_array("initial", value, xp, dtype, device(x), shape) for value, dtype, x in pairs])
@@ -216,26 +220,6 @@ def _named(op: Any) -> str:
     if not isinstance(op, str):
         raise ValueError("op must be a built-in name for segments inside of torch.compile")
     return op
-
-
-def _checked_offsets(xp: Namespace, offsets: Array, n: int, check: Any) -> None:
-    check_kind("offsets", offsets, ("int", "uint"))
-    if offsets.ndim != 1 or offsets.shape[0] == 0:
-        raise ValueError(f"offsets must have one dimension and an entry at least, got shape {tuple(offsets.shape)}")
-    if not check_flag("check", check):
-        return
-    if is_traced(offsets) or (is_tensor(offsets) and _transformed()):
-        raise ValueError("check must be False where offsets have no values, inside a program that is traced")
-    where = cast(xp, offsets, xp.int64) if library(xp) != "jax" else offsets
-    right = (where[0] == 0) & (where[-1] == n) & xp.all(where[1:] >= where[:-1])
-    if not bool(right):
-        raise ValueError(f"offsets must ascend from 0 to the length of the axis, {n}")
-
-
-def _transformed() -> bool:
-    import torch
-
-    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _in_graph_by_offsets(name: str, x: Any, offsets: Array, options: dict[str, Any], method: str) -> Any:
@@ -261,6 +245,7 @@ def _elementwise(
 ) -> Any:
     """Return a reduction or a scan of every segment; ``flags`` are the options of `_FLAGS`."""
     single = not isinstance(x, tuple)
+    offsets = as_offsets(offsets, x if single else next(iter(x), None))
     arrays: tuple[Array, ...] = (x, offsets) if single else (*x, offsets)
     if in_graph(arrays, method):
         named = {"op": _named(op), "axis": axis, "dtype": dtype, "initial": initial, "check": check}
@@ -269,11 +254,15 @@ def _elementwise(
     key, operation = None, lasting_key(op)
     # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
     start = None if initial is None else plain(initial)
-    if operation is not None and check is False and (initial is None or start is not None):
-        key = call_key(name, arrays, "by offsets", single, operation, axis, flags, dtype, method, start, gradient=True)
+    if operation is not None and check is not True and (initial is None or start is not None):
+        told = single, operation, axis, flags, dtype, check, method, start
+        key = call_key(name, arrays, "by offsets", *told, gradient=True)
         run = recalled(key)
         if run is not None:
             return run(*arrays)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _elementwise(name, x, op, offsets, plainer["axis"], flags, dtype, initial, check, method)
     if len(arrays) == 1:
         raise ValueError("x must hold at least one array")
     named_arrays = {"x" if single else f"x[{at}]": one for at, one in enumerate(arrays[:-1])}
@@ -288,7 +277,7 @@ def _elementwise(
     if axis is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
     at = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
-    _checked_offsets(xp, offsets, xs[0].shape[at], check)
+    checks = checking(xp, offsets, xs[0].shape[at], check, method)
     own = _operator(xp, op, operation, xs, dtype)
     if own.op.flags:
         raise ValueError(f"op must not be segmented itself where offsets are given, got {own.op.name}")
@@ -303,7 +292,7 @@ def _elementwise(
     call = Segmented(
         arrays=(*xs, offsets, *starts),
         key=key if same else None,
-        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
+        complete=checked_first(checks, len(xs), (lambda *arrays: (*arrays, *starts)) if starts else None),
         results=tuple([(shape, one) for one in own.dtypes]),
         single=single,
         count=len(xs),
@@ -346,17 +335,22 @@ def recurrence_by_offsets(
     a: Any, b: Any, *, offsets: Array, axis: Any, initial: Any, reverse: Any, check: Any, method: str
 ) -> Array:
     """Return the solution of every segment: `linear_recurrence` with offsets."""
+    offsets = as_offsets(offsets, b if hasattr(type(b), "shape") else a)
     if in_graph((a, b, offsets), method):
         if not (is_tensor(a) and is_tensor(b)):
             raise ValueError("a and b must be arrays for segments inside of torch.compile")
         options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check}
         return in_program("linear_recurrence", {"a": a, "b": b, "offsets": offsets}, options, method)[0]
     key = None
-    if initial is None and check is False:
-        key = call_key("linear_recurrence", (a, b, offsets), "by offsets", axis, reverse, method, gradient=True)
+    if initial is None and check is not True:
+        key = call_key("linear_recurrence", (a, b, offsets), "by offsets", axis, reverse, check, method, gradient=True)
         run = recalled(key)
         if run is not None:
             return run(a, b, offsets)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        options = {**plainer, "initial": initial, "reverse": reverse, "check": check, "method": method}
+        return recurrence_by_offsets(a, b, offsets=offsets, **options)
     given = a, b, offsets
     xp, (a, b) = coefficients(a, b)
     _, (_, offsets) = admit({"b": b, "offsets": offsets})
@@ -370,7 +364,7 @@ def recurrence_by_offsets(
             f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
         ) from None
     at = normalize_axis(axis, len(shape))
-    _checked_offsets(xp, offsets, shape[at], check)
+    checks = checking(xp, offsets, shape[at], check, method)
     starts: tuple[Array, ...] = ()
     if initial is not None:
         starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
@@ -384,7 +378,9 @@ def recurrence_by_offsets(
     call = Segmented(
         arrays=(*arrays, *starts),
         key=key if offsets is given[2] else None,
-        complete=None if same else lambda a, b, offsets: (*whole(*coefficients(a, b)[1]), offsets),
+        complete=checked_first(
+            checks, 2, None if same else lambda a, b, offsets: (*whole(*coefficients(a, b)[1]), offsets)
+        ),
         results=((shape, dtype),),
         single=True,
         count=2,
@@ -411,6 +407,7 @@ def sort_by_offsets(
     method: str,
 ) -> tuple[Array, ...]:
     """Return every segment sorted: `sort`, `argsort` or `sort_by_key` with offsets."""
+    offsets = as_offsets(offsets, keys)
     given = (keys, *(values or ()), offsets)
     what = "keys" if name == "sort_by_key" else "x"
     if in_graph(given, method):
@@ -420,12 +417,17 @@ def sort_by_offsets(
         options = {"axis": axis, "descending": descending, "stable": stable, "check": check}
         return in_program(name, named, options, method)
     key = None
-    if check is False:
-        key = call_key(name, given, "by offsets", values is None, axis, descending, stable, method, gradient=True)
+    if check is not True:
+        told = values is None, axis, descending, stable, check, method
+        key = call_key(name, given, "by offsets", *told, gradient=True)
         run = recalled(key)
         if run is not None:
             sorted_before: tuple[Array, ...] = run(*given)
             return sorted_before
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        flags = {"descending": descending, "stable": stable, "check": check}
+        return sort_by_offsets(name, keys, values, offsets=offsets, **plainer, **flags, method=method)
     named = {what: keys, **{f"values[{at}]": one for at, one in enumerate(values or ())}}
     xp, arrays = admit(named, moved=True)
     _, (_, offsets) = admit({what: arrays[0], "offsets": offsets})
@@ -441,12 +443,13 @@ def sort_by_offsets(
             f"got {dtype_name(keys.dtype)}"
         )
     at = normalize_axis(axis, keys.ndim)
-    _checked_offsets(xp, offsets, keys.shape[at], check)
+    checks = checking(xp, offsets, keys.shape[at], check, method)
     moves = arrays if values is not None else []
     results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
     call = Segmented(
         arrays=(*arrays, offsets),
         key=key if all(one is other for one, other in zip((*arrays, offsets), given, strict=True)) else None,
+        complete=checked_first(checks, len(arrays), None),
         results=tuple(results),
         count=len(arrays),
         operation="sort",

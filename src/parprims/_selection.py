@@ -43,6 +43,7 @@ from parprims._composed import (
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device
+from parprims._options import made_plain
 from parprims._scalars import as_scalar
 from parprims._scan import cumulative_sum
 from parprims._search import above
@@ -300,6 +301,9 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
     if run is not None:
         found: tuple[Array, ...] = run(*given)
         return found
+    plainer = made_plain(size=size)
+    if plainer is not None:
+        return _sized(name, named, plainer["size"], fill_value, method)
     xp, arrays = admit(named)
     x = arrays[0]
     length = _check_size(size)

@@ -34,6 +34,7 @@ from parprims._dispatch import (
 )
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
+from parprims._options import made_plain
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 
@@ -47,7 +48,7 @@ def sort(
     descending: bool = False,
     stable: bool = True,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -66,12 +67,13 @@ def sort(
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -116,7 +118,7 @@ def sort(
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
-    if offsets is not None or check is not False:
+    if offsets is not None or check is not None:
         return _by_offsets("sort", x, (), offsets, axis, descending, stable, check, method, axis_name)[0]
     if axis_name is None and not in_graph(x, method):  # nothing else comes before a call that is remembered
         run = recalled(call_key("sort", x, axis, descending, stable, method, gradient=True))
@@ -135,7 +137,7 @@ def argsort(
     descending: bool = False,
     stable: bool = True,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -151,12 +153,13 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `sort`. Indices are counted along the whole axis.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -174,7 +177,7 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
-    if offsets is not None or check is not False:
+    if offsets is not None or check is not None:
         return _by_offsets("argsort", x, None, offsets, axis, descending, stable, check, method, axis_name)[0]
     return run_sort("argsort", x, None, axis, descending, stable, method, axis_name)[0]
 
@@ -188,7 +191,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     offsets: Array | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
 ) -> tuple[Array, ...]:
@@ -206,12 +209,13 @@ def sort_by_key(
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
-    offsets : array, optional
+    offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segments are those of `sort`.
-    check : bool
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
-        waited. Otherwise what they do to results is left open.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
+        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
+        refused. What they do to results if they are not checked is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -230,7 +234,7 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
-    if offsets is not None or check is not False:
+    if offsets is not None or check is not None:
         return _by_offsets("sort_by_key", keys, values, offsets, axis, descending, stable, check, method, axis_name)
     return run_sort("sort_by_key", keys, values, axis, descending, stable, method, axis_name)
 
@@ -280,6 +284,9 @@ def run_sort(
     if run is not None:
         found = run(keys, *(values or ()))
         return found
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return run_sort(primitive, keys, values, plainer["axis"], descending, stable, method, axis_name)
     if axis_name is not None or is_split(given_arrays):
         options = axis, descending, stable, method
         found = devices().compute("sorted", given_arrays, axis_name, primitive, keys, values, *options)

@@ -32,6 +32,7 @@ from parprims._elements import is_structured
 from parprims._harmless import with_combine
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted
+from parprims._options import check_entries, made_plain
 from parprims._torch_nodes import kept, runs, xp
 
 # What depends on dtypes alone is found out while the program is read, not by it.
@@ -160,7 +161,7 @@ def call(
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _literal(given: list[str], options: dict[str, Any]) -> str:
-    return repr((given, options))
+    return repr((given, made_plain(**options) or options))
 
 
 def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
@@ -311,8 +312,7 @@ def _result_dtypes(op: Operator, xs: Sequence[Array], dtype: Any) -> tuple[Any, 
 def _entries(name: str, given: Any, count: int) -> tuple[Any, ...]:
     """Return an argument that has an entry for every component as a tuple of them."""
     entries = given if isinstance(given, tuple) else (given,)
-    if len(entries) != count:
-        raise ValueError(f"{name} must have {count} entries, one per component, got {len(entries)}")
+    check_entries(name, entries, count)
     return entries
 
 

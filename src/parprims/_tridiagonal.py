@@ -31,6 +31,7 @@ from parprims._arrays import (
 from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._memo import Memo
+from parprims._options import made_plain
 from parprims._reduce import map_reduce
 from parprims._scalars import NUMBERS, as_scalar, is_scalar, number_as_array
 from parprims._signature import signature
@@ -163,6 +164,11 @@ def solve_tridiagonal(
         run = recalled(key)
         if run is not None:
             return run(*given)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        asked = {"transpose": transpose, "return_residual": return_residual, "return_status": return_status}
+        others = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
+        return solve_tridiagonal(*given, **plainer, **others)
     split = axis_name is not None or is_split(given)
     pivot = check_choice("pivot", pivot, _PIVOTS)
     periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
@@ -292,6 +298,10 @@ def checked(
     return xp, system, dtype, columns
 
 
+_UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
+"""Elements that are not read, unless a system is periodic."""
+
+
 def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
     """Raise ValueError unless the lengths along the axis are one n, or 1 for coefficients."""
     shapes = {name: x.shape[:-1] if columns and name == "rhs" else x.shape for name, x in arrays.items()}
@@ -301,10 +311,16 @@ def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: 
     for name, length in lengths.items():
         constant = name != "rhs" and (length == 1 or not shapes[name])
         if not constant and (length is None or length != lengths[first]):
+            n = lengths[first]
+            hint = (
+                f": {_UNUSED[name]} stands for no element, so put any number there"
+                if (name in _UNUSED and n is not None and length == n - 1)
+                else ""
+            )
             raise ValueError(
                 f"{name} must have the length of {first} along axis {axis} of the coefficients, got shapes "
                 f"{arrays[name].shape} and {arrays[first].shape}"
-                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}"
+                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}{hint}"
             )
 
 

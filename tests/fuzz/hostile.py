@@ -102,8 +102,8 @@ STRANGER = Stranger()
 OPAQUE = Opaque()
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "axis": (
-        "0", 1.5, [0], 10**30, -(10**30), 7, STRANGER, np.array([0, 1]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
-        OPAQUE, (0, "a"),
+        "0", 1.5, [0, 0], 10**30, -(10**30), 7, STRANGER, np.array([0, 0]), math.nan, True, (0, 0), {}, np.float64(0),
+        1j, OPAQUE, (0, "a"),
     ),
     "dtype": (
         "floaty", 3, "float23", STRANGER, np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
@@ -125,7 +125,7 @@ WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "pivot": ("bogus", 3, None, ["auto"], np.array(["auto", "none"])),
     "precision": ("bogus", 3, None, ["tf32"], np.array(["tf32", "a"])),
     "kernel": ("bogus", 3, ["naive"], np.array(["naive", "a"]), {}),
-    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2, 3], {}, (1, 2, "a"), True, np.array([1, 2, 3]), STRANGER),
+    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2], {}, (1, 2, "a"), True, np.array([1.0, 2.0, 3.0]), STRANGER),
 }  # fmt: skip
 WRONG_FLAGS: tuple[Any, ...] = (
     "yes", None, 1, 0.0, np.array(True), np.array([True, False]), [], STRANGER, math.nan, OPAQUE, "",

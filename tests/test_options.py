@@ -1,0 +1,286 @@
+"""Options of every type: the result of Python's own spelling, or an error that names the option."""
+
+import functools
+import inspect
+import math
+import re
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._dispatch import primitives
+
+X = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
+PLANE = X[None, :] + np.zeros((2, 1))
+BLOCKS = np.full((5, 1, 1), 4.0)
+SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
+KEPT = X > 2
+"""What calls are made of; 5 elements along the last axis."""
+
+CALLS = {
+    **dict.fromkeys(("top_k",), ((PLANE, 2), {})),
+    **dict.fromkeys(("partition", "argpartition"), ((PLANE, 1), {})),
+    "quantile": ((PLANE, 0.5), {}),
+    "map_reduce": ((lambda x: x * 2, PLANE), {}),
+    "vecdot": ((PLANE, PLANE), {}),
+    "matmul": ((PLANE, PLANE.T), {}),
+    "searchsorted": ((np.sort(X), X), {}),
+    "merge": ((PLANE, PLANE), {}),
+    "merge_by_key": ((PLANE, PLANE, PLANE, PLANE), {}),
+    "sort_by_key": ((PLANE, PLANE), {}),
+    "select": ((X, KEPT), {}),
+    "partition_by": ((X, KEPT), {}),
+    "unique": ((X,), {}),
+    "run_lengths": ((X,), {}),
+    "lfilter": ((np.ones(1), np.array([1.0, -0.5]), PLANE), {}),
+    "sosfilt": ((SECTIONS, PLANE), {}),
+    "linear_recurrence": ((PLANE / 8, PLANE), {}),
+    "segment_reduce": ((X, np.array([0, 1, 1, 0, 2])), {"num_segments": 3}),
+    "solve_tridiagonal": ((np.ones(5), np.full(5, 4.0), np.ones(5), X), {}),
+    "solve_banded": (((0, 0), np.ones((1, 5)), X), {}),
+    "solve_block_tridiagonal": ((BLOCKS, 4 * BLOCKS, BLOCKS, X[:, None]), {}),
+    "histogram": ((PLANE,), {}),
+}
+CALLS |= {name: ((PLANE,), {"axis": -1} if "cumulative" in name else {}) for name in primitives if name not in CALLS}
+POSITIONS = {
+    "top_k": {"k": 1},
+    "partition": {"kth": 1},
+    "argpartition": {"kth": 1},
+    "quantile": {"q": 1},
+    "solve_banded": {"l_and_u": 0},
+}
+"""The options among the positional arguments."""
+ARRAYS = {"zi", "sorter", "weights", "ids", "initial", "op", "add", "multiply", "axis_name", "offsets"}
+"""What is no option here: arrays, elements, and functions."""
+NAMES = {"l_and_u": "l_and_u|ab", "matrices": "matrices|a"}
+"""What an error names where the option is right, but not with these arrays."""
+
+
+class Index:
+    """An object that stands for an integer."""
+
+    def __index__(self):
+        return 1
+
+
+VALUES = {
+    "zero": (np.int64(0), np.int8(0), np.array(0), np.array(0, np.uint8)),
+    "one": (np.int64(1), np.array(1), np.array(1, np.int32)),
+    "minus one": (np.int16(-1), np.array(-1)),
+    "list": ([0, 1], np.array([0, 1]), range(2), (np.int64(0), 1), [np.int32(0), np.array(1)]),
+    "list of one": ([1], np.array([1]), (np.int64(1),)),
+    "list of three": ([1, 1, 1], np.array([1, 1, 1])),
+    "shares": ([0.25, 0.5], np.array([0.25, 0.5]), (np.float32(0.25), np.float64(0.5))),
+    "a share": (np.float64(0.25), np.float32(0.25), np.array(0.25)),
+    "a flag": (np.True_,),
+    "a word": (np.str_("native"), np.str_("left"), np.str_("float32")),
+    "of two dimensions": (np.zeros((1, 1)), [[0]], np.ones((2, 2))),
+    "others": ({0}, {}, {0: 1}, frozenset({0}), "text", "0", b"0", None, math.nan, np.float64(math.nan), 1j, Index),
+    "more": (
+        object(),
+        (),
+        [],
+        np.zeros(0),
+        np.array(None),
+        np.array("a"),
+        np.datetime64("2020"),
+        np.timedelta64(0, "s"),
+    ),
+    "an index": (Index(),),
+}
+
+
+def spelled(value):
+    """Return an option as Python's own numbers and tuples."""
+    if isinstance(value, np.ndarray) and value.ndim < 2:
+        return spelled(value.tolist())
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | range | tuple):
+        return tuple(map(spelled, value))
+    return 1 if isinstance(value, Index) else value
+
+
+def options_of(name):
+    parameters = inspect.signature(primitives[name]).parameters
+    keywords = [one for one, it in parameters.items() if it.kind is it.KEYWORD_ONLY or it.default is not it.empty]
+    return [
+        one for one in (*POSITIONS.get(name, ()), "num_segments", *keywords) if one in parameters and one not in ARRAYS
+    ]
+
+
+def called(name, option, value):
+    """Return the leaves of a result, or the error."""
+    args, options = CALLS[name]
+    args, options = list(args), {**options}
+    if option in POSITIONS.get(name, ()):
+        args[POSITIONS[name][option]] = value
+    else:
+        options[option] = value
+    try:
+        found = primitives[name](*args, **options)
+    except (TypeError, ValueError, IndexError, parprims.MethodRefused) as error:
+        return error
+    return [np.asarray(one).tolist() for one in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", sorted(set(primitives)))
+def test_options(name, subtests):
+    for option in dict.fromkeys(options_of(name)):
+        for value in (one for values in VALUES.values() for one in values):
+            with subtests.test(option=option, value=repr(value)):
+                first, again = called(name, option, value), called(name, option, value)
+                if isinstance(first, Exception):
+                    assert str(first) == str(again)
+                    said = str(first)
+                    named = isinstance(first, parprims.MethodRefused) or re.match(
+                        rf"^({NAMES.get(option, option)})\b|^.*\b{option}\b", said
+                    )
+                    assert named, said
+                    assert "unhashable" not in said
+                else:
+                    assert repr(first) == repr(again)
+                    assert repr(first) == repr(called(name, option, spelled(value)))
+
+
+@pytest.mark.once
+def test_what_numpy_takes():
+    """A list, an array and a number of NumPy, where NumPy and SciPy take them."""
+    for q in ([0.25, 0.5], np.array([0.25, 0.5]), np.float32(0.25), np.array(0.25)):
+        np.testing.assert_allclose(parprims.quantile(X, q), np.quantile(X, q))
+    for kth in ([1, 2], np.array([1, 2]), np.int8(1), np.array(1)):
+        got, wanted = parprims.partition(X, kth), np.partition(X, kth)
+        np.testing.assert_array_equal(got[kth], wanted[kth])
+    for options in (
+        {"bins": np.int64(3)},
+        {"bins": np.array(3)},
+        {"bins": [1, 2, 4]},
+        {"bins": (1.0, 2.5, 4.0)},
+        {"bins": range(5)},
+        {"bins": 3, "range": [0, 9]},
+        {"bins": 3, "range": np.array([0, 9.5])},
+    ):
+        for got, wanted in zip(parprims.histogram(X, **options), np.histogram(X, **options), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-15)
+    for offsets in ([0, 2, 5], (0, 2, 5), range(6)):
+        expected = np.add.reduceat(X, list(offsets)[:-1])
+        np.testing.assert_array_equal(parprims.reduce(X, offsets=offsets), expected)
+    for pair in ([1, 1], np.array([1, 1]), (np.int64(1), 1)):
+        ab = np.stack([np.ones(5), np.full(5, 4.0), np.ones(5)])
+        np.testing.assert_array_equal(parprims.solve_banded(pair, ab, X), parprims.solve_banded((1, 1), ab, X))
+    for tile in ([1, 2, 3], np.array([1, 2, 3]), np.int64(2)):
+        np.testing.assert_allclose(parprims.matmul(PLANE, PLANE.T, tile=tile), PLANE @ PLANE.T)
+    assert parprims.top_k(X, np.array(2))[1].tolist() == [3, 4]
+    np.testing.assert_allclose(parprims.median(PLANE, axis=[0, 1]), np.median(PLANE, axis=[0, 1]))
+
+
+def test_lists_beside_other_libraries(backend):
+    x = backend.asarray(X)
+    assert backend.to_numpy(parprims.reduce(x, offsets=[0, 2, 5])).tolist() == [4.0, 11.0]
+    assert backend.to_numpy(parprims.scan(x, offsets=[0, 2, 5])).tolist() == [3.0, 4.0, 2.0, 7.0, 11.0]
+    assert backend.to_numpy(parprims.sort(x, offsets=(0, 2, 5))).tolist() == [1.0, 3.0, 2.0, 4.0, 5.0]
+    assert backend.to_numpy(parprims.linear_recurrence(x, x, offsets=[0, 5])).shape == (5,)
+    assert backend.to_numpy(parprims.histogram(x, [1, 2, 4])[0]).tolist() == [1, 3]
+    assert backend.to_numpy(parprims.quantile(x, [0.0, 1.0])).tolist() == [1.0, 5.0]
+    assert backend.to_numpy(parprims.top_k(x, backend.asarray(np.array(2)))[0]).tolist() == [5.0, 4.0]
+    with pytest.raises(ValueError, match=r"^bins must be edges that ascend"):
+        parprims.histogram(x, [1, 4, 2])
+
+
+WRONG = ([0, 5, 3, 6], [0, 3, 5], [1, 3, 6], [0], [0, 7], [-1, 6], [6, 0], [0, 6, 0, 6], [6])
+
+
+@pytest.mark.parametrize(
+    "name", ["reduce", "map_reduce", "scan", "linear_recurrence", "sort", "argsort", "sort_by_key"]
+)
+def test_wrong_offsets(backend, name, subtests):
+    """Refused by every function that takes them, in the memory of a CPU, first and later."""
+    x = backend.asarray(np.arange(6.0, dtype=np.float32))
+    on_gpu = backend.name in ("cupy", "torch-cuda", "jax-cuda")
+    calls = {
+        "map_reduce": functools.partial(parprims.map_reduce, lambda x: x + x, x),
+        "linear_recurrence": functools.partial(parprims.linear_recurrence, x, x),
+        "sort_by_key": functools.partial(parprims.sort_by_key, x, x),
+    }
+    call = calls.get(name) or functools.partial(getattr(parprims, name), x)
+    for wrong in WRONG:
+        right = np.linspace(0, 6, len(wrong)).astype(int) if len(wrong) > 1 else np.array([0, 6])
+        long = len(wrong) > 1
+        for given in (backend.asarray(np.array(wrong, np.int32)), *(() if on_gpu else (wrong, tuple(wrong)))):
+            with subtests.test(wrong=wrong, given=type(given).__name__):
+                call(offsets=backend.asarray(right.astype(np.int32)))
+                if long:
+                    call(offsets=backend.asarray(right.astype(np.int32)))
+                options = {"check": True} if on_gpu else {}
+                for _ in range(2):
+                    with pytest.raises(ValueError, match=r"^offsets must ascend from 0 to the length of the axis, 6"):
+                        call(offsets=given, **options)
+    assert call(offsets=backend.asarray(np.array([0, 6], np.int32)), check=False) is not None
+
+
+@pytest.mark.once
+def test_many_wrong_offsets():
+    """More than Python compares one by one, in a call that is remembered."""
+    x, right = np.arange(1000.0), np.arange(1001)
+    for at in (0, 500, 999, 1000):
+        wrong = right.copy()
+        wrong[at] += 2 if at < 1000 else -3
+        parprims.scan(x, offsets=right)
+        parprims.scan(x, offsets=right)
+        with pytest.raises(ValueError, match=r"^offsets must ascend"):
+            parprims.scan(x, offsets=wrong)
+
+
+def test_ids_outside_are_left_out(backend, subtests):
+    """Negative ids, and ids that are not below the number of segments, by every method."""
+    x, ids = np.arange(1.0, 9.0, dtype=np.float32), np.array([-(2**31), -1, 0, 2, 2, 3, 4, 2**31 - 1], np.int32)
+    for ascending in (False, True):
+        for name, reason in parprims.methods(
+            parprims.segment_reduce, backend.asarray(x), backend.asarray(ids), 3, indices_are_sorted=ascending
+        ).items():
+            if reason is None:
+                with subtests.test(method=name):
+                    got = parprims.segment_reduce(
+                        backend.asarray(x), backend.asarray(ids), 3, indices_are_sorted=ascending, method=name
+                    )
+                    assert backend.to_numpy(got).tolist() == [3.0, 0.0, 9.0]
+
+
+def test_a_number_searched_for(backend, subtests):
+    for dtype in ("int8", "int32", "float32", "float64"):
+        x = backend.asarray(np.array([1, 3, 3, 7], dtype))
+        for value in (2.5, 3, 3.0, 0, 9, -1, 1000, -1000, 10**400, -(10**400), math.inf, -math.inf, 1e300, 7.5):
+            for side in ("left", "right"):
+                with subtests.test(dtype=dtype, value=str(value)[:9], side=side):
+                    below = sum(one < value or (side == "right" and one == value) for one in (1, 3, 3, 7))
+                    got = parprims.searchsorted(x, value, side=side)
+                    assert got.shape == ()
+                    assert int(got) == below
+        assert int(parprims.searchsorted(x, math.nan)) == 4
+
+
+@pytest.mark.once
+def test_hints():
+    """Messages name what is to be written."""
+    ones = np.ones(5)
+    for call, words in (
+        (lambda: parprims.quantile(X, 0.5, method="lower"), "^method .* is interpolation"),
+        (lambda: parprims.solve_tridiagonal(ones[1:], ones, ones, ones), r"^lower .*lower\[0\]"),
+        (lambda: parprims.solve_tridiagonal(ones, ones, ones[1:], ones), r"^upper .*upper\[n-1\]"),
+        (lambda: parprims.scan((X, X), "affine", initial=[1.0, 0.0]), "^initial must be a tuple of 2"),
+        (lambda: parprims.reduce((X, X), "affine", initial=[1.0, 0.0]), "^initial must be a tuple of 2"),
+        (lambda: parprims.quantile(X, ()), "^q must hold at least one"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()
+
+
+def test_an_option_that_is_traced():
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.asarray(X)
+    with pytest.raises(TypeError, match=r"^k must have a value .* static_argnums"):
+        jax.jit(parprims.top_k)(x, 2)
+    with pytest.raises(TypeError, match=r"^size must have a value .* static_argnames"):
+        jax.jit(lambda x, size: parprims.unique(x, size=size))(x, 2)
