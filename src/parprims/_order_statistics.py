@@ -49,6 +49,7 @@ from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, bits, index_dtype, moved
+from parprims._steps import in_programs
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
@@ -443,7 +444,7 @@ def _first_of_all(xp: Namespace, c: _Selection, method: str) -> Array:
     """
     (x,), (k,), length = c.arrays, c.places, _chunk(c)
     x = _fixed(x)
-    if not length:
+    if not length or (method == "array" and in_programs(xp)):  # a program of one sort and not of three
         order = argsort(x, axis=c.axis, descending=c.descending, method=method)
         return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
     x = move_axis(xp, x, c.axis, -1)

@@ -10,6 +10,11 @@ from parprims._arrays import Array, Namespace, along, device, is_jax
 State = TypeVar("State")
 
 
+def in_programs(xp: Namespace) -> bool:
+    """Return whether what is computed becomes a program, of which each operation takes time and memory to compile."""
+    return is_jax(xp)
+
+
 def repeated(xp: Namespace, count: int, step: Callable[[Any, State], State], state: State) -> State:
     """Return the state after ``step(i, state)`` for i = 0, 1, ..., count - 1.
 
@@ -17,7 +22,7 @@ def repeated(xp: Namespace, count: int, step: Callable[[Any, State], State], sta
     program: its size does not grow with ``count``, and i is a traced integer of weak type, which leaves other integers
     their dtype. Elsewhere i is a Python integer.
     """
-    if count > 1 and is_jax(xp):
+    if count > 1 and in_programs(xp):
         from jax import lax
 
         found: State = lax.fori_loop(0, count, step, _varying_as_results(step, state))
@@ -35,7 +40,7 @@ def doubled(
     After the step of distance d, element i combines the 2 d that end with it.
     """
     n = xs[0].shape[axis]
-    if n > 2 and is_jax(xp):
+    if n > 2 and in_programs(xp):
         return repeated(xp, (n - 1).bit_length(), lambda i, xs: _combined_behind(xp, xs, op, axis, 1 << i), xs)
     distance = 1
     while distance < n:
