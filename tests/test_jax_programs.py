@@ -24,8 +24,12 @@ def marked(n, dtype):
     return (*numbers(n, dtype), RNG.random(n) < 0.5)
 
 
-def offsets(n):
-    return np.array([0, n // 3, n // 2, n])
+def parted(n, dtype):
+    return (*numbers(n, dtype), np.array([0, n // 3, n // 2, n], np.int32))
+
+
+def named(n, dtype):
+    return (*numbers(n, dtype), np.arange(n, dtype=np.int32) * 7 % 10)
 
 
 PROGRAMS = {
@@ -46,14 +50,12 @@ PROGRAMS = {
     "run_lengths": (lambda m, x: parprims.run_lengths(x, size=50, method=m), numbers),
     "unique": (lambda m, x: parprims.unique(x, size=50, method=m), numbers),
     "cumulative_max": (lambda m, x: parprims.cumulative_max(x, return_indices=True, method=m), numbers),
-    "scan by offsets": (lambda m, x: parprims.scan(x, offsets=offsets(len(x)), method=m), numbers),
-    "reduce by offsets": (lambda m, x: parprims.reduce(x, offsets=offsets(len(x)), method=m), numbers),
-    "sort by offsets": (lambda m, x: parprims.sort(x, offsets=offsets(len(x)), method=m), numbers),
+    "scan by offsets": (lambda m, x, o: parprims.scan(x, offsets=o, method=m), parted),
+    "reduce by offsets": (lambda m, x, o: parprims.reduce(x, offsets=o, method=m), parted),
+    "sort by offsets": (lambda m, x, o: parprims.sort(x, offsets=o, method=m), parted),
     "histogram": (lambda m, x: parprims.histogram(x, 10, method=m), numbers),
     "histogram, weights": (lambda m, x, y: parprims.histogram(x, 10, weights=y, method=m), two),
-    "segment_reduce": (
-        lambda m, x: parprims.segment_reduce(x, np.arange(len(x)) % 10, 10, method=m), numbers,
-    ),
+    "segment_reduce": (lambda m, x, ids: parprims.segment_reduce(x, ids, 10, method=m), named),
 }  # fmt: skip
 MORE_MAPS = {"sort by offsets": 64, "unique": 64, "histogram": 80, "histogram, weights": 100, "segment_reduce": 100}
 """The functions made of several sorts, scans and searches, whose programs are that much larger."""
