@@ -10,7 +10,17 @@ from typing import Any
 import jax
 
 from parprims import _derivatives, _recurrence, _scan
-from parprims._arrays import Array, Namespace, cast, compute_dtype, filled, is_traced, quiet, varying_alike
+from parprims._arrays import (
+    Array,
+    Namespace,
+    cast,
+    compute_dtype,
+    filled,
+    is_traced,
+    one_program,
+    quiet,
+    varying_alike,
+)
 from parprims._derivatives import first, join, previous, rest
 from parprims._dispatch import Call, Methods, explain, listing, tell
 from parprims._memo import Memo
@@ -38,7 +48,9 @@ def _in_one_program(rule: Callable[..., Any]) -> Callable[..., Any]:
         known = _programs.get(key)
         if known is None:
             bare = call.on(*(None,) * len(call.arrays))
-            known = _programs.keep(key, _Program(jax.jit(lambda *arrays: rule(methods, method, xp, bare.on(*arrays)))))
+            known = _programs.keep(
+                key, _Program(one_program(lambda *arrays: rule(methods, method, xp, bare.on(*arrays))))
+            )
         with quiet(xp), explain() as calls:
             result = known.run(*call.arrays)
         if calls:  # it was traced now

@@ -50,6 +50,7 @@ from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, bits, index_dtype, moved
+from parprims._steps import in_programs
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
@@ -99,8 +100,8 @@ def top_k(
     Notes
     -----
     Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; else those of `argsort`. Kernels go through all elements once: on GPUs in one launch for k
-    up to 1024, on CPUs for k up to n / 2.
+    sqrt(n k) elements; else, and by array on JAX, those of `argsort`. Kernels go through all elements once: on GPUs in
+    one launch for k up to 1024, on CPUs for k up to n / 2.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; else as `max` and `argsort`), array.
@@ -457,7 +458,7 @@ def _first_of_all(xp: Namespace, c: _Selection, method: str) -> Array:
     """
     (x,), (k,), length = c.arrays, c.places, _chunk(c)
     x = _fixed(x)
-    if not length:
+    if not length or (method == "array" and in_programs(xp)):  # a program of one sort and not of three
         order = argsort(x, axis=c.axis, descending=c.descending, method=method)
         return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
     x = move_axis(xp, x, c.axis, -1)

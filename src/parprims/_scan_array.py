@@ -35,6 +35,7 @@ from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._options import check_entries
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
+from parprims._steps import doubled
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -221,8 +222,8 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y.
     """
     n = xs[0].shape[axis]
-    if n <= 2 or math.prod(xs[0].shape) <= _FEW:
-        return _by_doubling(xp, xs, op, axis)
+    if n <= 2 or math.prod(xs[0].shape) <= _FEW or is_jax(xp):
+        return doubled(xp, xs, op, axis)
     firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
     before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
@@ -237,20 +238,6 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
     pairs = xp.stack([even[along(axis, 0, half)], odd], axis=axis + 1)
     joined = xp.reshape(pairs, (*x.shape[:axis], 2 * half, *x.shape[axis + 1 :]))
     return xp.concat([joined, even[along(axis, half, None)]], axis=axis) if x.shape[axis] % 2 else joined
-
-
-def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
-    """Return the inclusive scan by step doubling: after step s, element i combines the 2s that end with it."""
-    n = xs[0].shape[axis]
-    step = 1
-    while step < n:
-        combined = op(
-            tuple(x[along(axis, 0, n - step)] for x in xs),
-            tuple(x[along(axis, step, n)] for x in xs),
-        )
-        xs = tuple(xp.concat([x[along(axis, 0, step)], y], axis=axis) for x, y in zip(xs, combined, strict=True))
-        step *= 2
-    return xs
 
 
 # ---- By the library's own routine -------------------------------------------------------------------------------

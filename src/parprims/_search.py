@@ -47,6 +47,7 @@ from parprims._promotion import promoted
 from parprims._scalars import NUMBERS, float_format
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved, widened
+from parprims._steps import repeated
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
 
 _REAL = ("int", "uint", "float")
@@ -357,17 +358,19 @@ def above(xp: Namespace, ascending: Array, wanted: Array, strictly: bool = False
     """Return how many of the ascending numbers are at most each of those wanted, or ``strictly`` below it."""
     found = xp.zeros(wanted.shape, dtype=index_dtype(xp), device=device(wanted))
     n = ascending.shape[0]
-    step = 1 << n.bit_length() >> 1
-    while step and n:
+    halvings = n.bit_length()
+
+    def halved(step_number: Any, found: Array) -> Array:
+        step = 1 << (halvings - 1 - step_number)
         at = found + (step - 1)
         inside = at < n
         flat = xp.reshape(xp.where(inside, at, xp.zeros_like(at)), (-1,)) if wanted.ndim != 1 else None
         flat = xp.where(inside, at, xp.zeros_like(at)) if flat is None else flat
         value = xp.reshape(xp.take(ascending, flat, axis=0), wanted.shape)
         here = value < wanted if strictly else value <= wanted
-        found = xp.where(inside & here, found + step, found)
-        step //= 2
-    return found
+        return xp.where(inside & here, found + step, found)
+
+    return repeated(xp, halvings, halved, found)
 
 
 def _by_halving(xp: Namespace, c: _Search) -> Array:
@@ -503,13 +506,17 @@ def _by_places(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
     zero = xp.zeros_like(place)
     low = xp.where(place > m, place - m, zero)
     high = xp.where(place < n, place, zero + n)
-    for _ in range(min(n, m).bit_length()):
+
+    def halved(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
         middle = (low + high) // 2
         unsure = low < high
         mine = gathered(xp, one, xp.where(unsure, middle, zero), last)
         theirs = gathered(xp, other, xp.where(unsure, place - middle - 1, zero), last)
         goes = unsure & (mine <= theirs)
-        low, high = xp.where(goes, middle + 1, low), xp.where(unsure & ~goes, middle, high)
+        return xp.where(goes, middle + 1, low), xp.where(unsure & ~goes, middle, high)
+
+    low, _ = repeated(xp, min(n, m).bit_length(), halved, (low, high))
     i, j = low, place - low
     mine = gathered(xp, one, xp.where(i < n, i, zero), last)
     theirs = gathered(xp, other, xp.where(j < m, j, zero), last)

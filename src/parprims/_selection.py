@@ -50,7 +50,7 @@ from parprims._search import above
 from parprims._sort import argsort, sort
 from parprims._sorting import index_dtype, moved
 from parprims._switches import compiling
-from parprims._through_numpy import as_numpy, in_numpy, numpy_computes, returned, shares_memory
+from parprims._through_numpy import as_numpy, in_numpy, returned, shares_memory
 
 
 @primitive
@@ -508,13 +508,8 @@ def _by_library(compose: Compose, parts: Parts, alone: Callable[..., Any]) -> di
 
 
 def _unique_by_library() -> dict[str, Method]:
-    """Return the methods of which the kernel is slower where NumPy sorts."""
+    """Return the methods, of which the kernel is the slower where it is for the sort."""
     sorts = by_parts("kernel", _unique, _unique_parts)
-
-    def slower(xp: Namespace, c: Any) -> str | None:
-        if numpy_computes(xp, c.arrays):
-            return "numpy sorts, and finds where elements change"
-        return None if sorts.slower is None else sorts.slower(xp, c)
 
     def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
         if not _launches(xp, c, "kernel") or asked_by_torch(c.arrays):
@@ -529,7 +524,7 @@ def _unique_by_library() -> dict[str, Method]:
 
         return run
 
-    kernel = dataclasses.replace(sorts, slower=slower, prepare=prepare, rehearsed=True)
+    kernel = dataclasses.replace(sorts, prepare=prepare, rehearsed=True)
     return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts, _selection_numpy.prepare_unique)}
 
 

@@ -1,4 +1,4 @@
-"""Sort: x[p[0]] <= x[p[1]] <= ... <= x[p[n-1]], by a radix sort whose positions come from a scan."""
+"""Sort: x[p[0]] <= x[p[1]] <= ... <= x[p[n-1]], by a radix sort or, in programs, by a network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._options import made_plain
 from parprims._scan_array import inclusive
-from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
+from parprims._sorting import Sorting, ascending_integers, bits, index_dtype, moved, ordered_integers
+from parprims._steps import in_programs, repeated
 
 
 @primitive
@@ -99,7 +100,8 @@ def sort(
 
     Notes
     -----
-    Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array).
+    Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array;
+    on JAX log2(n)^2 / 2 steps of a network, for which the program is as large whatever n and w are).
     Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB, on a CPU two of keys and indices;
     array 110 bytes for every element.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
@@ -338,7 +340,7 @@ def _array_refusal(xp: Namespace, call: Sorting) -> str | None:
 
 
 def _array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
-    """Return what is asked for by a radix sort, the least significant digit first; all rows are sorted at once."""
+    """Return what is asked for; all rows are sorted at once."""
     x = move_axis(xp, call.keys, call.axis, -1)
     n = x.shape[-1]
     source = _source(xp, xp.reshape(x, (-1,)), n, call.descending)
@@ -352,23 +354,58 @@ def _array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
 
 
 def _source(xp: Namespace, x: Array, n: int, descending: bool) -> Array:
-    """Return for each slot of the sorted rows, of length n one after another, the position of its element in x."""
+    """Return for each slot of the sorted rows, of length n one after another, the position of its element in x.
+
+    By a radix sort, the least significant digit first. In programs by a network: of its steps one loop can be made,
+    where each pass of the other would be four.
+    """
     slot = _arange(xp, x.shape[0], index_dtype(xp), x)
     if n < 2 or x.shape[0] == 0:
         return slot
+    if in_programs(xp):
+        return _by_network(xp, ascending_integers(xp, x, descending), slot, n)
     kind = dtype_kind(x.dtype)
     key = bits(xp, ordered_integers(xp, x))
     if kind in ("int", "float"):
         key = key ^ xp.iinfo(key.dtype).min
     if descending:
         key = ~key
-    source = slot
     width = 1 if kind == "bool" else dtype_bits(x.dtype)
+    radix = 2 ** min(_DIGIT, width)
+
+    source = slot
     for shift in range(0, width, _DIGIT):
-        radix = 2 ** min(_DIGIT, width - shift)
         digit = xp.astype((xp.take(key, source, axis=0) >> shift) & (radix - 1), xp.uint8)
         source = xp.take(source, _split(xp, digit, radix, slot, n), axis=0)
     return source
+
+
+def _by_network(xp: Namespace, key: Array, slot: Array, n: int) -> Array:
+    """Return the same for keys that are compared, by a bitonic network, whose steps compare slots a distance apart.
+
+    Rows are filled up to a power of two with slots behind all others. Equal keys are in the order of their positions.
+    """
+    stages = (n - 1).bit_length()
+    length, index = 1 << stages, slot.dtype
+    pairs = [(1 << stage + 1, 1 << below) for stage in range(stages) for below in range(stage, -1, -1)]
+    sizes, distances = (xp.asarray(ones, dtype=index) for ones in zip(*pairs, strict=True))
+    rows = xp.reshape(key, (-1, n))
+    rows = xp.concat([rows, xp.full_like(rows, xp.iinfo(key.dtype).max)[:, : length - n]], axis=1)
+    rows = xp.reshape(rows, (-1,))
+    place = xp.arange(rows.shape[0], dtype=index, device=device(key))
+    within = place & (length - 1)
+
+    def compared(step: Any, source: Array) -> Array:
+        distance = distances[step]
+        other = xp.take(source, place ^ distance, axis=0)
+        mine, theirs = xp.take(rows, source, axis=0), xp.take(rows, other, axis=0)
+        first = (mine < theirs) | ((mine == theirs) & (source < other))
+        stays = first ^ ((within & distance) != 0) ^ ((within & sizes[step]) != 0)
+        return xp.where(stays, source, other)
+
+    source = repeated(xp, len(pairs), compared, place)
+    source = xp.reshape(xp.reshape(source, (-1, length))[:, :n], (-1,))
+    return source - slot // n * (length - n)
 
 
 def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Array:

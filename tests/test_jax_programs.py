@@ -1,0 +1,135 @@
+"""Programs of JAX: how large they are, how large they grow, and that those which are not used again are let go."""
+
+import importlib
+import pathlib
+
+import numpy as np
+import pytest
+
+import parprims
+
+# For each name a function of a method and arrays, and what makes the arrays of a length and a dtype.
+RNG = np.random.default_rng(0)
+
+
+def numbers(n, dtype):
+    return (RNG.integers(0, 100, n).astype(dtype),)
+
+
+def two(n, dtype):
+    return tuple(np.sort(RNG.integers(0, 100, n)).astype(dtype) for _ in range(2))
+
+
+def marked(n, dtype):
+    return (*numbers(n, dtype), RNG.random(n) < 0.5)
+
+
+def parted(n, dtype):
+    return (*numbers(n, dtype), np.array([0, n // 3, n // 2, n], np.int32))
+
+
+def named(n, dtype):
+    return (*numbers(n, dtype), np.arange(n, dtype=np.int32) * 7 % 10)
+
+
+PROGRAMS = {
+    "sort": (lambda m, x: parprims.sort(x, method=m), numbers),
+    "sort, descending": (lambda m, x: parprims.sort(x, descending=True, method=m), numbers),
+    "argsort": (lambda m, x: parprims.argsort(x, method=m), numbers),
+    "sort_by_key": (lambda m, x, y: parprims.sort_by_key(x, y, method=m), two),
+    "median": (lambda m, x: parprims.median(x, method=m), numbers),
+    "quantile": (lambda m, x: parprims.quantile(x, (0.1, 0.3), method=m), numbers),
+    "top_k": (lambda m, x: parprims.top_k(x, 5, method=m), numbers),
+    "partition": (lambda m, x: parprims.partition(x, 5, method=m), numbers),
+    "argpartition": (lambda m, x: parprims.argpartition(x, 5, method=m), numbers),
+    "searchsorted": (lambda m, x, y: parprims.searchsorted(x, y, method=m), two),
+    "merge": (lambda m, x, y: parprims.merge(x, y, method=m), two),
+    "merge_by_key": (lambda m, x, y: parprims.merge_by_key(x, y, y, x, method=m), two),
+    "select": (lambda m, x, k: parprims.select(x, k, size=50, method=m), marked),
+    "partition_by": (lambda m, x, k: parprims.partition_by(x, k, method=m), marked),
+    "run_lengths": (lambda m, x: parprims.run_lengths(x, size=50, method=m), numbers),
+    "unique": (lambda m, x: parprims.unique(x, size=50, method=m), numbers),
+    "cumulative_max": (lambda m, x: parprims.cumulative_max(x, return_indices=True, method=m), numbers),
+    "scan by offsets": (lambda m, x, o: parprims.scan(x, offsets=o, method=m), parted),
+    "reduce by offsets": (lambda m, x, o: parprims.reduce(x, offsets=o, method=m), parted),
+    "sort by offsets": (lambda m, x, o: parprims.sort(x, offsets=o, method=m), parted),
+    "histogram": (lambda m, x: parprims.histogram(x, 10, method=m), numbers),
+    "histogram, weights": (lambda m, x, y: parprims.histogram(x, 10, weights=y, method=m), two),
+    "segment_reduce": (lambda m, x, ids: parprims.segment_reduce(x, ids, 10, method=m), named),
+}  # fmt: skip
+MORE_MAPS = {"sort by offsets": 64, "unique": 64, "histogram": 80, "histogram, weights": 100, "segment_reduce": 100}
+"""The functions made of several sorts, scans and searches, whose programs are that much larger."""
+
+
+def equations(jaxpr):
+    """Count the equations of a program, with those inside of others."""
+    count = 0
+    for one in jaxpr.eqns:
+        for value in one.params.values():
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                count += equations(inner) if hasattr(inner, "eqns") else 0
+        count += 1
+    return count
+
+
+def maps():
+    return len(pathlib.Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.fixture
+def jax(backend):
+    if not backend.name.startswith("jax") or backend.cuda:
+        pytest.skip("needs JAX on a CPU")
+    return importlib.import_module("jax")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_size_does_not_grow(jax, name):
+    function, make = PROGRAMS[name]
+
+    def size(n, dtype):
+        return equations(jax.make_jaxpr(lambda *arrays: function("array", *arrays))(*make(n, dtype)).jaxpr)
+
+    few = size(2**8, np.int32)
+    assert size(2**16, np.int32) <= few
+    assert abs(size(2**8, np.int8) - few) <= 12  # casts
+    assert few <= 360
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_memory_maps(jax, name):
+    function, make = PROGRAMS[name]
+    grown = []
+    for n in (301, 302):
+        program = jax.jit(lambda *arrays: function("array", *arrays)).lower(*make(n, np.float32))
+        before = maps()
+        kept = program.compile()
+        grown.append(maps() - before)
+        del kept
+    assert min(grown) <= MORE_MAPS.get(name, 40)
+
+
+def test_programs_are_let_go(jax, monkeypatch):
+    """The maps of many shapes are those of the programs that are kept."""
+    import gc
+
+    from parprims import _arrays
+
+    monkeypatch.setattr(_arrays, "MOST_PROGRAMS", 3)
+
+    def sort(n):
+        x = np.arange(n, dtype=np.float32)[::-1]
+        found = parprims.sort(jax.numpy.asarray(x), method="array")
+        np.testing.assert_array_equal(np.asarray(found), x[::-1])
+
+    for n in range(500, 504):
+        sort(n)
+    gc.collect()
+    before = maps()
+    for n in range(510, 522):
+        sort(n)
+    gc.collect()
+    assert maps() - before <= 3 * 40
+    sort(500)  # compiled again
+    assert len(_arrays._programs) <= 3
