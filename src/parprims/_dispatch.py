@@ -364,6 +364,10 @@ class Methods:
         """Raise ValueError unless there is a method of the name."""
         check_choice("method", method, self._choices)
 
+    def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
+        """Return why a method cannot serve a call, or with ``auto`` why that would pass it by; None if it serves."""
+        return _reason(self._methods[name], xp, call, auto=auto)
+
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None where every one refuses."""
         if method != "auto":
