@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _extrema
 from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 
@@ -140,6 +141,30 @@ def test_more_elements_than_positions(wide):
                     search()
 
 
+class TestBools:
+    methods = METHODS
+
+    def test_position(self, backend, run, method, rng):
+        x = rng.random((3, 50)) < 0.05
+        for _ in range(2):  # the second call is a warm one
+            for function, largest in FUNCTIONS.items():
+                for axis in (None, 0, 1):
+                    found = run(function, backend.asarray(x), axis=axis, method=method)
+                    compare(backend, found, position(x, axis, False, largest))
+
+    def test_pieces(self, backend, method, rng, monkeypatch):
+        """Positions are written piece by piece, along every axis and of all elements."""
+        monkeypatch.setattr(_extrema, "_PIECE", 7)
+        x = drawn(rng, (3, 20, 2), "float32")
+        for function, largest in FUNCTIONS.items():
+            for axis in (None, 0, 1, 2):
+                try:
+                    found = function(backend.asarray(x), axis=axis, method=method)
+                except parprims.MethodRefused as refusal:
+                    pytest.skip(str(refusal))
+                compare(backend, found, position(x, axis, False, largest))
+
+
 def test_nothing_named(backend):
     x = backend.asarray(np.ones((3, 0)))
     for function in FUNCTIONS:
@@ -148,7 +173,7 @@ def test_nothing_named(backend):
                 function(x, **options)
         assert function(x, axis=0).shape == (0,)
         with pytest.raises(TypeError, match=r"^x must have a dtype of kind"):
-            function(x > 0, axis=0)
+            function(backend.xp.astype(x, backend.xp.complex64), axis=0)
         with pytest.raises(TypeError, match=r"^axis must be an integer"):
             function(x, axis=(0, 1))
         with pytest.raises(TypeError, match=r"^keepdims must be True or False"):

@@ -94,3 +94,32 @@ def test_matmul():
     assert peak(lambda: parprims.matmul(a, a, method="native")) * N <= 3 * 4 * N + _SMALL
     b = a.astype(np.float64)
     assert peak(lambda: parprims.matmul(b, b, method="native")) * N <= _SMALL
+
+
+def test_asking():
+    """What `methods` is told of takes no memory that grows with it."""
+    n = 2**22
+    half, narrow, ids = (np.broadcast_to(np.asarray(1, one), (n,)) for one in ("float16", "int8", "int64"))
+    offsets = np.array([0, 5, n])
+    for function, arguments, options in (
+        (parprims.argmax, (half,), {}),
+        (parprims.argmin, (narrow,), {}),
+        (parprims.cumulative_max, (half,), {"return_indices": True}),
+        (parprims.segment_reduce, (narrow, ids, 4), {}),
+        (parprims.reduce, (narrow,), {"offsets": offsets}),
+        (parprims.scan, (narrow,), {"offsets": offsets}),
+        (parprims.argsort, (half,), {"offsets": offsets}),
+        (parprims.map_reduce, (lambda x: x * x, half), {}),
+    ):
+        most = peak(lambda: parprims.methods(function, *arguments, **options)) * N  # noqa: B023
+        assert most < 100_000, function
+
+
+def test_positions_are_written_piece_by_piece():
+    """Neither by array nor by kernel are there as many positions as elements."""
+    x = np.broadcast_to(np.float32(1), (2**24,))
+    for way in ("array", "kernel"):
+        try:
+            assert peak(lambda: parprims.argmax(x, method=way)) * N <= 24 * 2**20  # noqa: B023
+        except parprims.MethodRefused:
+            assert way == "kernel"

@@ -164,8 +164,13 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
     return (*(at for at in range(ndim) if at != axis), axis)
 
 
-def positions(xp: Namespace, x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
-    """Return the position of every element of x along axes, in row-major order, of the shape of x."""
+def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array of a shape and dtype to ask about, where another is. It takes memory on JAX alone."""
+    return xp.broadcast_to(xp.zeros((), dtype=dtype, device=device(like)), shape)
+
+
+def positions(xp: Namespace, x: Array, axes: tuple[int, ...], dtype: Any, start: int = 0) -> Array:
+    """Return the position of every element of x along axes, in row-major order from a start, of the shape of x."""
     shape = tuple(n if at in axes else 1 for at, n in enumerate(x.shape))
-    places = xp.arange(math.prod(shape), dtype=dtype, device=device(x))
+    places = xp.arange(start, start + math.prod(shape), dtype=dtype, device=device(x))
     return xp.broadcast_to(xp.reshape(places, shape), x.shape)

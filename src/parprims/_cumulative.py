@@ -23,7 +23,7 @@ from parprims._arrays import (
     is_jax,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
+from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions, stand_in
 from parprims._derivatives import asked_for
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._elements import only_array
@@ -184,7 +184,9 @@ def _pairs(xp: Namespace, c: _Extrema) -> tuple[Array, Array]:
 
 
 def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
-    return [(scan, (_pairs(xp, c), _OPERATORS[c.primitive][1]), {"axis": c.axis})]
+    (x,) = c.arrays
+    pair = x, stand_in(xp, x, tuple(x.shape), index_dtype(xp))
+    return [(scan, (pair, _OPERATORS[c.primitive][1]), {"axis": c.axis})]
 
 
 def _compose(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, ...]:

@@ -386,6 +386,10 @@ class Methods:
         """Raise ValueError unless there is a method of the name."""
         check_choice("method", method, self._choices)
 
+    def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
+        """Return why a method cannot serve a call, or with ``auto`` why that would pass it by; None if it serves."""
+        return self._reason(name, xp, call, tries=False)[0] if auto else _refused(self._methods[name], xp, call)
+
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None where every one refuses."""
         return str(method) if method != "auto" else self._choice(xp, call, tries=True)[0]

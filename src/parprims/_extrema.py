@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from parprims import _reduce_kernel
+from parprims import _reduce, _reduce_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
     admit,
+    along,
     as_result,
     cast,
     check_flag,
     check_kind,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
     is_jax,
+    is_traced,
     jax_platform,
     lacks_arithmetic,
     library,
     normalize_axis,
     spoken,
 )
-from parprims._composed import Composed, Part, by_parts, composed, in_program
-from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
+from parprims._composed import Composed, in_program, positions
+from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._operators import BUILT_IN
 from parprims._options import made_plain
 from parprims._reduce import reduce
 from parprims._reduction import Reduction
 from parprims._sorting import index_dtype
+from parprims._switches import compiling
 from parprims._through_numpy import by_numpy, numpy_computes, searchable
 
 
@@ -47,7 +52,7 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False, meth
     Parameters
     ----------
     x : array
-        The elements, of any shape and real dtype. NaN counts as larger than all others.
+        The elements, of any shape and of bool or a real dtype. NaN counts as larger than all others.
     axis : int or None
         The axis to search; None for all elements in row-major order. There must be at least one.
     keepdims : bool
@@ -77,7 +82,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False, meth
     Parameters
     ----------
     x : array
-        The elements, of any shape and real dtype. NaN counts as smaller than all others.
+        The elements, of any shape and of bool or a real dtype. NaN counts as smaller than all others.
     axis : int or None
         The axis to search; None for all elements in row-major order. There must be at least one.
     keepdims : bool
@@ -123,7 +128,10 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
     xp, (x,) = admit({"x": x})
     keepdims = check_flag("keepdims", keepdims)
     _METHODS[name].check(method)
-    check_kind("x", x, ("int", "uint", "float"))
+    check_kind("x", x, ("bool", "int", "uint", "float"))
+    complete = None
+    if dtype_kind(x.dtype) == "bool":
+        x, complete = _bytes(xp, x), lambda x: (_bytes(xp, x),)
     at = None if axis is None else normalize_axis(axis, x.ndim)
     n, indices = math.prod(x.shape) if at is None else x.shape[at], index_dtype(xp)
     if n > 2**31 and dtype_bits(indices) < 64:
@@ -133,7 +141,8 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
     shape = tuple([1 if at in (None, i) else n for i, n in enumerate(x.shape) if keepdims or at not in (None, i)])
     call = _Search(
         arrays=(x,),
-        key=key if x is given else None,
+        key=key if x is given or complete else None,
+        complete=complete,
         results=((shape, indices),),
         single=True,
         primitive=name,
@@ -141,6 +150,11 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
         keepdims=keepdims,
     )
     return _METHODS[name](method, xp, call)
+
+
+def _bytes(xp: Namespace, x: Array) -> Array:
+    """Return bools as integers, in their own memory where the library has such views."""
+    return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else xp.astype(x, xp.uint8)
 
 
 def _reduction(xp: Namespace, c: _Search) -> Reduction:
@@ -158,17 +172,57 @@ def _reduction(xp: Namespace, c: _Search) -> Reduction:
     )
 
 
-def _pairs(xp: Namespace, c: _Search) -> tuple[Array, ...]:
-    return _reduction(xp, c).with_positions(xp).arrays
+def _search(xp: Namespace, c: _Search, method: str) -> Array:
+    """Return the positions by the reduction of elements beside their positions, which are written piece by piece."""
+    (x,) = c.arrays
+    (shape, index), combine = c.results[0], functools.partial(reduce, op=c.primitive, method=method)
+
+    def extreme(x: Array, axis: int | None, start: int) -> tuple[Array, Array]:
+        axes = tuple(range(x.ndim)) if axis is None else (axis,)
+        found: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start)), axis=axis)
+        return found
+
+    def joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+        if len(parts) == 1:
+            return parts[0]
+        found: tuple[Array, Array] = combine(tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0)
+        return found
+
+    return xp.reshape(joined([extreme(*piece) for piece in _pieces(x, c.axis, 0)])[1], shape)
 
 
-def _parts(xp: Namespace, c: _Search) -> list[Part]:
-    return [(reduce, (_pairs(xp, c), c.primitive), {"axis": c.axis, "keepdims": c.keepdims})]
+def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int | None, int]]:
+    """Yield the pieces of an array along an axis, or in row-major order, with the axis and their first position."""
+    whole = math.prod(x.shape) if axis is None else x.shape[axis]
+    if whole <= _PIECE or is_traced(x) or compiling(x):  # in a program positions are in no memory
+        yield x, axis, start
+        return
+    cut = next(at for at, n in enumerate(x.shape) if n > 1) if axis is None else axis
+    each = whole // x.shape[cut]
+    rows = max(1, _PIECE // each)
+    for at in range(0, x.shape[cut], rows):
+        part = x[along(cut, at, min(at + rows, x.shape[cut]))]
+        yield from _pieces(part, axis, start + at * each)
 
 
-def _compose(xp: Namespace, c: _Search, method: str) -> Array:
-    """Return the second component of the reduction of elements with their positions."""
-    return reduce(_pairs(xp, c), c.primitive, axis=c.axis, keepdims=c.keepdims, method=method)[1]
+_PIECE = 2**20
+"""Positions that are written at a time."""
+
+
+def _by_reduction(name: str) -> Method:
+    """Return the method that has all by the reduction. That alone is asked whether it serves, without positions."""
+
+    def reason(xp: Namespace, c: _Search, auto: bool) -> str | None:
+        r = _reduction(xp, c)
+        place = xp.zeros((), dtype=r.positions, device=device(c.arrays[0]))
+        r = dataclasses.replace(r, arrays=(*r.arrays, place), positions=None, single=False)
+        return _reduce._METHODS["reduce"].reason(name, xp, r, auto=auto)
+
+    def run(xp: Namespace, c: _Search) -> Array:
+        with unwatched():
+            return _search(xp, c, Inside(name))
+
+    return Method(directly(run), lambda xp, c: reason(xp, c, False), lambda xp, c: reason(xp, c, True))
 
 
 def _prepare_native(xp: Namespace, c: _Search) -> Callable[[Array], Array]:
@@ -218,7 +272,7 @@ def _slower_on_gpu(xp: Namespace, c: _Search) -> str | None:
 
 
 def _by_kernel() -> Method:
-    parts = by_parts("kernel", _compose, _parts)
+    parts = _by_reduction("kernel")
     on_gpu = Method(
         lambda xp, c: _reduce_kernel.prepare(xp, _reduction(xp, c)),
         lambda xp, c: _reduce_kernel.refusal(xp, _reduction(xp, c)),
@@ -248,8 +302,11 @@ def _native_refusal(xp: Namespace, c: _Search) -> str | None:
 
 
 _METHODS = {
-    name: composed(
-        name, _compose, _parts, kernel=_by_kernel(), native=Method(_prepare_native, _native_refusal, eager=_by_numpy)
+    name: Methods(
+        name,
+        kernel=_by_kernel(),
+        native=Method(_prepare_native, _native_refusal, eager=_by_numpy),
+        array=_by_reduction("array"),
     )
     for name in ("argmax", "argmin")
 }

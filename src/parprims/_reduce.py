@@ -53,6 +53,7 @@ from parprims._reduction import (
     check_mapped,
     conjugate_product,
     is_nonzero,
+    reduced_values,
     with_start,
 )
 
@@ -243,8 +244,12 @@ def map_reduce(
         check_apart(axis_name)
         if not in_graph(arrays, method):
             arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
-        options = {"axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial, "method": method}
-        return reduce(fn(*arrays), op, offsets=offsets, check=check, **options)
+        options = {"axis": axis, "keepdims": keepdims, "offsets": offsets, "check": check, "method": method}
+
+        def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:
+            return reduce(values, op, dtype=dtype, initial=initial, **options)
+
+        return reduced_values(segments, fn, arrays, op, dtype, initial)
     if check is not None:
         check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)

@@ -52,6 +52,7 @@ from parprims._reduction import (
     of_nothing,
     result_dtypes,
     traced,
+    widened,
     working_dtype,
 )
 from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
@@ -184,18 +185,27 @@ def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduct
             totals = values.op(waiting.pop()[1], totals)
         return values, totals
 
-    def joined(where: tuple[slice, ...]) -> Combined:
-        """Return the combinations for all kept positions that begin with these."""
-        if len(where) == len(kept):
-            return total(where)
-        axis = kept[len(where)]
-        parts = [joined((*where, part)) for part in slices[axis]]
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*(totals for _, totals in parts), strict=True)
-        return parts[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
+    return _joined(xp, [(axis, slices[axis]) for axis in kept], total, ())
 
-    return joined(())
+
+def _joined(
+    xp: Namespace,
+    cuts: list[tuple[int, list[slice]]],
+    total: Callable[[tuple[slice, ...]], Combined],
+    where: tuple[slice, ...],
+) -> Combined:
+    """Return the combinations for all kept positions that begin with these.
+
+    A function inside of another that calls itself would keep the arrays until garbage is collected.
+    """
+    if len(where) == len(cuts):
+        return total(where)
+    axis, parts = cuts[len(where)]
+    found = [_joined(xp, cuts, total, (*where, part)) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    columns = zip(*(totals for _, totals in found), strict=True)
+    return found[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
 
 
 def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
@@ -323,8 +333,8 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     given, keepdims = r.arrays[0].dtype, r.keepdims
     dtype = result_dtypes(xp, r, (given,))[0]
     working = working_dtype(r.op)(xp, dtype)
-    if given == dtype != working:
-        return _prepare_widened(xp, r, working)
+    if given in (dtype, working) and dtype != working:
+        return _prepare_widened(xp, r, working, dtype)
     if not (given == working == dtype or _widens(xp, r, dtype)):
         return None
     if library(xp) == "numpy":
@@ -338,16 +348,15 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     return lambda x: function(x, **options)
 
 
-def _prepare_widened(xp: Namespace, r: Reduction, working: Any) -> Callable[..., Any] | None:
+def _prepare_widened(xp: Namespace, r: Reduction, working: Any, dtype: Any) -> Callable[..., Any] | None:
     """Return the routine for elements combined in another dtype, such as 16-bit floats, where they are one block."""
     if library(xp) not in ("numpy", "torch") or _block_lengths(xp, r) is not None:
         return None
-    dtype = r.arrays[0].dtype
     run = _prepare_routine(xp, dataclasses.replace(r, arrays=(cast(xp, r.arrays[0], working),), dtypes=None))
     assert run is not None
     if library(xp) == "torch":
         return lambda x: run(x.to(working)).to(dtype)
-    return lambda x: run(x.astype(working)).astype(dtype)
+    return lambda x: run(x.astype(working, copy=False)).astype(dtype)
 
 
 def _torch_routine(r: Reduction, dtype: Any) -> Callable[..., Any]:
@@ -389,7 +398,8 @@ _INNER = 64
 def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return a function that calls the map and then the routine, for elements that are one block.
 
-    What is found out of the values of the first call serves all values of the same dtype and shape.
+    What is found out of the values of the first call serves all values of the same dtype and shape. The map has 16-bit
+    floats in float32, as everywhere.
     """
     if is_jax(xp) or _block_lengths(xp, r) is not None:
         return None
@@ -400,7 +410,7 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     def run(*arrays: Array) -> Any:
         if routines:
             try:
-                value = fn(*arrays)
+                value = fn(*widened(xp, arrays))
             except Exception as error:
                 explain_map_failure(error, len(arrays))
                 raise
@@ -409,10 +419,11 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
                 if routine is not None:
                     return routine(value)
         call = bare.on(*arrays)
-        values, single, structure = mapped(xp, call)
+        values, own, single, structure = mapped(xp, call)
         if single and structure is None:
-            call = dataclasses.replace(call, fn=None, single=True, arrays=values)
-            check_elements(call, (values[0].dtype,))
+            check_elements(call, own)
+            dtypes = result_dtypes(xp, call, own)
+            call = dataclasses.replace(call, fn=None, single=True, arrays=values, dtypes=dtypes)
             routines[values[0].dtype] = _prepare_routine(xp, call)
         return _native(xp, call)
 

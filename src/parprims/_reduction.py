@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    as_dtypes,
     as_result,
     cast,
     compute_dtype,
@@ -21,15 +26,24 @@ from parprims._arrays import (
     jax_platform,
     lacks_arithmetic,
     namespace,
+    namespace_of,
     ring_dtype,
     sum_dtype,
 )
 from parprims._composed import positions
-from parprims._dispatch import Checked, computing
-from parprims._elements import Structure, flattened, is_structured, rebuilt
+from parprims._dispatch import Checked, computing, unwatched
+from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
 from parprims._harmless import Few, harmless, harmless_map, is_own
 from parprims._lasting import lasting_key
-from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    check_components,
+    check_result,
+    explain_failure,
+    restructured,
+)
 from parprims._options import check_entries
 from parprims._scalars import as_array
 from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
@@ -217,14 +231,15 @@ def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
 def evaluate(xp: Namespace, r: Reduction) -> Values:
     """Return what is combined: the values of the map, in the dtypes they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
+    own = tuple([one.dtype for one in arrays])
     if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
         r = dataclasses.replace(r, arrays=tuple([cast(xp, one, compute_dtype(xp, one.dtype)) for one in arrays]))
     if r.fn is not None:
-        arrays, single, structure = mapped(xp, r)
+        arrays, own, single, structure = mapped(xp, r)
         op = restructured(op, structure)
         r = dataclasses.replace(r, op=op)
-        check_elements(r, tuple([one.dtype for one in arrays]))
-    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in arrays]))
+        check_elements(r, own)
+    dtypes = result_dtypes(xp, r, own)
     working = working_dtype(op)
     arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
     return Values(arrays, dtypes, single, op, structure)
@@ -235,12 +250,19 @@ def explain_map_failure(error: Exception, count: int) -> None:
     explain_failure("fn", error, f"as many arrays as are given, which are {count}")
 
 
-def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Structure]:
-    """Return the values of the map, of the shape of the arrays, whether it returned no tuple, and their structure."""
+def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool, Structure]:
+    """Return the values of the map, their dtypes, whether it returned no tuple, and their structure.
+
+    Values have the shape of the arrays. A caller's map is given 16-bit floats in float32, as kernels compute with them;
+    the dtypes are those of what it makes of the arrays as they are.
+    """
     assert r.fn is not None
-    fn = r.fn if r.fn in OWN_MAPS else harmless_map(xp, r.fn, lasting_key(r.fn), r.arrays)
+    fn, arrays = r.fn, r.arrays
+    if r.fn not in OWN_MAPS:
+        arrays = widened(xp, arrays)
+        fn = harmless_map(xp, fn, lasting_key(fn), arrays)
     try:
-        result = fn(*r.arrays)
+        result = fn(*arrays)
     except Exception as error:
         explain_map_failure(error, len(r.arrays))
         raise
@@ -262,7 +284,66 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Struct
                     f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
                 ) from None
         broadcast.append(one)
-    return tuple(broadcast), single, structure
+    dtypes = tuple([one.dtype for one in broadcast])
+    if fn not in OWN_MAPS and has_sixteen_bits(r.arrays):
+        with unwatched():
+            dtypes = own_dtypes(xp, fn, r.arrays)
+    return tuple(broadcast), dtypes, single, structure
+
+
+def has_sixteen_bits(arrays: tuple[Array, ...]) -> bool:
+    """Return whether an array is of a 16-bit floating dtype."""
+    return any(dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS for x in arrays)
+
+
+def widened(xp: Namespace, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return arrays as a caller's function computes with them: 16-bit floats in float32."""
+    return tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays])
+
+
+def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+    """Return the dtypes of what a map makes of arrays as they are.
+
+    It is asked on one element, whose shape fits that of arrays that the map may have beside its arguments.
+    """
+    if not is_tensor(arrays[0]) and is_jax(xp):
+        import jax
+
+        return tuple([one.dtype for one in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
+    few = [x[((slice(0, 1),) * x.ndim + (...,))] for x in arrays]
+    with contextlib.nullcontext() if is_tensor(few[0]) else np.errstate(all="ignore"):
+        return tuple([one.dtype for one in flattened(fn(*few), "fn")[0]])
+
+
+def reduced_values(
+    reduce: Callable[..., Any], fn: Map, arrays: tuple[Array, ...], op: Any, dtype: Any, initial: Any
+) -> Any:
+    """Return what ``reduce``, given values, op, dtype and initial, makes of the values of a map, which are all stored.
+
+    16-bit floats are computed in float32, and rounded once at the end.
+    """
+    xp = namespace_of(arrays[0])
+    values = fn(*widened(xp, arrays))
+    if not has_sixteen_bits(arrays):
+        return reduce(values, op, dtype, initial)
+    own, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
+    computed, results = names_once_rounded(xp, own, flat("dtype", dtype), sums)
+    leaves, made = flattened(initial, "initial")
+    start = rebuilt(made, [widened(xp, (one,))[0] if hasattr(one, "shape") else one for one in leaves])
+    totals, structure = flattened(
+        reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
+    )
+    return rebuilt(structure, [cast(xp, one, getattr(xp, to, to)) for one, to in zip(totals, results, strict=True)])
+
+
+def names_once_rounded(
+    xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the dtypes that values of these dtypes are reduced in, and of those of the result."""
+    results = as_dtypes(xp, dtype)
+    if results is None:
+        results = tuple([sum_dtype(xp, one) for one in own]) if sums else own
+    return tuple([dtype_name(compute_dtype(xp, one)) for one in results]), tuple([dtype_name(one) for one in results])
 
 
 def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
@@ -428,15 +509,13 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     lines: list[str]
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
+        own = inputs
     else:
-        with computing():  # fn may call primitives, which then see what is traced
-            mapped = trace(
-                "fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable, language=language
-            )
+        mapped, own = _traced_map(r.fn, loaded, immutable, language)
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
         single, structure = mapped.single, mapped.structure
         r = dataclasses.replace(r, op=restructured(r.op, structure))
-    elements = tuple([Dtype(name) for name in values])
+    elements = tuple([Dtype(name) for name in own])
     check_elements(r, elements)
     dtypes = result_dtypes(xp, r, elements)
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
@@ -444,6 +523,22 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
     return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure)
+
+
+def _traced_map(
+    fn: Map, loaded: tuple[tuple[str, str], ...], immutable: bool, language: Language
+) -> tuple[Trace, tuple[str, ...]]:
+    """Return the trace of a map, which sees 16-bit floats as float32, and the dtypes of its values if it did not."""
+
+    def traced_on(*elements: tuple[str, str]) -> Trace:
+        with computing():  # fn may call primitives, which then see what is traced
+            return trace("fn", fn, *((one,) for one in elements), packed=False, immutable=immutable, language=language)
+
+    found = traced_on(*loaded)
+    if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):
+        return found, found.dtypes
+    wide = [("float32" if name in SIXTEEN_BIT_FLOATS else name, code) for name, code in loaded]
+    return traced_on(*wide), found.dtypes
 
 
 def dtype_names(r: Reduction) -> tuple[str, ...]:

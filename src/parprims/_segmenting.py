@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,7 @@ from parprims._arrays import (
     library,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once
+from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once, stand_in
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly, unwatched
 from parprims._harmless import Few, operator_failure
@@ -159,6 +160,26 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     return (xp.broadcast_to(flags, xs[0].shape), *xs), options
 
 
+def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes the same, of 16-bit floats with an initial element in float32 to the end."""
+
+    @functools.wraps(compose)
+    def computed(xp: Namespace, c: Segmented, method: str) -> Any:
+        wide = tuple([compute_dtype(xp, one) for one in c.dtypes])
+        if not c.starts or wide == c.dtypes:
+            return compose(xp, c, method)
+        xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
+        cast_all = [cast(xp, x, to) for x, to in xs]
+        arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
+        found = compose(xp, dataclasses.replace(c, arrays=arrays, dtypes=wide), method)
+        if not isinstance(found, tuple):
+            return cast(xp, found, c.dtypes[-1])
+        return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
+
+    return computed
+
+
+@_rounded_once
 def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
     elements, options = _elements(xp, c, method)
     ys = scan(elements, segmented(c.op), method=method, **options)[1:]
@@ -169,14 +190,16 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the scan of elements like those that are scanned, with no flags worth the name."""
-    xs = c.elements(xp)
-    flags = xp.broadcast_to(xp.ones((), dtype=xp.bool, device=device(xs[0])), xs[0].shape)
+    given = zip(c.arrays[: c.count], c.dtypes, strict=True)
+    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
+    flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if c.starts and c.exclusive:
         options["initial"] = (False, *c.starts)
     return [(scan, ((flags, *xs), segmented(c.op)), options)]
 
 
+@_rounded_once
 def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the last result of the scan of every segment, and what begins one where it is empty."""
     bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
@@ -253,13 +276,18 @@ def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
     return cast(xp, numbers, getattr(xp, _segment_ids.narrowest(count)))
 
 
+def _narrow_stand_in(xp: Namespace, ids: Array, count: int) -> Array:
+    """Return an array like the narrow ids, to ask about."""
+    return stand_in(xp, ids, tuple(ids.shape), getattr(xp, _segment_ids.narrowest(count)))
+
+
 def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callable[..., Any]) -> Any:
     return reduced(xp, _ordered(xp, c, method), method)
 
 
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     found = _reduce_parts(xp, c)
-    return found if c.in_order else [*found, (argsort, (_narrow(xp, c.arrays[1], c.segments + 1),), {})]
+    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, c.arrays[1], c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -283,7 +311,7 @@ def _sorted(xp: Namespace, c: Segmented, method: str) -> tuple[Array, ...]:
 
 def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
     keys = c.arrays[0]
-    numbers = xp.zeros(keys.shape, dtype=xp.uint8, device=device(keys))
+    numbers = stand_in(xp, keys, tuple(keys.shape), xp.uint8)
     fixed = constant(keys) if asked_for(keys) else keys
     return [(argsort, (fixed,), {"axis": c.axis, "descending": c.descending}), (argsort, (numbers,), {"axis": c.axis})]
 

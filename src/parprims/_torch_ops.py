@@ -12,6 +12,7 @@ derivative, is read by torch.compile itself: the call becomes the operations of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import marshal
 import math
@@ -24,6 +25,7 @@ from parprims import (
     _arrays,
     _matmul,
     _reduce_array,
+    _reduction,
     _scan_array,
 )
 from parprims._arrays import Array, cast, compute_dtype, dtype_name, sum_dtype
@@ -33,11 +35,13 @@ from parprims._harmless import with_combine
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._options import check_entries, made_plain
+from parprims._reduction import reduced_values
 from parprims._torch_nodes import kept, runs, xp
 
 # What depends on dtypes alone is found out while the program is read, not by it.
-for _function in (_arrays.dtype_name, _arrays.dtype_kind, _arrays.dtype_bits):
+for _function in (_arrays.dtype_name, _arrays.dtype_kind, _arrays.dtype_bits, _arrays.compute_dtype):
     torch.compiler.assume_constant_result(_function)
+torch.compiler.assume_constant_result(_reduction.names_once_rounded)
 
 
 # ---- Entries, which torch.compile reads -------------------------------------------------------------------------
@@ -48,13 +52,16 @@ def reduce(
 ) -> Any:
     """Return what any function of `_reduce` but vecdot returns."""
     if fn is not None:  # part of the program, as what it captures may be; it may work in place
-        x = fn(*[one.clone() for one in torch.broadcast_tensors(*x)])
-        if is_structured(x):
+        arrays = tuple([one.clone() for one in torch.broadcast_tensors(*x)])
 
-            def plain(leaves: Any, op: Any, *, initial: Any, dtype: Any) -> Any:
-                return reduce(primitive, None, leaves, op, axis, keepdims, dtype, initial, method)
+        def plain(x: Any, op: Any, *, initial: Any, dtype: Any) -> Any:
+            return reduce(primitive, None, x, op, axis, keepdims, dtype, initial, method)
 
-            return by_leaves(plain, x, op, initial=initial, dtype=dtype)
+        def of_values(x: Any, op: Any, dtype: Any, initial: Any) -> Any:
+            run = functools.partial(by_leaves, plain) if is_structured(x) else plain
+            return run(x, op, initial=initial, dtype=dtype)
+
+        return reduced_values(of_values, fn, arrays, op, dtype, initial)
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
     operation = _name(op)
