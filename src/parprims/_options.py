@@ -77,6 +77,19 @@ def check_entries(name: str, given: tuple[Any, ...], count: int) -> None:
         raise ValueError(f"{name} must have {count} entries, one per component, got {len(given)}")
 
 
+def integer_of(name: str, value: Any, low: int, high: int) -> int:
+    """Return an integer of a range; raise, naming the argument, for anything else."""
+    try:
+        number = operator.index(value) if type(value) is not bool else None
+    except TypeError:
+        number = None
+    if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
+        raise TypeError(f"{name} must be an integer, got {shown(value)}")
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
+    return number
+
+
 def is_array(value: Any) -> bool:
     """Return whether a value is an array, not a number of NumPy. Its class is asked: a nested tensor's shape raises."""
     kind = type(value)

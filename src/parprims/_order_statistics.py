@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel, _top_cpu
 from parprims._arrays import (
@@ -44,7 +41,7 @@ from parprims._composed import (
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
-from parprims._options import made_plain
+from parprims._options import integer_of, made_plain
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
@@ -132,7 +129,7 @@ def top_k(
     check_choice("mode", mode, ("largest", "smallest"))
     check_flag("sorted", sorted)
     at = normalize_axis(axis, x.ndim)
-    count = _count("k", k, 0, x.shape[at])
+    count = integer_of("k", k, 0, x.shape[at])
     shape = (*x.shape[:at], count, *x.shape[at + 1 :])
     call = _Selection(
         arrays=(x,),
@@ -329,19 +326,6 @@ def _admitted(x: Array, key: Any, method: str, name: str) -> tuple[Namespace, Ar
     return xp, x, key if x is given else None
 
 
-def _count(name: str, value: Any, low: int, high: int) -> int:
-    """Return an integer of a range; raise, naming the argument, for anything else."""
-    try:
-        number = operator.index(value) if type(value) is not bool else None
-    except TypeError:
-        number = None
-    if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
-        raise TypeError(f"{name} must be an integer, got {shown(value)}")
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
-    return number
-
-
 def _partitioned(name: str, x: Array, kth: Any, axis: Any, method: str) -> Array:
     if in_graph(x, method):
         return in_program(name, {"x": x}, {"kth": kth, "axis": axis}, method)[0]
@@ -360,7 +344,7 @@ def _partitioned(name: str, x: Array, kth: Any, axis: Any, method: str) -> Array
         raise ValueError("kth must hold at least one place, got ()")
     if n == 0:
         raise ValueError(f"kth must be a place of the axis, which has no elements, got {shown(kth)}")
-    counted = tuple([_count("kth", one, -n, n - 1) % n for one in places])
+    counted = tuple([integer_of("kth", one, -n, n - 1) % n for one in places])
     dtype = x.dtype if name == "partition" else index_dtype(xp)
     call = _Selection(arrays=(x,), key=key, results=((tuple(x.shape), dtype),), single=True, axis=at, places=counted)
     return _METHODS[name](method, xp, call)

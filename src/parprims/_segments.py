@@ -9,11 +9,8 @@ Kernels for GPUs have ways of their own.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from parprims._arrays import (
     Array,
@@ -31,14 +28,13 @@ from parprims._arrays import (
     dtype_name,
     is_tensor,
     normalize_axis,
-    shown,
 )
 from parprims._ascending import as_offsets, checked_first, checking
 from parprims._composed import in_program
 from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator
-from parprims._options import check_entries, made_plain
+from parprims._options import check_entries, integer_of, made_plain
 from parprims._promotion import promoted
 from parprims._recurrence import coefficients
 from parprims._scalars import as_array
@@ -145,7 +141,7 @@ def segment_reduce(
     check_kind("ids", ids, ("int", "uint"))
     indices_are_sorted = check_flag("indices_are_sorted", indices_are_sorted)
     METHODS["segment_reduce"].check(method)
-    count = _count(num_segments)
+    count = integer_of("num_segments", num_segments, 0, 2**31 - 2)
     at = normalize_axis(axis, x.ndim)
     if ids.ndim != 1 or ids.shape[0] != x.shape[at]:
         raise ValueError(
@@ -170,18 +166,6 @@ def segment_reduce(
         in_order=indices_are_sorted,
     )
     return METHODS["segment_reduce"](method, xp, call)
-
-
-def _count(value: Any) -> int:
-    try:
-        number = operator.index(value) if type(value) is not bool else None
-    except TypeError:
-        number = None
-    if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
-        raise TypeError(f"num_segments must be an integer, got {shown(value)}")
-    if not 0 <= number < 2**31 - 1:
-        raise ValueError(f"num_segments must be from 0 to 2^31 - 2, got {number}")
-    return number
 
 
 # ---- Calls with offsets -----------------------------------------------------------------------------------------
