@@ -29,11 +29,20 @@ Check = Callable[[Array], None]
 """Raises ValueError for offsets that do not ascend from 0 to the length of the axis."""
 
 
-def as_offsets(offsets: Any, beside: Any) -> Any:
-    """Return offsets that are a list, a tuple or a range as an array beside another one; all else as it is."""
+def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool = True) -> Any:
+    """Return offsets that are a list, a tuple or a range as an array beside another one; all else as it is.
+
+    They are checked here, unless ``check`` is False: the array may be on a GPU, or in a program that is traced. The
+    length of the axis is that of the array if it is ``alone``, and not broadcast against another one.
+    """
     if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
         return offsets
-    return listed_as_array("offsets", offsets, namespace_of(beside), beside)
+    found = listed_as_array("offsets", offsets, namespace_of(beside), beside)
+    at = -1 if axis is None else axis
+    if offsets and check is not False and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
+        n = beside.shape[at] if alone else offsets[-1]
+        _check(_ascend(np.asarray(offsets), n), n)
+    return found
 
 
 def checking(xp: Namespace, offsets: Array, n: int, check: Any, method: str) -> Check | None:

@@ -233,6 +233,9 @@ def histogram(
     )
 
 
+_UNORDERED = "bins must be edges that ascend, none of them NaN"
+
+
 def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | None:
     """Return bins and range with Python's own numbers, and edges in a list as an array; None if they have these.
 
@@ -240,6 +243,9 @@ def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | N
     """
     if isinstance(bins, list | tuple | builtins.range) and is_array(x):
         if not apart:
+            edges = np.asarray(bins)
+            if edges.ndim == 1 and edges.dtype.kind in "iuf" and not ascend(edges):
+                raise ValueError(_UNORDERED)
             return {"bins": listed_as_array("bins", bins, namespace_of(x), x), "range": range}
         if not isinstance(bins, tuple):
             return {"bins": tuple(bins), "range": range}
@@ -254,7 +260,7 @@ def _checked_edges(xp: Namespace, edges: Array, method: str) -> Callable[..., tu
 
     def checked(*arrays: Array) -> tuple[Array, ...]:
         if not ascend(read(arrays[-1])):
-            raise ValueError("bins must be edges that ascend, none of them NaN")
+            raise ValueError(_UNORDERED)
         return arrays
 
     checked(edges)

@@ -229,7 +229,7 @@ def _elementwise(
 ) -> Any:
     """Return a reduction or a scan of every segment; ``flags`` are the options of `_FLAGS`."""
     single = not isinstance(x, tuple)
-    offsets = as_offsets(offsets, x if single else next(iter(x), None))
+    offsets = as_offsets(offsets, x if single else next(iter(x), None), axis, check)
     arrays: tuple[Array, ...] = (x, offsets) if single else (*x, offsets)
     if in_graph(arrays, method):
         named = {"op": _named(op), "axis": axis, "dtype": dtype, "initial": initial, "check": check}
@@ -319,7 +319,9 @@ def recurrence_by_offsets(
     a: Any, b: Any, *, offsets: Array, axis: Any, initial: Any, reverse: Any, check: Any, method: str
 ) -> Array:
     """Return the solution of every segment: `linear_recurrence` with offsets."""
-    offsets = as_offsets(offsets, b if hasattr(type(b), "shape") else a)
+    beside = b if hasattr(type(b), "shape") else a
+    alone = beside is a or getattr(a, "ndim", 0) == 0 or tuple(getattr(a, "shape", ())) == tuple(b.shape)
+    offsets = as_offsets(offsets, beside, axis, check, alone=alone)
     if in_graph((a, b, offsets), method):
         if not (is_tensor(a) and is_tensor(b)):
             raise ValueError("a and b must be arrays for segments inside of torch.compile")
@@ -391,7 +393,7 @@ def sort_by_offsets(
     method: str,
 ) -> tuple[Array, ...]:
     """Return every segment sorted: `sort`, `argsort` or `sort_by_key` with offsets."""
-    offsets = as_offsets(offsets, keys)
+    offsets = as_offsets(offsets, keys, axis, check)
     given = (keys, *(values or ()), offsets)
     what = "keys" if name == "sort_by_key" else "x"
     if in_graph(given, method):

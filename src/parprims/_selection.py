@@ -48,7 +48,7 @@ from parprims._scalars import as_scalar
 from parprims._scan import cumulative_sum
 from parprims._search import above
 from parprims._sort import argsort, sort
-from parprims._sorting import index_dtype, moved
+from parprims._sorting import bits, index_dtype, moved
 from parprims._switches import compiling
 from parprims._through_numpy import as_numpy, in_numpy, returned, shares_memory
 
@@ -389,8 +389,14 @@ def _taken(xp: Namespace, c: _Selection, x: Array, places: Array) -> Array:
         return xp.full(places.shape, c.fill_value, dtype=x.dtype, device=device(x))
     inside = places < n
     at = xp.where(inside, places, xp.zeros_like(places)) if c.size is not None else places
-    found = moved(xp, x, lambda one: xp.take(one, at, axis=0))
-    return found if c.size is None else xp.where(inside, found, xp.full_like(found, c.fill_value))
+    if c.size is None:
+        return moved(xp, x, lambda one: xp.take(one, at, axis=0))
+    fill = xp.full((1,), c.fill_value, dtype=x.dtype, device=device(x))
+
+    def taken(one: Array) -> Array:
+        return xp.where(inside, xp.take(one, at, axis=0), fill if one.dtype == x.dtype else bits(xp, fill))
+
+    return moved(xp, x, taken)
 
 
 def _flat(xp: Namespace, x: Array) -> Array:
