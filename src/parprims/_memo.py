@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar, Generic, TypeVar
 
 Found = TypeVar("Found")
@@ -27,8 +28,9 @@ class Memo(Generic[Found]):
             return None
 
     def keep(self, key: Any, found: Found) -> Found:
-        """Keep what was found, and return it."""
+        """Keep what was found, unless its key holds an unhashable argument, and return it."""
         if len(self._found) >= 4096:
             self._found.clear()
-        self._found[key] = found
+        with contextlib.suppress(TypeError):
+            self._found[key] = found
         return found
