@@ -166,13 +166,16 @@ def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compose)
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
         wide = tuple([compute_dtype(xp, one) for one in c.dtypes])
-        if not c.starts or wide == c.dtypes:
-            return compose(xp, c, method)
-        xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
-        cast_all = [cast(xp, x, to) for x, to in xs]
-        arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
-        found = compose(xp, dataclasses.replace(c, arrays=arrays, dtypes=wide), method)
-        if not isinstance(found, tuple):
+        call = c
+        if c.starts and wide != c.dtypes:
+            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
+            cast_all = [cast(xp, x, to) for x, to in xs]
+            arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
+            call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
+        found = compose(xp, call, method)
+        if wide == c.dtypes:
+            return found
+        if not isinstance(found, tuple):  # CuPy makes float32 of bfloat16 on the way
             return cast(xp, found, c.dtypes[-1])
         return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
 
