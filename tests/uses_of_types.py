@@ -54,6 +54,24 @@ def uses(x: Floats, t: Tensor, m: Moments) -> None:
     assert_type(parprims.argsort(x), NDArray[np.int64])
     assert_type(parprims.argsort(t), Tensor)
     assert_type(parprims.any(x, axis=0), NDArray[np.bool])
+    # Indices and counts are integers, values are of the dtype of x.
+    assert_type(parprims.top_k(x, 2), tuple[Floats, NDArray[np.int64]])
+    assert_type(x[parprims.top_k(x, 2)[1]], Floats)
+    assert_type(parprims.top_k(t, 2), tuple[Tensor, Tensor])
+    assert_type(parprims.unique(x), tuple[Floats, NDArray[np.int64], NDArray[np.int64]])
+    assert_type(parprims.run_lengths(x), tuple[Floats, NDArray[np.int64], NDArray[np.int64]])
+    assert_type(parprims.select(x, x), tuple[Floats, NDArray[np.int64]])
+    assert_type(parprims.partition_by(x, x), tuple[Floats, NDArray[np.int64]])
+    assert_type(parprims.unique(t), tuple[Tensor, Tensor, Tensor])
+    assert_type(parprims.histogram(x), tuple[NDArray[np.int64], NDArray[Any]])
+    assert_type(parprims.histogram(x, weights=x), tuple[NDArray[Any], NDArray[Any]])
+    assert_type(parprims.histogram(t), tuple[Tensor, Tensor])
+    # Filters return the state with a state.
+    assert_type(parprims.lfilter(x, x, x), Floats)
+    assert_type(parprims.lfilter(t, t, t, zi=t), tuple[Tensor, Tensor])
+    assert_type(parprims.sosfilt(x, x), Floats)
+    assert_type(parprims.sosfilt(x, x, zi=x), tuple[Floats, Floats])
+    assert_type(parprims.solve_tridiagonal(x, x, x, x, return_status=True), tuple[Floats, NDArray[np.int32]])
     # What is asked for besides.
     assert_type(parprims.solve_tridiagonal(1.0, x, -1, x), Floats)
     assert_type(parprims.solve_tridiagonal(t, t, t, t, return_residual=True), tuple[Tensor, Tensor])
@@ -85,7 +103,7 @@ def uses(x: Floats, t: Tensor, m: Moments) -> None:
     parprims.matmul(x, [[1.0]])  # wrong
     parprims.linear_recurrence(x, [1.0])  # wrong
     parprims.solve_tridiagonal(x, x, x, [1.0])  # wrong
-    parprims.histogram(x, bins=[0.0, 1.0])  # wrong
+    parprims.histogram(x, bins=["a"])  # wrong
     # Options of another kind, or by no name.
     parprims.sum(x, axis="0")  # wrong
     parprims.cumulative_sum(x, 0)  # wrong

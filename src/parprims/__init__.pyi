@@ -90,6 +90,7 @@ class _SupportsArray(Protocol):
 _A = TypeVar("_A", bound=_SupportsArray)
 _B = TypeVar("_B", bound=_SupportsArray)
 _C = TypeVar("_C", bound=_SupportsArray)
+_N = TypeVar("_N", bound=np.generic)
 # An array, or those of components in a tuple, a named tuple or a dictionary, as which results come too.
 _Elements = TypeVar("_Elements", bound=_SupportsArray | tuple[Any, ...] | Mapping[str, Any])
 
@@ -219,6 +220,31 @@ def cumulative_sum(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
+@overload
+def histogram(
+    x: NDArray[Any],
+    /,
+    bins: int | Sequence[float] | _SupportsArray = 10,
+    *,
+    range: Sequence[float] | NDArray[Any] | None = None,
+    weights: None = None,
+    density: Literal[False] = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[NDArray[np.int64], NDArray[Any]]: ...
+@overload
+def histogram(
+    x: NDArray[Any],
+    /,
+    bins: int | Sequence[float] | _SupportsArray = 10,
+    *,
+    range: Sequence[float] | NDArray[Any] | None = None,
+    weights: _SupportsArray | None = None,
+    density: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
 def histogram(
     x: _A,
     /,
@@ -230,7 +256,10 @@ def histogram(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
-def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
+@overload
+def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: None = None, method: _Method = "auto") -> _A: ...
+@overload
+def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A, method: _Method = "auto") -> tuple[_A, _A]: ...
 def linear_recurrence(
     a: _A | complex,
     b: _A | complex,
@@ -292,6 +321,11 @@ def min(
     x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
 ) -> _A: ...
 def partition(x: _A, kth: _Places, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+@overload
+def partition_by(
+    x: NDArray[_N], mask: _SupportsArray, /, *, method: _Method = "auto"
+) -> tuple[NDArray[_N], NDArray[np.int64]]: ...
+@overload
 def partition_by(x: _A, mask: _SupportsArray, /, *, method: _Method = "auto") -> tuple[_A, _A]: ...
 def prod(
     x: _A,
@@ -327,6 +361,11 @@ def reduce(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
+@overload
+def run_lengths(
+    x: NDArray[_N], /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[NDArray[_N], NDArray[np.int64], NDArray[np.int64]]: ...
+@overload
 def run_lengths(
     x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A, _A]: ...
@@ -378,6 +417,11 @@ def segment_reduce(
     initial: Any = None,
     method: _Method = "auto",
 ) -> _A: ...
+@overload
+def select(
+    x: NDArray[_N], mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[NDArray[_N], NDArray[np.int64]]: ...
+@overload
 def select(
     x: _A, mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A]: ...
@@ -423,6 +467,23 @@ def solve_tridiagonal(
 ) -> tuple[_A, _A]: ...
 @overload
 def solve_tridiagonal(
+    lower: NDArray[Any] | complex,
+    diag: NDArray[Any] | complex,
+    upper: NDArray[Any] | complex,
+    rhs: NDArray[_N],
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[False] = False,
+    return_status: Literal[True],
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[NDArray[_N], NDArray[np.int32]]: ...
+@overload
+def solve_tridiagonal(
     lower: _A | complex,
     diag: _A | complex,
     upper: _A | complex,
@@ -438,6 +499,23 @@ def solve_tridiagonal(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
+@overload
+def solve_tridiagonal(
+    lower: NDArray[Any] | complex,
+    diag: NDArray[Any] | complex,
+    upper: NDArray[Any] | complex,
+    rhs: NDArray[_N],
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[True],
+    return_status: Literal[True],
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[NDArray[_N], NDArray[_N], NDArray[np.int32]]: ...
 @overload
 def solve_tridiagonal(
     lower: _A | complex,
@@ -522,7 +600,10 @@ def sort_by_key(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[Any, ...]: ...
-def sosfilt(sos: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
+@overload
+def sosfilt(sos: _A, x: _A, /, *, axis: int = -1, zi: None = None, method: _Method = "auto") -> _A: ...
+@overload
+def sosfilt(sos: _A, x: _A, /, *, axis: int = -1, zi: _A, method: _Method = "auto") -> tuple[_A, _A]: ...
 def sum(
     x: _A,
     /,
@@ -533,6 +614,18 @@ def sum(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
+@overload
+def top_k(
+    x: NDArray[_N],
+    k: int,
+    /,
+    *,
+    axis: int = -1,
+    mode: Literal["largest", "smallest"] = "largest",
+    sorted: bool = True,
+    method: _Method = "auto",
+) -> tuple[NDArray[_N], NDArray[np.int64]]: ...
+@overload
 def top_k(
     x: _A,
     k: int,
@@ -543,6 +636,11 @@ def top_k(
     sorted: bool = True,
     method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
+@overload
+def unique(
+    x: NDArray[_N], /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[NDArray[_N], NDArray[np.int64], NDArray[np.int64]]: ...
+@overload
 def unique(
     x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A, _A]: ...
