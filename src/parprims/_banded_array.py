@@ -158,44 +158,30 @@ def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
     """
     d, n = len(bands) - 1, bands[0].shape[-1]
     groups, rest = n // d, n % d
-    zero = xp.zeros_like(bands[0][..., :1])
+    rows = xp.stack(bands, axis=-1)
     parts: tuple[list[Array], list[Array]] = ([], [])
     if groups:
-        zeros = xp.zeros_like(bands[0][..., : groups * d : d])
-        rows = [[band[..., t : groups * d : d] for band in bands] for t in range(d)]
-        for part, one in zip(parts, _placed(xp, rows, zeros, d), strict=True):
-            part.append(one)
+        whole = rows[..., : groups * d, :]
+        both = _sheared(xp, xp.reshape(whole, (*whole.shape[:-2], groups, d, d + 1)))
+        for part, at in zip(parts, (slice(0, d), slice(d, None)), strict=True):
+            part.append(both[..., at])
     if rest:
-        one = zero + 1
-        rows = [[band[..., groups * d + t : groups * d + t + 1] for band in bands] for t in range(rest)]
-        for p in range(d - rest):  # y[rest + p] of this vector is y[p] of the next
-            row = [zero] * (2 * d)
-            row[rest + p], row[d + p] = one, -one
-            rows.append(row)
-        for part, made in zip(parts, _placed(xp, rows, zero, rest), strict=True):
-            part.append(made)
+        both = _sheared(xp, xp.expand_dims(rows[..., groups * d :, :], axis=-3))
+        none = xp.zeros_like(both[..., : d - rest])
+        # y[rest + p] of the last vector is y[p] of the next.
+        eye = xp.zeros_like(both[..., :1, :d]) + xp.eye(d, dtype=rows.dtype, device=device(rows))
+        parts[0].append(xp.concat([both[..., :d], eye[..., rest:, :]], axis=-2))
+        parts[1].append(xp.concat([xp.concat([none, both[..., d:]], axis=-1), -eye[..., : d - rest, :]], axis=-2))
     a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
     return a, b
 
 
-def _placed(xp: Namespace, rows: list[list[Array]], zero: Array, step: int) -> tuple[Array, Array]:
-    """Return A and B (..., groups, d, d) of rows with their entries.
-
-    The vectors lie ``step`` unknowns apart. So many rows are bands, which begin at their own numbers; others are whole.
-    """
-    d = len(rows)
-    whole = []
-    for t, row in enumerate(rows):
-        line = [zero] * (2 * d)
-        for c, entry in enumerate(row):
-            if t < step:
-                place = t + c
-                line[place if place < d else place - step + d] = entry
-            else:
-                line[c] = entry
-        whole.append(xp.stack(line, axis=-1))
-    both = xp.stack(whole, axis=-2)
-    return both[..., :d], both[..., d:]
+def _sheared(xp: Namespace, rows: Array) -> Array:
+    """Return rows (..., t, width), the i-th moved right by i, with zeros beside: (..., t, width + t - 1)."""
+    t, width = rows.shape[-2:]
+    padded = xp.concat([rows, xp.zeros((*rows.shape[:-1], t), dtype=rows.dtype, device=device(rows))], axis=-1)
+    flat = xp.reshape(padded, (*rows.shape[:-2], t * (width + t)))
+    return xp.reshape(flat[..., : t * (width + t - 1)], (*rows.shape[:-1], width + t - 1))
 
 
 def of_blocks(xp: Namespace, lower: Array, diag: Array, upper: Array) -> tuple[Array, Array]:
