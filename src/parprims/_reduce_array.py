@@ -28,6 +28,7 @@ from parprims._arrays import (
     lacks_products,
     library,
     move_axis,
+    namespace_of,
     ring_dtype,
     spoken,
 )
@@ -52,6 +53,8 @@ from parprims._reduction import (
     traced,
     working_dtype,
 )
+from parprims._scan_array import lanes
+from parprims._steps import doubled
 from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
@@ -104,6 +107,10 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
     """
     n = xs[0].shape[axis]
+    xp = namespace_of(xs[0])
+    if n > _SHORT_TREE and is_jax(xp):  # whose program would grow with n
+        totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
+        return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
     rest = None
     while n > 1:
         half = n // 2
@@ -118,6 +125,10 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
         xs = op(tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs]))
         n = half
     return xs if rest is None else op(xs, rest)
+
+
+_SHORT_TREE = 16
+"""Elements up to which JAX is given the tree as it is."""
 
 
 def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:

@@ -33,6 +33,7 @@ from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
+from parprims._steps import doubled
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -217,11 +218,14 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     """Return the inclusive scan along an axis counted from the front, in order, by pairs.
 
     Neighbours are combined and the pairs scanned; that gives every second result, and the others are one
-    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y.
+    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y. JAX, whose
+    program would grow with n, steps along short lanes side by side.
     """
     n = xs[0].shape[axis]
     if n <= 2 or math.prod(xs[0].shape) <= _FEW:
-        return _by_doubling(xp, xs, op, axis)
+        return doubled(xp, xs, op, axis)
+    if is_jax(xp):
+        return _by_lanes(xp, xs, op, axis)
     firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
     before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
@@ -238,18 +242,73 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
     return xp.concat([joined, even[along(axis, half, None)]], axis=axis) if x.shape[axis] % 2 else joined
 
 
-def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
-    """Return the inclusive scan by step doubling: after step s, element i combines the 2s that end with it."""
+def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan on JAX: of lanes step by step, then of their totals, which go before later lanes."""
     n = xs[0].shape[axis]
-    step = 1
-    while step < n:
-        combined = op(
-            tuple(x[along(axis, 0, n - step)] for x in xs),
-            tuple(x[along(axis, step, n)] for x in xs),
-        )
-        xs = tuple(xp.concat([x[along(axis, 0, step)], y], axis=axis) for x, y in zip(xs, combined, strict=True))
-        step *= 2
-    return xs
+    totals, ys, length = lanes(xp, xs, op, axis, kept=True)
+    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis)[along(axis, 0, n)] for y in ys])
+    before = doubled(xp, tuple([x[along(axis, 0, x.shape[axis] - 1)] for x in totals]), op, axis)
+    before = tuple([xp.repeat(x, length, axis=axis)[along(axis, 0, n - length)] for x in before])
+    later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
+    first = along(axis, 0, length)
+    return tuple([xp.concat([y[first], cast(xp, one, y.dtype)], axis=axis) for y, one in zip(ys, later, strict=True)])
+
+
+def lanes(
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, kept: bool, contiguous: bool = True
+) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
+    """Return the totals of lanes on JAX, all results on the way along a new first axis if kept, and lanes' length.
+
+    A lane is ``length`` elements that follow each other if contiguous, else elements that are as far from each other
+    as there are lanes. No more than log2 n elements are combined one after another, so that the bounds of trees hold.
+    """
+    import jax
+
+    n = xs[0].shape[axis]
+    length = min(_LANE, (n - 1).bit_length())
+    count = -(-n // length)
+    xs = varying_alike(xs)
+    pad = count * length - n
+    if pad:
+        xs = tuple([xp.concat([x, xp.repeat(x[along(axis, n - 1, n)], pad, axis=axis)], axis=axis) for x in xs])
+    inner = (count, length) if contiguous else (length, count)
+    rows = tuple(
+        [
+            xp.moveaxis(xp.reshape(x, (*x.shape[:axis], *inner, *x.shape[axis + 1 :])), axis + int(contiguous), 0)
+            for x in xs
+        ]
+    )
+    first = tuple([row[0] for row in rows])
+    spare = tuple([x[along(axis, 0, 1)] for x in xs]), tuple([x[along(axis, 1, 2)] for x in xs])
+    lane = xp.arange(count)
+
+    def step(total: tuple[Array, ...], later: Any) -> tuple[tuple[Array, ...], Any]:
+        i, later = later
+        if not pad:
+            found = op(total, later)
+        else:
+            # Where a lane has ended two elements are combined that are anyway: so no derivative is spoilt by others.
+            inside = (lane * length + i if contiguous else i * count + lane) < n
+            within = [xp.reshape(inside, (count, *(1,) * (x.ndim - 1 - axis))) for x in total]
+            earlier, later = (
+                tuple([xp.where(*three) for three in zip(within, ones, others, strict=True)])
+                for ones, others in zip((total, later), spare, strict=True)
+            )
+            found = tuple([xp.where(*three) for three in zip(within, op(earlier, later), total, strict=True)])
+        return found, found if kept else None
+
+    total, ys = jax.lax.scan(step, first, (xp.arange(1, length), tuple([row[1:] for row in rows])))
+    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
+    return total, ys, length
+
+
+_LANE = 16
+"""Elements of a lane: the more there are, the fewer totals are scanned in log n steps."""
+
+
+def _along(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array with an axis and the next one made one."""
+    return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
 
 
 # ---- By the library's own routine -------------------------------------------------------------------------------

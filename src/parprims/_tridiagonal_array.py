@@ -240,6 +240,8 @@ def _cyclic_reduction(
         return ds
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
     c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
+    if is_jax(xp):
+        return _cyclic_reduction_by_loop(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
     step = 1
     while step < n:
         near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
@@ -251,6 +253,34 @@ def _cyclic_reduction(
             a, c = a[near] * a[far] / pivot[slice_rows(axis, 2 * step, n)], c[near] * c[far] / pivot[near]
         step *= 2
     return ds
+
+
+def _cyclic_reduction_by_loop(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same on JAX, where a and c have all rows, zero where there is no neighbour."""
+    from jax import lax
+
+    n = a.shape[axis]
+    ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
+
+    def neighbours(x: Array, step: Any) -> tuple[Array, Array]:
+        """Return x[i - step] and x[i + step], zero past an end."""
+        zeros = xp.zeros_like(x)
+        long, at = xp.concat([zeros, x, zeros], axis=axis), x.ndim + axis
+        before: Array = lax.dynamic_slice_in_dim(long, n - step, n, at)
+        behind: Array = lax.dynamic_slice_in_dim(long, n + step, n, at)
+        return before, behind
+
+    def double(i: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        a, c, *ds = state
+        (a_before, a_behind), (c_before, c_behind) = neighbours(a, 1 << i), neighbours(c, 1 << i)
+        pivot = 1 - a * c_before - c * a_behind
+        found = [a * a_before, c * c_behind]
+        for d in ds:
+            before, behind = neighbours(d, 1 << i)
+            found.append(d + a * before + c * behind)
+        return tuple([x / pivot for x in found])
+
+    return repeated(xp, (n - 1).bit_length(), double, (a, c, *ds))[2:]
 
 
 def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
