@@ -84,7 +84,8 @@ def test_programs_do_not_grow(name: str) -> None:
     def size(n: int) -> int:
         return _equations(jax.make_jaxpr(lambda *given: function(*given, method="array"))(*arrays(n)).jaxpr)
 
-    # Lanes of 2^17 and of 2^20 elements are full, and of half as many. A last one that ends early takes a few equations for each component.
+    # Lanes of 2^17 and 2^20 elements are full, and of half as many. A last one that ends early takes some equations
+    # for each component.
     largest = size(2**20)
     assert size(2**17) == largest
     assert size(2**17 + 5) <= largest + 80
