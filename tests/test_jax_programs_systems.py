@@ -77,6 +77,10 @@ CALLS: dict[str, tuple[Any, Any]] = {
 }
 
 
+LIGHT = ("reduce", "map_reduce", "vecdot")
+"""Calls of operators of an equation or two: JAX is given a tree of ceil(log2 n) of them, which is faster than lanes."""
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_programs_do_not_grow(name: str) -> None:
     function, arrays = CALLS[name]
@@ -84,12 +88,30 @@ def test_programs_do_not_grow(name: str) -> None:
     def size(n: int) -> int:
         return _equations(jax.make_jaxpr(lambda *given: function(*given, method="array"))(*arrays(n)).jaxpr)
 
-    # Lanes of 2^17 and 2^20 elements are full, and of half as many. A last one that ends early takes some equations
-    # for each component.
+    if name in LIGHT:
+        assert size(2**20) <= 80
+        assert size(2**31 - 1) <= 160
+        return
     largest = size(2**20)
     assert size(2**17) == largest
+    # An odd number of elements, or some behind the last lane, take some equations for each component.
     assert size(2**17 + 5) <= largest + 80
     assert size(2**8) <= largest + 80
+
+
+def test_light_operators_are_those_of_few_equations() -> None:
+    """A whole tree of them is a small program; of others it would grow by more with every doubling of n."""
+
+    def grown(op: Any) -> int:
+        sizes = [
+            _equations(jax.make_jaxpr(lambda x: parprims.reduce(x, op, method="array"))(*_rows(1, n)).jaxpr)
+            for n in (2**12, 2**20)
+        ]
+        return sizes[1] - sizes[0]
+
+    assert all(0 < grown(op) <= 40 for op in ("add", "multiply", "maximum", "minimum"))
+    assert grown("logaddexp") <= 0
+    assert grown(parprims.Operator(lambda earlier, later: earlier + later + earlier * later)) <= 0
 
 
 @pytest.mark.parametrize("n", [17, 1000, 8193, 20001])

@@ -53,7 +53,7 @@ from parprims._reduction import (
     traced,
     working_dtype,
 )
-from parprims._scan_array import lanes
+from parprims._scan_array import LANE, lanes
 from parprims._steps import doubled
 from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import (
@@ -108,7 +108,7 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """
     n = xs[0].shape[axis]
     xp = namespace_of(xs[0])
-    if n > _SHORT_TREE and is_jax(xp):  # whose program would grow with n
+    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # whose program would grow with n
         totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
         return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
     rest = None
@@ -127,8 +127,18 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     return xs if rest is None else op(xs, rest)
 
 
-_SHORT_TREE = 16
-"""Elements up to which JAX is given the tree as it is."""
+_LIGHT = 2
+"""Equations of an operator in JAX of which a tree of 2^31 elements is a program of no more than 40 memory maps."""
+
+
+def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
+    """Return whether JAX is given a whole tree: its program is as small as that of lanes, and runs in less time."""
+    import jax
+
+    one = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
+    equations = jax.make_jaxpr(op)(one, one).jaxpr.eqns
+    programs = [value for equation in equations for value in equation.params.values() if hasattr(value, "jaxpr")]
+    return len(xs) == 1 and len(equations) <= _LIGHT and not programs
 
 
 def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:

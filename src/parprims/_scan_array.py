@@ -222,7 +222,7 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     program would grow with n, steps along short lanes side by side.
     """
     n = xs[0].shape[axis]
-    if n <= 2 or math.prod(xs[0].shape) <= _FEW:
+    if n <= (LANE if is_jax(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
         return doubled(xp, xs, op, axis)
     if is_jax(xp):
         return _by_lanes(xp, xs, op, axis)
@@ -244,14 +244,18 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
 
 def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the inclusive scan on JAX: of lanes step by step, then of their totals, which go before later lanes."""
-    n = xs[0].shape[axis]
     totals, ys, length = lanes(xp, xs, op, axis, kept=True)
-    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis)[along(axis, 0, n)] for y in ys])
-    before = doubled(xp, tuple([x[along(axis, 0, x.shape[axis] - 1)] for x in totals]), op, axis)
-    before = tuple([xp.repeat(x, length, axis=axis)[along(axis, 0, n - length)] for x in before])
+    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
+    count = ys[0].shape[axis] // length
+    totals = doubled(xp, totals, op, axis)
+    before = tuple([xp.repeat(x[along(axis, 0, count - 1)], length, axis=axis) for x in totals])
     later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
-    first = along(axis, 0, length)
-    return tuple([xp.concat([y[first], cast(xp, one, y.dtype)], axis=axis) for y, one in zip(ys, later, strict=True)])
+    first, rest = along(axis, 0, length), along(axis, count, None)  # behind the last lane nothing is to be added
+    parts = [
+        [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
+        for y, one, total in zip(ys, later, totals, strict=True)
+    ]
+    return tuple([xp.concat(three, axis=axis) for three in parts])
 
 
 def lanes(
@@ -260,49 +264,40 @@ def lanes(
     """Return the totals of lanes on JAX, all results on the way along a new first axis if kept, and lanes' length.
 
     A lane is ``length`` elements that follow each other if contiguous, else elements that are as far from each other
-    as there are lanes. No more than log2 n elements are combined one after another, so that the bounds of trees hold.
+    as there are lanes. The elements behind the last whole lane, fewer than ``length``, follow the totals as they are.
+    No more than log2 n elements are combined one after another, so that the bounds of trees hold.
     """
     import jax
 
     n = xs[0].shape[axis]
-    length = min(_LANE, (n - 1).bit_length())
-    count = -(-n // length)
+    length = min(LANE, (n - 1).bit_length())
+    count = n // length
     xs = varying_alike(xs)
-    pad = count * length - n
-    if pad:
-        xs = tuple([xp.concat([x, xp.repeat(x[along(axis, n - 1, n)], pad, axis=axis)], axis=axis) for x in xs])
     inner = (count, length) if contiguous else (length, count)
     rows = tuple(
         [
-            xp.moveaxis(xp.reshape(x, (*x.shape[:axis], *inner, *x.shape[axis + 1 :])), axis + int(contiguous), 0)
+            xp.moveaxis(
+                xp.reshape(x[along(axis, 0, count * length)], (*x.shape[:axis], *inner, *x.shape[axis + 1 :])),
+                axis + int(contiguous),
+                0,
+            )
             for x in xs
         ]
     )
+
+    def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
+        total = op(total, later)
+        return total, total if kept else None
+
     first = tuple([row[0] for row in rows])
-    spare = tuple([x[along(axis, 0, 1)] for x in xs]), tuple([x[along(axis, 1, 2)] for x in xs])
-    lane = xp.arange(count)
-
-    def step(total: tuple[Array, ...], later: Any) -> tuple[tuple[Array, ...], Any]:
-        i, later = later
-        if not pad:
-            found = op(total, later)
-        else:
-            # Where a lane has ended two elements are combined that are anyway: so no derivative is spoilt by others.
-            inside = (lane * length + i if contiguous else i * count + lane) < n
-            within = [xp.reshape(inside, (count, *(1,) * (x.ndim - 1 - axis))) for x in total]
-            earlier, later = (
-                tuple([xp.where(*three) for three in zip(within, ones, others, strict=True)])
-                for ones, others in zip((total, later), spare, strict=True)
-            )
-            found = tuple([xp.where(*three) for three in zip(within, op(earlier, later), total, strict=True)])
-        return found, found if kept else None
-
-    total, ys = jax.lax.scan(step, first, (xp.arange(1, length), tuple([row[1:] for row in rows])))
+    totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
     ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
-    return total, ys, length
+    rest = along(axis, count * length, None)
+    totals = tuple([xp.concat([one, x[rest]], axis=axis) for one, x in zip(totals, xs, strict=True)])
+    return totals, ys, length
 
 
-_LANE = 16
+LANE = 16
 """Elements of a lane: the more there are, the fewer totals are scanned in log n steps."""
 
 

@@ -241,7 +241,7 @@ def _cyclic_reduction(
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
     c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
     if is_jax(xp):
-        return _cyclic_reduction_by_loop(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
+        return _cyclic_reduction_in_jax(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
     step = 1
     while step < n:
         near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
@@ -255,12 +255,60 @@ def _cyclic_reduction(
     return ds
 
 
-def _cyclic_reduction_by_loop(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the same on JAX, where a and c have all rows, zero where there is no neighbour."""
+def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same on JAX, where a and c have all rows, zero where there is no neighbour.
+
+    The steps are those of a loop, so that the program's size does not grow with n. Of many rows every second one is
+    eliminated before, which leaves half of them to the loop.
+    """
+    n = a.shape[axis]
+    ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
+    if n < _HALVED:
+        return _doubled_in_jax(xp, axis, a, c, ds)
+    missing = n % 2  # the row x = 0, which is nobody's neighbour
+    rows = [xp.concat([x, xp.zeros_like(x[slice_rows(axis, 0, missing)])], axis=axis) for x in (a, c, *ds)]
+    (a, c, *ds_odd), (a_even, c_even, *ds_even) = _odds_alone(xp, axis, *rows)
+    xs = _doubled_in_jax(xp, axis, a, c, tuple(ds_odd))
+    both = [
+        interleaved(xp, d + a_even * _previous(xp, x, axis) + c_even * x, x, axis)
+        for d, x in zip(ds_even, xs, strict=True)
+    ]
+    return tuple([x[slice_rows(axis, 0, n)] for x in both])
+
+
+_HALVED = 2048
+"""Rows from which on every second one is eliminated first, for which the program is larger."""
+
+
+def _odds_alone(xp: Namespace, axis: int, *rows: Array) -> tuple[list[Array], list[Array]]:
+    """Return rows 1, 3, ... as rows of each other, and rows 0, 2, ... as they are. There is an even number of them."""
+    rest = (slice(None),) * (-1 - axis)
+    a, c, *ds = (x[(..., slice(1, None, 2), *rest)] for x in rows)
+    evens = [x[(..., slice(0, None, 2), *rest)] for x in rows]
+    behind = [_next(xp, x, axis) for x in evens]
+    pivot = 1 - a * evens[1] - c * behind[0]
+    found = [a * evens[0], c * behind[1]]
+    found += [d + a * x + c * y for d, x, y in zip(ds, evens[2:], behind[2:], strict=True)]
+    return [x / pivot for x in found], evens
+
+
+def _previous(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return x[i - 1], zero past the end."""
+    n = x.shape[axis]
+    return xp.concat([xp.zeros_like(x[slice_rows(axis, 0, 1)]), x[slice_rows(axis, 0, n - 1)]], axis=axis)
+
+
+def _next(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return x[i + 1], zero past the end."""
+    n = x.shape[axis]
+    return xp.concat([x[slice_rows(axis, 1, n)], xp.zeros_like(x[slice_rows(axis, 0, 1)])], axis=axis)
+
+
+def _doubled_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same by ceil(log2 n) steps of a loop."""
     from jax import lax
 
     n = a.shape[axis]
-    ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
 
     def neighbours(x: Array, step: Any) -> tuple[Array, Array]:
         """Return x[i - step] and x[i + step], zero past an end."""
