@@ -111,17 +111,20 @@ class _Loop:
         import jax
 
         xp, part, counts = self._xp, self._part, self._counts
-        children = self._table(self._starts[self._levels - 1] + 2 * self._places)
-        parents = self._table(self._starts[self._levels] + self._places)
-        whole = self._table(np.asarray(counts)[self._levels - 1] // 2 - self._places)
+        children = self._starts[self._levels - 1] + 2 * self._places
+        parents = self._starts[self._levels] + self._places
+        whole = np.asarray(counts)[self._levels - 1] // 2 - self._places
         spare = neutral(elements)
         place = xp.reshape(xp.arange(part), (part, *(1,) * (-1 - self._axis)))
 
         def pairs(i: Any, state: Arrays) -> tuple[Arrays, Arrays]:
-            both = elements_of.unpacked(self._read(state, children[i], 2 * part))
-            later = [xp.where(place < whole[i], x[self._at(1, None, 2)], y) for x, y in zip(both, spare, strict=True)]
+            both = elements_of.unpacked(self._read(state, self._entry(children, i), 2 * part))
+            later = [
+                xp.where(place < self._entry(whole, i), x[self._at(1, None, 2)], y)
+                for x, y in zip(both, spare, strict=True)
+            ]
             left, right = tuple([x[self._at(0, None, 2)] for x in both]), tuple(later)
-            own = [self._own(one, parents[i]) for one in known]
+            own = [self._own(one, self._entry(parents, i)) for one in known]
             new, found = combine(left, right, *own)
             return tuple(new), tuple(found)
 
@@ -147,8 +150,8 @@ class _Loop:
         def step(i: Any, both: tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
             state, kept = both
             new, found = pairs(i, state)
-            state = self._written(state, elements_of.packed(new), parents[i])
-            return state, self._written(kept, kept_of.packed(found), parents[i] - counts[0])
+            state = self._written(state, elements_of.packed(new), self._entry(parents, i))
+            return state, self._written(kept, kept_of.packed(found), self._entry(parents, i) - counts[0])
 
         state, kept = repeated(xp, len(self._places), step, (state, kept))
         last = self._at(int(self._starts[-2]), int(self._starts[-2]) + 1)
@@ -159,23 +162,23 @@ class _Loop:
         # From the last level on, each in order: what a part writes behind its level lies where nothing is read again.
         order = np.argsort(-self._levels, stable=True)
         levels, places = self._levels[order], self._places[order]
-        parents = self._table(self._posts[levels] + places)
-        children = self._table(self._posts[levels - 1] + 2 * places)
-        nodes = self._table(self._starts[levels] + places)
+        parents = self._posts[levels] + places
+        children = self._posts[levels - 1] + 2 * places
+        nodes = self._starts[levels] + places
         posts_of = _Packing(self, ends[0])
         both = zip(*map(posts_of.packed, ends), strict=True)
         top = int(self._posts[-2])
         state = tuple([self._padded(xp.concat(pair, axis=self._axis), top, top + 2 * part + 3) for pair in both])
 
         def step(i: Any, state: Arrays) -> Arrays:
-            ys = posts_of.unpacked(self._read(state, parents[i], part + 1))
+            ys = posts_of.unpacked(self._read(state, self._entry(parents, i), part + 1))
             before, behind = tuple([y[self._at(0, -1)] for y in ys]), tuple([y[self._at(1, None)] for y in ys])
-            middle = between(before, behind, *[self._own(one, nodes[i]) for one in known])
+            middle = between(before, behind, *[self._own(one, self._entry(nodes, i)) for one in known])
             joined = [
                 xp.concat([interleaved(xp, x, y, self._axis), z[self._at(-1, None)]], axis=self._axis)
                 for x, y, z in zip(before, middle, ys, strict=True)
             ]
-            return self._written(state, posts_of.packed(tuple(joined)), children[i])
+            return self._written(state, posts_of.packed(tuple(joined)), self._entry(children, i))
 
         state = repeated(xp, len(self._places), step, state)
         return posts_of.unpacked(tuple([x[self._at(0, self._counts[0] + 1)] for x in state]))
@@ -184,8 +187,9 @@ class _Loop:
         length = self._part if length is None else length
         return known.packing.unpacked(self._read(known.arrays, place - self._counts[0], length))
 
-    def _table(self, numbers: Any) -> Array:
-        return self._xp.asarray(np.asarray(numbers, np.int32))
+    def _entry(self, table: Any, i: Any) -> Any:
+        """Return a table's entry: a Python integer for one, so that single steps leave no array to what solves."""
+        return int(table[i]) if isinstance(i, int) else self._xp.asarray(np.asarray(table, np.int32))[i]
 
     def _long(self, shape: tuple[int, ...], length: int) -> tuple[int, ...]:
         at = len(shape) + self._axis
