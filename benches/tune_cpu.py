@@ -57,6 +57,8 @@ class Kind:
         What the table counts: elements where its module says nothing else.
     libraries : tuple of str
         Those on whose arrays it is measured.
+    compiled : float
+        Seconds for which the other way is compiled once a shape, which the kernel may lose in a call.
     """
 
     name: str
@@ -64,11 +66,12 @@ class Kind:
     has_routine: bool = False
     sizes: Sequence[int] = tuple(2**power for power in range(6, 22, 2))
     libraries: tuple[str, ...] = ("numpy", "torch", "jax")
+    compiled: float = 0
 
     @property
     def saved(self) -> float:
         """The seconds that the kernel must save in a call."""
-        return SAVED if self.has_routine else 0
+        return (SAVED if self.has_routine else 0) - self.compiled
 
 
 def _numbers(shape: tuple[int, ...], dtype: str) -> Any:
@@ -323,7 +326,9 @@ def _banded_kinds() -> Iterator[Kind]:
         ), parprims.solve_block_tridiagonal
 
     yield Kind("with a routine", make, sizes=tuple(2**power for power in range(6, 16)), libraries=("numpy", "torch"))
-    yield Kind("others", blocks, sizes=tuple(2**power for power in range(3, 16)))
+    sizes = tuple(2**power for power in range(3, 16))
+    yield Kind("others", blocks, sizes=sizes, libraries=("numpy", "torch"))
+    yield Kind("others", blocks, sizes=sizes, libraries=("jax",), compiled=1)
 
 
 def _segments_kinds() -> Iterator[Kind]:

@@ -124,6 +124,34 @@ def test_choice_of_auto():
     assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 300, 1023, 5000, 20001])
+@pytest.mark.parametrize("name", ["solve_banded", "solve_block_tridiagonal", "solve_tridiagonal"])
+def test_nothing_is_compiled_for_systems_on_eager_jax(name, n):
+    """What compiles for seconds with every shape is passed by while a kernel or a routine serves."""
+    pytest.importorskip("numba")
+    jnp = pytest.importorskip("jax.numpy")
+    ones, blocks = jnp.ones(n), jnp.broadcast_to(jnp.eye(2), (n, 2, 2))
+    calls = {
+        "solve_banded": [
+            (((below, above), jnp.ones((below + above + 1, n)).at[above].set(9.0), ones), {})
+            for below, above in ((0, 0), (1, 1), (2, 2), (3, 1))
+            if n > max(below, above)
+        ],
+        "solve_block_tridiagonal": [((blocks, 9 * blocks, blocks, jnp.ones((n, 2))), {})],
+        "solve_tridiagonal": [
+            ((ones, 9 * ones, ones, ones), {"pivot": pivot, "periodic": periodic})
+            for pivot in ("auto", "partial", "none")
+            for periodic in (False, True)
+            if n > 1  # a periodic system of 1 unknown is divided
+        ],
+    }[name]
+    for given, options in calls:
+        with parprims.explain() as seen:
+            getattr(parprims, name)(*given, **options)
+        allowed = ("kernel", "native") if name == "solve_tridiagonal" else ("kernel",)
+        assert seen[0].method in allowed, (given[0], options)
+
+
 def test_choice_where_memory_is_what_takes_time():
     """Large results of scans on PyTorch are those of the kernel, for which NumPy allocates, but for slow operators."""
     pytest.importorskip("numba")

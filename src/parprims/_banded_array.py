@@ -13,10 +13,11 @@ regular matrix can be solved; they change no lengths, so that nothing grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from parprims._arrays import Array, Namespace, device, dtype_kind
+from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_kind, is_jax
 from parprims._derivatives import conj
+from parprims._halving import Halving
 
 Solve = Callable[[Array], Array]
 """Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y of the same shape."""
@@ -35,42 +36,54 @@ def eliminated(xp: Namespace, a: Array, b: Array) -> Solve:
     size = xp.astype(size, a.dtype)
     a, b = a / size, b / size
     eye = xp.zeros_like(a[..., :1, :, :]) + xp.eye(d, dtype=a.dtype, device=device(a))
-    levels: list[tuple[int, list[tuple[Array, Array]], Array, Array]] = []
-    while (count := a.shape[-3]) > 1:
-        if count % 2:  # y[g] = y[g + 1] changes nothing
-            a, b = xp.concat([a, eye], axis=-3), xp.concat([b, -eye], axis=-3)
-        nothing = xp.zeros_like(a[..., ::2, :, :])
-        upper = xp.concat([b[..., ::2, :, :], a[..., ::2, :, :], nothing], axis=-1)
-        lower = xp.concat([a[..., 1::2, :, :], nothing, b[..., 1::2, :, :]], axis=-1)
+    levels = Halving(xp, a.shape[-3], -3)
+
+    def eliminate(
+        earlier: tuple[Array, Array], later: tuple[Array, Array]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        (a0, b0), (a1, b1) = earlier, later
+        nothing = xp.zeros_like(a0)
+        upper, lower = xp.concat([b0, a0, nothing], axis=-1), xp.concat([a1, nothing, b1], axis=-1)
         rows, mirrors = _triangular(xp, xp.concat([upper, lower], axis=-2), d)
-        levels.append((count, mirrors, rows[..., :d, :d], rows[..., :d, d:]))
-        a, b = rows[..., d:, d : 2 * d], rows[..., d:, 2 * d :]
+        parts = rows[..., d:, d : 2 * d], rows[..., d:, 2 * d :]
+        return parts, (rows[..., :d, :d], rows[..., :d, d:], *mirrors)
+
+    # y[g] = y[g + 1] changes nothing
+    (a, b), eliminated = levels.up(eliminate, (a, b), lambda _: (eye, -eye))
     last, closing = _triangular(xp, a + b, d)
 
+    def reflect(
+        earlier: tuple[Array], later: tuple[Array], own: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        r = _reflected(xp, xp.concat([*earlier, *later], axis=-2), own[2:])
+        return (r[..., d:, :],), (r[..., :d, :],)
+
+    def between(
+        before: tuple[Array], behind: tuple[Array], own: tuple[Array, ...], top: tuple[Array]
+    ) -> tuple[Array, ...]:
+        middle, others, *_ = own
+        rest = top[0] - product(xp, others, xp.concat([*before, *behind], axis=-2))
+        return (_back_substituted(xp, middle, rest),)
+
     def solve(r: Array) -> Array:
-        r = r / size
-        known = []
-        for count, mirrors, *_ in levels:
-            if count % 2:
-                r = xp.concat([r, xp.zeros_like(r[..., :1, :, :])], axis=-3)
-            r = _reflected(xp, xp.concat([r[..., ::2, :, :], r[..., 1::2, :, :]], axis=-2), mirrors)
-            known.append(r[..., :d, :])
-            r = r[..., d:, :]
+        count = r.shape[-3]
+        (r,), known = levels.up(reflect, (r / size,), lambda xs: (xp.zeros_like(xs[0][..., :1, :, :]),), eliminated)
         y = _back_substituted(xp, last, _reflected(xp, r, closing))
-        for (count, _, middle, others), top in zip(reversed(levels), reversed(known), strict=True):
-            after = xp.concat([y[..., 1:, :, :], y[..., :1, :, :]], axis=-3)
-            rest = top - product(xp, others, xp.concat([y, after], axis=-2))
-            between = _back_substituted(xp, middle, rest)
-            pairs = xp.stack([y, between], axis=-3)
-            y = xp.reshape(pairs, (*y.shape[:-3], 2 * y.shape[-3], *y.shape[-2:]))[..., :count, :, :]
-        return y
+        return levels.down(between, ((y,), (y,)), eliminated, known)[0][..., :count, :, :]
 
     return solve
 
 
-def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[tuple[Array, Array]]]:
-    """Return rows whose first d columns are triangular, and the reflections that made them so."""
-    mirrors = []
+def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[Array]]:
+    """Return rows whose first d columns are triangular, and the reflections that made them so: vectors and factors.
+
+    On JAX it is LAPACK or its like that finds them, whose product there is: a program of ours would grow with d.
+    """
+    if is_jax(xp):
+        rotation, _ = xp.linalg.qr(rows[..., :d], mode="complete")
+        rotation = conj(xp, xp.matrix_transpose(rotation))
+        return product(xp, rotation, rows), [rotation]
+    mirrors: list[Array] = []
     for column in range(d):
         if column == rows.shape[-2] - 1:
             break
@@ -87,7 +100,7 @@ def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[tuple[A
         length = xp.astype(xp.sum(_square(xp, mirror), axis=-2, keepdims=True), x.dtype)
         nought = length == 0
         factor = xp.where(nought, length, 2 / xp.where(nought, xp.ones_like(length), length))
-        mirrors.append((mirror, factor))
+        mirrors += [mirror, factor]
         rows = _mirrored(xp, rows, mirror, factor)
     return rows, mirrors
 
@@ -107,14 +120,23 @@ def _mirrored(xp: Namespace, rows: Array, mirror: Array, factor: Array) -> Array
     return xp.concat([rows[..., :first, :], part], axis=-2) if first else part
 
 
-def _reflected(xp: Namespace, r: Array, mirrors: list[tuple[Array, Array]]) -> Array:
-    for mirror, factor in mirrors:
+def _reflected(xp: Namespace, r: Array, mirrors: Sequence[Array]) -> Array:
+    if is_jax(xp):
+        return product(xp, mirrors[0], r)
+    for mirror, factor in zip(mirrors[::2], mirrors[1::2], strict=True):
         r = _mirrored(xp, r, mirror, factor)
     return r
 
 
 def _back_substituted(xp: Namespace, upper: Array, r: Array) -> Array:
     """Return the solution of triangular systems."""
+    if is_jax(xp):
+        from jax.lax.linalg import triangular_solve
+
+        batch = broadcast_shapes(tuple(upper.shape[:-2]), tuple(r.shape[:-2]))
+        upper, r = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (upper, r))
+        found: Array = triangular_solve(upper, r, left_side=True, lower=False)
+        return found
     d = upper.shape[-1]
     y: Array = r[..., :0, :]
     for row in range(d - 1, -1, -1):
@@ -136,44 +158,30 @@ def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
     """
     d, n = len(bands) - 1, bands[0].shape[-1]
     groups, rest = n // d, n % d
-    zero = xp.zeros_like(bands[0][..., :1])
+    rows = xp.stack(bands, axis=-1)
     parts: tuple[list[Array], list[Array]] = ([], [])
     if groups:
-        zeros = xp.zeros_like(bands[0][..., : groups * d : d])
-        rows = [[band[..., t : groups * d : d] for band in bands] for t in range(d)]
-        for part, one in zip(parts, _placed(xp, rows, zeros, d), strict=True):
-            part.append(one)
+        whole = rows[..., : groups * d, :]
+        both = _sheared(xp, xp.reshape(whole, (*whole.shape[:-2], groups, d, d + 1)))
+        for part, at in zip(parts, (slice(0, d), slice(d, None)), strict=True):
+            part.append(both[..., at])
     if rest:
-        one = zero + 1
-        rows = [[band[..., groups * d + t : groups * d + t + 1] for band in bands] for t in range(rest)]
-        for p in range(d - rest):  # y[rest + p] of this vector is y[p] of the next
-            row = [zero] * (2 * d)
-            row[rest + p], row[d + p] = one, -one
-            rows.append(row)
-        for part, made in zip(parts, _placed(xp, rows, zero, rest), strict=True):
-            part.append(made)
+        both = _sheared(xp, xp.expand_dims(rows[..., groups * d :, :], axis=-3))
+        none = xp.zeros_like(both[..., : d - rest])
+        # y[rest + p] of the last vector is y[p] of the next.
+        eye = xp.zeros_like(both[..., :1, :d]) + xp.eye(d, dtype=rows.dtype, device=device(rows))
+        parts[0].append(xp.concat([both[..., :d], eye[..., rest:, :]], axis=-2))
+        parts[1].append(xp.concat([xp.concat([none, both[..., d:]], axis=-1), -eye[..., : d - rest, :]], axis=-2))
     a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
     return a, b
 
 
-def _placed(xp: Namespace, rows: list[list[Array]], zero: Array, step: int) -> tuple[Array, Array]:
-    """Return A and B (..., groups, d, d) of rows with their entries.
-
-    The vectors lie ``step`` unknowns apart. So many rows are bands, which begin at their own numbers; others are whole.
-    """
-    d = len(rows)
-    whole = []
-    for t, row in enumerate(rows):
-        line = [zero] * (2 * d)
-        for c, entry in enumerate(row):
-            if t < step:
-                place = t + c
-                line[place if place < d else place - step + d] = entry
-            else:
-                line[c] = entry
-        whole.append(xp.stack(line, axis=-1))
-    both = xp.stack(whole, axis=-2)
-    return both[..., :d], both[..., d:]
+def _sheared(xp: Namespace, rows: Array) -> Array:
+    """Return rows (..., t, width), the i-th moved right by i, with zeros beside: (..., t, width + t - 1)."""
+    t, width = rows.shape[-2:]
+    padded = xp.concat([rows, xp.zeros((*rows.shape[:-1], t), dtype=rows.dtype, device=device(rows))], axis=-1)
+    flat = xp.reshape(padded, (*rows.shape[:-2], t * (width + t)))
+    return xp.reshape(flat[..., : t * (width + t - 1)], (*rows.shape[:-1], width + t - 1))
 
 
 def of_blocks(xp: Namespace, lower: Array, diag: Array, upper: Array) -> tuple[Array, Array]:

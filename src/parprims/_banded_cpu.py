@@ -35,11 +35,14 @@ CROSSOVERS = _cpu.Crossovers(
             "others": 0,
         },
         "jax": {
-            "others": 8192,
+            "others": 0,
         },
     },
 )
-"""Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations."""
+"""Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations.
+
+Eager JAX compiles these for a second and more with every shape, which no call of the kernel loses.
+"""
 
 
 def kind(has_routine: bool) -> str:

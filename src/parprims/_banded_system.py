@@ -11,10 +11,12 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
+from typing import Any
 
 from parprims import _banded_array
-from parprims._arrays import Array, Namespace, broadcast_shapes, device
+from parprims._arrays import Array, Namespace, broadcast_shapes, device, is_jax
 from parprims._banded_array import product
+from parprims._steps import repeated
 
 Coefficients = tuple[Array, ...]
 
@@ -111,9 +113,14 @@ def _alike(xp: Namespace, blocks: Coefficients) -> list[Array]:
 def by_reflections(xp: Namespace, matrix: Matrix, coefficients: Coefficients, b: Array) -> Array:
     """Return the solutions, refined once by their residuals."""
     solve = _eliminated(xp, matrix, coefficients)
-    x = solve(b)
-    found: Array = x + solve(b - matrix.product(xp, coefficients, x))
-    return found
+
+    def refine(_: Any, x: Array) -> Array:
+        found: Array = x + solve(b - matrix.product(xp, coefficients, x))
+        return found
+
+    if is_jax(xp):  # where x = 0 is refined twice, so that the program has what solves once
+        return repeated(xp, 2, refine, xp.zeros_like(b))
+    return refine(1, solve(b))
 
 
 def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Callable[[Array], Array]:

@@ -28,6 +28,7 @@ from parprims._arrays import (
     lacks_products,
     library,
     move_axis,
+    namespace_of,
     ring_dtype,
     spoken,
 )
@@ -55,6 +56,8 @@ from parprims._reduction import (
     widened,
     working_dtype,
 )
+from parprims._scan_array import LANE, lanes
+from parprims._steps import doubled
 from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
@@ -107,6 +110,10 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
     """
     n = xs[0].shape[axis]
+    xp = namespace_of(xs[0])
+    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # whose program would grow with n
+        totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
+        return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
     rest = None
     while n > 1:
         half = n // 2
@@ -121,6 +128,20 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
         xs = op(tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs]))
         n = half
     return xs if rest is None else op(xs, rest)
+
+
+_LIGHT = 2
+"""Equations of an operator in JAX of which a tree of 2^31 elements is a program of no more than 40 memory maps."""
+
+
+def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
+    """Return whether JAX is given a whole tree: its program is as small as that of lanes, and runs in less time."""
+    import jax
+
+    one = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
+    equations = jax.make_jaxpr(op)(one, one).jaxpr.eqns
+    programs = [value for equation in equations for value in equation.params.values() if hasattr(value, "jaxpr")]
+    return len(xs) == 1 and len(equations) <= _LIGHT and not programs
 
 
 def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:

@@ -219,11 +219,14 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     """Return the inclusive scan along an axis counted from the front, in order, by pairs.
 
     Neighbours are combined and the pairs scanned; that gives every second result, and the others are one
-    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y.
+    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y. JAX, whose
+    program would grow with n, steps along short lanes side by side.
     """
     n = xs[0].shape[axis]
-    if n <= 2 or math.prod(xs[0].shape) <= _FEW or is_jax(xp):
+    if n <= (LANE if is_jax(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
         return doubled(xp, xs, op, axis)
+    if is_jax(xp):
+        return _by_lanes(xp, xs, op, axis)
     firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
     before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
@@ -238,6 +241,70 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
     pairs = xp.stack([even[along(axis, 0, half)], odd], axis=axis + 1)
     joined = xp.reshape(pairs, (*x.shape[:axis], 2 * half, *x.shape[axis + 1 :]))
     return xp.concat([joined, even[along(axis, half, None)]], axis=axis) if x.shape[axis] % 2 else joined
+
+
+def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan on JAX: of lanes step by step, then of their totals, which go before later lanes."""
+    totals, ys, length = lanes(xp, xs, op, axis, kept=True)
+    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
+    count = ys[0].shape[axis] // length
+    totals = doubled(xp, totals, op, axis)
+    before = tuple([xp.repeat(x[along(axis, 0, count - 1)], length, axis=axis) for x in totals])
+    later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
+    first, rest = along(axis, 0, length), along(axis, count, None)  # behind the last lane nothing is to be added
+    parts = [
+        [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
+        for y, one, total in zip(ys, later, totals, strict=True)
+    ]
+    return tuple([xp.concat(three, axis=axis) for three in parts])
+
+
+def lanes(
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, kept: bool, contiguous: bool = True
+) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
+    """Return the totals of lanes on JAX, all results on the way along a new first axis if kept, and lanes' length.
+
+    A lane is ``length`` elements that follow each other if contiguous, else elements that are as far from each other
+    as there are lanes. The elements behind the last whole lane, fewer than ``length``, follow the totals as they are.
+    No more than log2 n elements are combined one after another, so that the bounds of trees hold.
+    """
+    import jax
+
+    n = xs[0].shape[axis]
+    length = min(LANE, (n - 1).bit_length())
+    count = n // length
+    xs = varying_alike(xs)
+    inner = (count, length) if contiguous else (length, count)
+    rows = tuple(
+        [
+            xp.moveaxis(
+                xp.reshape(x[along(axis, 0, count * length)], (*x.shape[:axis], *inner, *x.shape[axis + 1 :])),
+                axis + int(contiguous),
+                0,
+            )
+            for x in xs
+        ]
+    )
+
+    def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
+        total = op(total, later)
+        return total, total if kept else None
+
+    first = tuple([row[0] for row in rows])
+    totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
+    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
+    rest = along(axis, count * length, None)
+    totals = tuple([xp.concat([one, x[rest]], axis=axis) for one, x in zip(totals, xs, strict=True)])
+    return totals, ys, length
+
+
+LANE = 16
+"""Elements of a lane: the more there are, the fewer totals are scanned in log n steps."""
+
+
+def _along(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array with an axis and the next one made one."""
+    return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
 
 
 # ---- By the library's own routine -------------------------------------------------------------------------------

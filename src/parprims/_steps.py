@@ -61,13 +61,14 @@ def _combined_behind(
     combined that is not anyway, and no derivative is NaN by what is thrown away.
     """
     n = xs[0].shape[axis]
-    place = xp.reshape(xp.arange(n, device=device(xs[0])), [n if at == axis else 1 for at in range(xs[0].ndim)])
-    behind = place >= distance
+    place = xp.arange(n, device=device(xs[0]))
+    # Components may have different numbers of axes behind the one that is scanned.
+    behind = [xp.reshape(place >= distance, (n, *(1,) * (x.ndim - 1 - axis))) for x in xs]
     combined = op(
         tuple([shifted(xp, x, distance, axis) for x in xs]),
-        tuple([xp.where(behind, x, element(x, distance, axis)) for x in xs]),
+        tuple([xp.where(here, x, element(x, distance, axis)) for here, x in zip(behind, xs, strict=True)]),
     )
-    return tuple([xp.where(behind, y, x) for x, y in zip(xs, combined, strict=True)])
+    return tuple([xp.where(*three) for three in zip(behind, combined, xs, strict=True)])
 
 
 def shifted(xp: Namespace, x: Array, distance: Any, axis: int) -> Array:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_kind, move_axis, quiet
+from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_kind, is_jax, move_axis, quiet
+from parprims._halving import Halving, interleaved
+from parprims._steps import repeated
 from parprims._tridiagonal_system import System, backward_error, ends_cleared, nan, residual, slice_rows, whole
 
 Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
@@ -49,11 +51,20 @@ def empty(xp: Namespace, s: System) -> Array:
 
 def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array:
     """Return the solutions by a function of rhs. A system is refined once by its residual if that reduces its error."""
+
+    def refine(i: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, error = state
+        better = x + solve(residual(xp, s, x))
+        # If x is so large that its residual has no meaning, refinement may harm. An error of inf is no less than inf.
+        found = backward_error(xp, s, better)
+        improved = (found < error) | (i == 0)
+        return xp.where(xp.expand_dims(improved, axis=s.axis), better, x), xp.where(improved, found, error)
+
+    if is_jax(xp):  # where x = 0 is refined twice, so that the program has what solves once
+        x = xp.zeros_like(s.rhs, shape=s.shape)
+        return repeated(xp, 2, refine, (x, xp.zeros_like(backward_error(xp, s, x))))[0]
     x = solve(s.rhs)
-    better = x + solve(residual(xp, s, x))
-    # If x is so large that its residual has no meaning, refinement may harm. An error of inf is not less than inf.
-    improved = backward_error(xp, s, better) < backward_error(xp, s, x)
-    return xp.where(xp.expand_dims(improved, axis=s.axis), better, x)
+    return refine(1, (x, backward_error(xp, s, x)))[0]
 
 
 def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
@@ -87,48 +98,51 @@ class Tree:
 
     def __init__(self, xp: Namespace, segments: tuple[Array, Array]) -> None:
         self._xp = xp
+        self._levels = Halving(xp, segments[0].shape[-1], -1, rows=True)
         zero, one = xp.zeros_like(segments[0][0, ..., :1]), xp.ones_like(segments[0][0, ..., :1])
-        even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
         # The segment y[i] = y[j], appended after the last one, changes nothing and makes the number of segments even.
         neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
-        self._steps: list[Any] = []
-        while (count := segments[0].shape[-1]) > 1:
-            if count % 2:
-                segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
-            nothing = xp.zeros_like(segments[0][:2, ...][even])
-            # Columns: the shared pair, the pair before it, the pair after it.
-            rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
-            rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
-            first, rows, exchange = _pivoted(xp, rows, 0)
-            second, rows, exchange_again = _pivoted(xp, rows, 1)
-            self._steps.append((count, first, second, exchange, exchange_again))
-            segments = tuple(row[2:, ...] for row in rows)
-        self.top = segments
+        self.top, self._eliminated = self._levels.up(self._eliminate, segments, lambda _: neutral)
+
+    def _eliminate(
+        self, earlier: tuple[Array, Array], later: tuple[Array, Array]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        xp = self._xp
+        nothing = xp.zeros_like(earlier[0][:2, ...])
+        # Columns: the shared pair, the pair before it, the pair after it.
+        rows = [xp.concat([x[2:, ...], x[:2, ...], nothing]) for x in earlier]
+        rows += [xp.concat([x[:2, ...], nothing, x[2:, ...]]) for x in later]
+        first, rows, exchange = _pivoted(xp, rows, 0)
+        second, rows, exchange_again = _pivoted(xp, rows, 1)
+        return tuple([row[2:, ...] for row in rows]), (first, second, *exchange, *exchange_again)
 
     def up(self, pair: list[Array]) -> tuple[list[Array], Any]:
         """Return the right-hand sides of the segment that is left, given those of all, and what `down` is to know."""
-        xp, known = self._xp, []
-        even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
-        for count, *_, exchange, exchange_again in self._steps:
-            if count % 2:
-                pair = [xp.concat([x, xp.zeros_like(x[..., :1])], axis=-1) for x in pair]
-            top, others = exchange([x[at] for at in (even, odd) for x in pair])
-            middle, pair = exchange_again(others)
-            known.append((top, middle))
-        return pair, known
+        xp = self._xp
+
+        def combine(earlier: Any, later: Any, own: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            top, others = _exchanged(xp, [*earlier, *later], own[2:8])
+            middle, rest = _exchanged(xp, others, own[8:])
+            return tuple(rest), (top, middle)
+
+        def zeros(pair: tuple[Array, ...]) -> tuple[Array, ...]:
+            return tuple([xp.zeros_like(x[..., :1]) for x in pair])
+
+        last, known = self._levels.up(combine, tuple(pair), zeros, self._eliminated)
+        return list(last), known
 
     def down(self, ends: tuple[tuple[Array, Array], ...], known: Any) -> tuple[Array, Array]:
         """Return all pairs, as their first and their second unknowns, given both of these at both ends."""
-        xp = self._xp
-        y0, y1 = (xp.concat(end, axis=-1) for end in ends)
-        for (count, p, q, *_), (top, middle) in zip(reversed(self._steps), reversed(known), strict=True):
-            around = (y0[..., :-1], y1[..., :-1], y0[..., 1:], y1[..., 1:])
-            for k, end in enumerate(around):
+
+        def between(before: Any, behind: Any, own: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
+            (p, q, *_), (top, middle) = own, known
+            for k, end in enumerate((*before, *behind)):
                 top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
             shared1 = middle / q[1, ...]
-            shared0 = (top - p[1, ...] * shared1) / p[0, ...]
-            y0 = xp.concat([_interleaved(xp, y0[..., :-1], shared0), y0[..., -1:]], axis=-1)[..., : count + 1]
-            y1 = xp.concat([_interleaved(xp, y1[..., :-1], shared1), y1[..., -1:]], axis=-1)[..., : count + 1]
+            return (top - p[1, ...] * shared1) / p[0, ...], shared1
+
+        first, last = zip(*ends, strict=True)
+        y0, y1 = self._levels.down(between, (first, last), self._eliminated, known)
         return y0, y1
 
 
@@ -167,7 +181,7 @@ class Rows:
     def unknowns(self, pairs: tuple[Array, Array]) -> Array:
         """Return all unknowns, given all pairs."""
         y0, y1 = pairs
-        return _interleaved(self._xp, y1[..., :-1], y0[..., 1:])[..., : self._n]
+        return interleaved(self._xp, y1[..., :-1], y0[..., 1:])[..., : self._n]
 
 
 def closed(xp: Namespace, segment: tuple[Array, Array]) -> Callable[[list[Array]], tuple[Array, Array]]:
@@ -176,17 +190,15 @@ def closed(xp: Namespace, segment: tuple[Array, Array]) -> Callable[[list[Array]
     first, (last,), closing = _pivoted(xp, rows, 0)
 
     def close(pair: list[Array]) -> tuple[Array, Array]:
-        top, (bottom,) = closing(pair)
+        top, (bottom,) = _exchanged(xp, pair, closing)
         y1 = bottom / last[1, ...]
         return (top - first[1, ...] * y1) / first[0, ...], y1
 
     return close
 
 
-def _pivoted(
-    xp: Namespace, rows: list[Array], column: int
-) -> tuple[Array, list[Array], Callable[[list[Array]], tuple[Array, list[Array]]]]:
-    """Return the row with the largest number in the column, the reduced others, and a function to reduce rhs alike."""
+def _pivoted(xp: Namespace, rows: list[Array], column: int) -> tuple[Array, list[Array], list[Array]]:
+    """Return the row with the largest number in the column, the reduced others, and how to reduce rhs alike."""
     exchanges = []
     first, *others = rows
     for k, row in enumerate(others):
@@ -194,24 +206,22 @@ def _pivoted(
         first, others[k] = xp.where(larger, row, first), xp.where(larger, first, row)
         exchanges.append(larger)
     factors = [row[column, ...] / first[column, ...] for row in others]
+    reduced = [row - factor * first for row, factor in zip(others, factors, strict=True)]
+    return first, reduced, exchanges + factors
 
-    def eliminate(rhs: list[Array]) -> tuple[Array, list[Array]]:
-        first, *others = rhs
-        for k, larger in enumerate(exchanges):
-            first, others[k] = xp.where(larger, others[k], first), xp.where(larger, first, others[k])
-        return first, [other - factor * first for other, factor in zip(others, factors, strict=True)]
 
-    return first, [row - factor * first for row, factor in zip(others, factors, strict=True)], eliminate
+def _exchanged(xp: Namespace, rhs: list[Array], how: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """Return the right-hand side of the row that `_pivoted` chose, and those of the reduced others."""
+    first, *others = rhs
+    exchanges, factors = how[: len(others)], how[len(others) :]
+    for k, larger in enumerate(exchanges):
+        first, others[k] = xp.where(larger, others[k], first), xp.where(larger, first, others[k])
+    return first, [other - factor * first for other, factor in zip(others, factors, strict=True)]
 
 
 def _size(xp: Namespace, x: Array) -> Array:
     """Return absolute values; for complex numbers the sum of those of their parts, which suffices for pivoting."""
     return xp.abs(xp.real(x)) + xp.abs(xp.imag(x)) if dtype_kind(x.dtype) == "complex" else xp.abs(x)
-
-
-def _interleaved(xp: Namespace, x: Array, y: Array) -> Array:
-    """Return x[0], y[0], x[1], y[1], ... along the last axis."""
-    return xp.reshape(xp.stack([x, y], axis=-1), (*x.shape[:-1], 2 * x.shape[-1]))
 
 
 def _cyclic_reduction(
@@ -230,6 +240,8 @@ def _cyclic_reduction(
         return ds
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
     c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
+    if is_jax(xp):
+        return _cyclic_reduction_in_jax(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
     step = 1
     while step < n:
         near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
@@ -241,6 +253,82 @@ def _cyclic_reduction(
             a, c = a[near] * a[far] / pivot[slice_rows(axis, 2 * step, n)], c[near] * c[far] / pivot[near]
         step *= 2
     return ds
+
+
+def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same on JAX, where a and c have all rows, zero where there is no neighbour.
+
+    The steps are those of a loop, so that the program's size does not grow with n. Of many rows every second one is
+    eliminated before, which leaves half of them to the loop.
+    """
+    n = a.shape[axis]
+    ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
+    if n < _HALVED:
+        return _doubled_in_jax(xp, axis, a, c, ds)
+    missing = n % 2  # the row x = 0, which is nobody's neighbour
+    rows = [xp.concat([x, xp.zeros_like(x[slice_rows(axis, 0, missing)])], axis=axis) for x in (a, c, *ds)]
+    (a, c, *ds_odd), (a_even, c_even, *ds_even) = _odds_alone(xp, axis, *rows)
+    xs = _doubled_in_jax(xp, axis, a, c, tuple(ds_odd))
+    both = [
+        interleaved(xp, d + a_even * _previous(xp, x, axis) + c_even * x, x, axis)
+        for d, x in zip(ds_even, xs, strict=True)
+    ]
+    return tuple([x[slice_rows(axis, 0, n)] for x in both])
+
+
+_HALVED = 2048
+"""Rows from which on every second one is eliminated first, for which the program is larger."""
+
+
+def _odds_alone(xp: Namespace, axis: int, *rows: Array) -> tuple[list[Array], list[Array]]:
+    """Return rows 1, 3, ... as rows of each other, and rows 0, 2, ... as they are. There is an even number of them."""
+    rest = (slice(None),) * (-1 - axis)
+    a, c, *ds = (x[(..., slice(1, None, 2), *rest)] for x in rows)
+    evens = [x[(..., slice(0, None, 2), *rest)] for x in rows]
+    behind = [_next(xp, x, axis) for x in evens]
+    pivot = 1 - a * evens[1] - c * behind[0]
+    found = [a * evens[0], c * behind[1]]
+    found += [d + a * x + c * y for d, x, y in zip(ds, evens[2:], behind[2:], strict=True)]
+    return [x / pivot for x in found], evens
+
+
+def _previous(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return x[i - 1], zero past the end."""
+    n = x.shape[axis]
+    return xp.concat([xp.zeros_like(x[slice_rows(axis, 0, 1)]), x[slice_rows(axis, 0, n - 1)]], axis=axis)
+
+
+def _next(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return x[i + 1], zero past the end."""
+    n = x.shape[axis]
+    return xp.concat([x[slice_rows(axis, 1, n)], xp.zeros_like(x[slice_rows(axis, 0, 1)])], axis=axis)
+
+
+def _doubled_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same by ceil(log2 n) steps of a loop."""
+    from jax import lax
+
+    n = a.shape[axis]
+
+    def neighbours(x: Array, step: Any) -> tuple[Array, Array]:
+        """Return x[i - step] and x[i + step], zero past an end."""
+        zeros = xp.zeros_like(x)
+        long, at = xp.concat([zeros, x, zeros], axis=axis), x.ndim + axis
+        before: Array = lax.dynamic_slice_in_dim(long, n - step, n, at)
+        behind: Array = lax.dynamic_slice_in_dim(long, n + step, n, at)
+        return before, behind
+
+    def double(i: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        a, c, *ds = state
+        (a_before, a_behind), (c_before, c_behind) = neighbours(a, 1 << i), neighbours(c, 1 << i)
+        pivot = 1 - a * c_before - c * a_behind
+        found = [a * a_before, c * c_behind]
+        for d in ds:
+            before, behind = neighbours(d, 1 << i)
+            found.append(d + a * before + c * behind)
+        return tuple([x / pivot for x in found])
+
+    return repeated(xp, (n - 1).bit_length(), double, (a, c, *ds))[2:]
 
 
 def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
@@ -303,6 +391,11 @@ def _unless_infinite(
     read = (lower[slice_rows(axis, 1, n)], diag, upper[slice_rows(axis, 0, n - 1)])
     if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
         return xs
+    if is_jax(xp):  # whose program is smaller if numbers are looked at together
+        lower, upper = ends_cleared(xp, lower, upper, axis)
+        finite = xp.isfinite(lower) & xp.isfinite(diag) & xp.isfinite(upper)
+        whole_one = [xp.all(finite & xp.isfinite(one), axis=axis, keepdims=True) for one in rhs]
+        return tuple([xp.where(one, x, nan(xp, x, axis)) for one, x in zip(whole_one, xs, strict=True)])
     finite = functools.reduce(
         lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
     )
