@@ -206,6 +206,8 @@ class TestEdges:
     @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32"])
     @pytest.mark.parametrize("given", ["range", "data", "edges"])
     def test_counts_agree_with_edges(self, backend, run, method, rng, subtests, dtype, given):
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
         rounds = 1 if backend.name in ("jax", "emulated") else 12  # there every range is a program
         for at in range(rounds):
             bins = (6, 7, 3, 49, 10, 93)[at % 6]
@@ -255,7 +257,7 @@ class TestEdges:
             for dtype in ("float32", "float64"):
                 edges = np.array(wrong, dtype)
                 for _ in range(2):
-                    parprims.histogram(x, backend.asarray(right[: len(edges)].astype(dtype)), method=method)
+                    run(parprims.histogram, x, backend.asarray(right[: len(edges)].astype(dtype)), method=method)
                     with pytest.raises(ValueError, match=r"^bins must be edges that ascend, none of them NaN"):
                         parprims.histogram(x, backend.asarray(edges), method=method)
 

@@ -315,7 +315,7 @@ class TestMatmul:
     def test_bad_tile_named(self, backend, run, method, rng, subtests):
         arrays = tuple(backend.asarray(x) for x in make(rng, ((3, 3), (3, 3)), "float32"))
         cases = {
-            TypeError: (True, 2.0, "2", [2, 2, 2], (2, 2, 2.0), (2, True, 2)),
+            TypeError: (True, 2.0, "2", [2, 2, 2.0], (2, 2, 2.0), (2, True, 2)),
             ValueError: (0, -1, (2, 2, 0), (2, 2), (2, 2, 2, 2), ()),
         }
         for error, tiles in cases.items():

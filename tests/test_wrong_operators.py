@@ -74,7 +74,9 @@ class TestSentences:
             with (
                 subtests.test(function=name),
                 pytest.raises(
-                    TypeError, match=r"^op tried returned an array of NumPy, given arrays of [\w-]+: use functions"
+                    TypeError,  # in a program of JAX arrays have no values that NumPy could be given
+                    match=r"^op tried (returned an array of NumPy, given arrays of [\w-]+"
+                    r"|gives arrays of JAX to NumPy): use functions",
                 ),
             ):
                 call(parprims.Operator(lambda e, later: backend.to_numpy(e) + 0 * len(later.shape), name="tried"))

@@ -14,6 +14,7 @@ from parprims._arrays import (
     cast,
     check_flag,
     check_kind,
+    dtype_kind,
     is_tensor,
     is_traced,
     jax_platform,
@@ -39,7 +40,8 @@ def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool 
         return offsets
     found = listed_as_array("offsets", offsets, namespace_of(beside), beside)
     at = -1 if axis is None else axis
-    if offsets and check is not False and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
+    known = dtype_kind(found.dtype) == "int" and check is not False and len(offsets) > 0
+    if known and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
         n = beside.shape[at] if alone else offsets[-1]
         _check(_ascend(np.asarray(offsets), n), n)
     return found

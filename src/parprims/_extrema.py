@@ -31,6 +31,7 @@ from parprims._arrays import (
     lacks_arithmetic,
     library,
     normalize_axis,
+    quiet,
     spoken,
 )
 from parprims._composed import Composed, in_program, positions
@@ -214,7 +215,8 @@ def _by_reduction(name: str) -> Method:
 
     def reason(xp: Namespace, c: _Search, auto: bool) -> str | None:
         r = _reduction(xp, c)
-        place = xp.zeros((), dtype=r.positions, device=device(c.arrays[0]))
+        with quiet(xp):
+            place = xp.zeros((), dtype=r.positions, device=device(c.arrays[0]))
         r = dataclasses.replace(r, arrays=(*r.arrays, place), positions=None, single=False)
         return _reduce._METHODS["reduce"].reason(name, xp, r, auto=auto)
 

@@ -35,7 +35,7 @@ from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._options import check_entries
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
-from parprims._steps import doubled
+from parprims._steps import doubled, in_programs
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -223,9 +223,9 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     program would grow with n, steps along short lanes side by side.
     """
     n = xs[0].shape[axis]
-    if n <= (LANE if is_jax(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
+    if n <= (LANE if in_programs(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
         return doubled(xp, xs, op, axis)
-    if is_jax(xp):
+    if in_programs(xp):
         return _by_lanes(xp, xs, op, axis)
     firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
