@@ -42,6 +42,7 @@ from parprims._harmless import Few, operator_failure
 from parprims._kernels import by_device, either_of, or_by_parts
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
+from parprims._scan_array import working_dtypes
 from parprims._search import searchsorted
 from parprims._sort import argsort, sort_by_key
 from parprims._sorting import Sorting, index_dtype, moved
@@ -160,13 +161,20 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     return (xp.broadcast_to(flags, xs[0].shape), *xs), options
 
 
+def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
+    """Return the dtypes that operations combine in to the end: float32 for 16-bit floats with an initial element."""
+    wide = working_dtypes(xp, c.op, c.dtypes)
+    floats = all(dtype_kind(one) == "float" for one in c.dtypes)
+    return c.dtypes if floats and not c.starts else wide
+
+
 def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes the same, of 16-bit floats with an initial element in float32 to the end."""
+    """Return what computes the same in the dtypes of `_working`, and casts results once."""
 
     @functools.wraps(compose)
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
-        wide = tuple([compute_dtype(xp, one) for one in c.dtypes])
-        if not c.starts or wide == c.dtypes:
+        wide = _working(xp, c)
+        if wide == c.dtypes:
             return compose(xp, c, method)
         xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
         cast_all = [cast(xp, x, to) for x, to in xs]
@@ -190,7 +198,7 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the scan of elements like those that are scanned, with no flags worth the name."""
-    given = zip(c.arrays[: c.count], c.dtypes, strict=True)
+    given = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
     xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
@@ -391,7 +399,7 @@ def _native_of_ids() -> Method:
     """Return the library's own way, at numbers or in the order of segments."""
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
-        return lacks_arithmetic(xp, [compute_dtype(xp, c.dtypes[0])])
+        return lacks_arithmetic(xp, working_dtypes(xp, c.op, c.dtypes))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         run = _IN_ORDER.prepare(xp, c)
