@@ -22,13 +22,13 @@ def _scanned(accumulate, x):
 
 
 FUNCTIONS = {
-    "sum": (lambda b, x, **o: parprims.sum(x, **o), np.add.reduce),
-    "prod": (lambda b, x, **o: parprims.prod(x, **o), np.multiply.reduce),
-    "cumulative_sum": (lambda b, x, **o: parprims.cumulative_sum(x, **o), np.add.accumulate),
-    "cumulative_prod": (lambda b, x, **o: parprims.cumulative_prod(x, **o), np.multiply.accumulate),
-    "reduce": (lambda b, x, **o: parprims.reduce(x, **o), np.add.reduce),
-    "scan": (lambda b, x, **o: parprims.scan(x, **o), np.add.accumulate),
-    "map_reduce": (lambda b, x, **o: parprims.map_reduce(lambda one: one, x, op="add", **o), np.add.reduce),
+    "sum": (lambda _, x, **o: parprims.sum(x, **o), np.add.reduce),
+    "prod": (lambda _, x, **o: parprims.prod(x, **o), np.multiply.reduce),
+    "cumulative_sum": (lambda _, x, **o: parprims.cumulative_sum(x, **o), np.add.accumulate),
+    "cumulative_prod": (lambda _, x, **o: parprims.cumulative_prod(x, **o), np.multiply.accumulate),
+    "reduce": (lambda _, x, **o: parprims.reduce(x, **o), np.add.reduce),
+    "scan": (lambda _, x, **o: parprims.scan(x, **o), np.add.accumulate),
+    "map_reduce": (lambda _, x, **o: parprims.map_reduce(lambda one: one, x, op="add", **o), np.add.reduce),
     "reduce by offsets": (
         lambda b, x, **o: parprims.reduce(x, offsets=b.asarray(np.array(OFFSETS)), **o),
         functools.partial(_by_segments, np.add.reduce),

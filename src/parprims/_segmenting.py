@@ -265,18 +265,17 @@ def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
     """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
-    x, ids, *starts = c.arrays
-    ids = cast(xp, ids, index_dtype(xp))
+    xs, ids, starts = c.arrays[: c.count], cast(xp, c.arrays[c.count], index_dtype(xp)), c.starts
     wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    if not c.in_order or dtype_kind(c.arrays[1].dtype) == "uint":  # the largest of which are negative now
+    if not c.in_order or dtype_kind(c.arrays[c.count].dtype) == "uint":  # the largest of which are negative now
         outside = (ids < 0) | (ids >= c.segments)
         ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
     if not c.in_order:
         order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
-        x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+        xs = tuple([moved(xp, x, lambda one: xp.take(one, order, axis=c.axis)) for x in xs])
     offsets = searchsorted(ids, wanted, method=Inside("auto"))
-    return dataclasses.replace(c, arrays=(x, offsets, *starts))
+    return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
 
 
 def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
@@ -295,7 +294,8 @@ def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callabl
 
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     found = _reduce_parts(xp, c)
-    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, c.arrays[1], c.segments + 1),), {})]
+    ids = c.arrays[c.count]
+    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -549,16 +549,19 @@ def _native_of_sorts() -> Method:
     return either_of(lambda xp, c: by_numpy if is_numpys(xp, c) else by_sorts, quiet=True, eager=is_numpys)
 
 
-_BY_IDS = {
-    "kernel": by_device(
-        _ids_on_gpu(),
-        Method(
-            _prepare_cpu,
-            _segments_cpu.refusal,
-            lambda xp, c: _segments_cpu.slower(xp, c, _segments_native.at_numbers(xp, c)),
-            quiet=True,
-        ),
+_ONE_BY_IDS = by_device(
+    _ids_on_gpu(),
+    Method(
+        _prepare_cpu,
+        _segments_cpu.refusal,
+        lambda xp, c: _segments_cpu.slower(xp, c, _segments_native.at_numbers(xp, c)),
+        quiet=True,
     ),
+)
+_SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
+
+_BY_IDS = {
+    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS),
     "native": _native_of_ids(),
     "array": _BY_ARRAY,
 }
