@@ -117,7 +117,7 @@ def at_numbers(xp: Namespace, c: Any) -> bool:
     if library(xp) != "torch" or x.device.type != "cpu" or not is_shared(c.dtypes[0]):
         return False
     # Of equal elements that are largest all have a part in PyTorch's derivative, of ours the first.
-    return dtype_kind(working_dtypes(xp, c.op, c.dtypes)[0]) != "uint" and (name == "add" or not asked_for(x))
+    return dtype_kind(working_dtypes(xp, BUILT_IN[name], c.dtypes)[0]) != "uint" and (name == "add" or not asked_for(x))
 
 
 def prepare_numbers(xp: Namespace, c: Any) -> Callable[..., Any]:
