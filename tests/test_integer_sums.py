@@ -91,3 +91,16 @@ def test_complex_elements_take_no_real_dtype(backend, name):
         ) as info:
             function(backend, backend.asarray(x), dtype=dtype, method=method)
         assert info.type is TypeError, (method, info.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_counters_and_masks(backend, name):
+    """Narrow integers and masks are cast before they are combined, so nothing overflows on the way."""
+    function, reference = FUNCTIONS[name]
+    for given, asked, method in itertools.product(("int8", "bool"), ("int32", "int16", "float32"), METHODS):
+        x = np.array([100, 120, -7, 0, 90]).astype(given)
+        found = call(function, backend, x, method=method, dtype=asked)
+        if found is not None:
+            assert found.dtype == asked
+            expected = reference(x.astype(asked)).astype(asked)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{given} {asked} {method}")
