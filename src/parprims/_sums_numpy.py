@@ -20,7 +20,7 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return the sum along axes, counted from the front, which stay with length 1."""
     n = math.prod([x.shape[axis] for axis in axes])
     if n <= MOST or _in_pairs(x, axes):
-        return np.add.reduce(x, axes, dtype, None, True)
+        return np.add.reduce(x, axes, dtype, keepdims=True)
     longest = max(axes, key=lambda axis: x.shape[axis])
     length, others = x.shape[longest], tuple([axis for axis in axes if axis != longest])
     each = MOST * length // n
@@ -32,10 +32,10 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     blocks = x[(*before, slice(whole))]
     blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
     inner = (longest + 1, *[axis + (axis > longest) for axis in others])
-    sums = np.add.reduce(blocks, inner, dtype, None, True).squeeze(longest + 1)
+    sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
     found = total(sums, (longest,), dtype)
     if whole < length:
-        found += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, None, True)
+        found += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
     return found
 
 
