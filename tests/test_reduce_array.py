@@ -146,17 +146,18 @@ def test_winners_with_equals_and_nan_of_several_lines(rng):
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["sum", "prod"])
 def test_dtypes_of_sums_of_tensors(name):
-    """PyTorch's own routine, given no dtype, widens every integer to int64."""
+    """PyTorch's own routine, given no dtype, widens every integer to int64; sums of unsigned integers are unsigned."""
     torch = pytest.importorskip("torch")
     dtypes = [getattr(torch, one) for one in ("bool", "uint8", "int8", "int32", "int64", "uint16", "uint32")]
     for given in dtypes:
         x = torch.tensor([[1, 2, 3], [4, 100, 6]]).to(given)
+        default = torch.int64 if given.is_signed or given == torch.bool else torch.uint64
         for dtype in (None, torch.int8, torch.int32, torch.int64, torch.float32):
             for axis in (None, 0, (0, 1)):
                 for method in ("native", "auto"):
                     found = getattr(parprims, name)(x, axis=axis, dtype=dtype, method=method)
                     expected = getattr(parprims, name)(x, axis=axis, dtype=dtype, method="array")
-                    assert found.dtype == (dtype or torch.int64)
+                    assert found.dtype == (dtype or default)
                     assert torch.equal(found, expected)
 
 

@@ -405,8 +405,8 @@ def searchsorted(
     method: _Method = "auto",
 ) -> _A: ...
 def segment_reduce(
-    x: _A,
-    ids: _A,
+    x: _Elements,
+    ids: Any,
     /,
     num_segments: int,
     op: _Operator = "add",
@@ -416,7 +416,7 @@ def segment_reduce(
     dtype: Any = None,
     initial: Any = None,
     method: _Method = "auto",
-) -> _A: ...
+) -> _Elements: ...
 @overload
 def select(
     x: NDArray[_N], mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"

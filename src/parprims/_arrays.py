@@ -658,20 +658,17 @@ def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return the dtype of a sum by the standard: integers narrower than the default widen to it, others stay.
 
-    bool counts as an integer. A library without arithmetic on wide unsigned integers (PyTorch) sums them in its
-    default integer, as its own sum does.
+    bool counts as an integer. Unsigned integers stay unsigned, also where a library cannot add them (see `ring_dtype`).
     """
     kind = dtype_kind(dtype)
     if kind not in ("bool", "int", "uint"):
         return dtype
     default = xp.__array_namespace_info__().default_dtypes()["integral"]
-    if kind != "uint":
-        return dtype if kind == "int" and dtype_bits(dtype) >= dtype_bits(default) else default
-    if dtype_bits(dtype) >= dtype_bits(default) and not array_api_compat.is_torch_namespace(xp):
-        return dtype
-    if array_api_compat.is_torch_namespace(xp):
+    if kind == "bool":
         return default
-    return getattr(xp, f"uint{dtype_bits(default)}")
+    if dtype_bits(dtype) >= dtype_bits(default):
+        return dtype
+    return getattr(xp, f"uint{dtype_bits(default)}") if kind == "uint" else default
 
 
 def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:

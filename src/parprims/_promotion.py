@@ -1,4 +1,4 @@
-"""The dtype of several arrays together."""
+"""The dtype of several arrays together, and what may be cast to what."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) ->
             f"got {', '.join(names)} and {final}{hint}"
         )
     return dtype
+
+
+def check_casts(given: Sequence[Any], asked: Sequence[Any]) -> None:
+    """Raise TypeError where the option ``dtype`` asks to cast complex elements to a dtype that is not complex."""
+    for index, (source, target) in enumerate(zip(given, asked, strict=True)):
+        if dtype_kind(source) == "complex" != dtype_kind(target):
+            name = "dtype" if len(asked) == 1 else f"dtype[{index}]"
+            raise TypeError(
+                f"{name} must be complex for elements of {dtype_name(source)}, got {dtype_name(target)}: "
+                "take their real part by xp.real first"
+            )

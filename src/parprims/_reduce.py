@@ -275,7 +275,8 @@ def sum(
     axis : int, tuple of int or None
         The axes to sum over; None for all.
     dtype : dtype or str, optional
-        What terms are cast to first. By default integers narrower than the default integer widen to it.
+        What terms are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
+        unsigned. Complex terms take no real dtype.
     keepdims : bool
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
@@ -317,7 +318,8 @@ def prod(
     axis : int, tuple of int or None
         The axes to multiply over; None for all.
     dtype : dtype or str, optional
-        What factors are cast to first. By default integers narrower than the default integer widen to it.
+        What factors are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
+        unsigned. Complex factors take no real dtype.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}

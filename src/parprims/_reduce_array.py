@@ -13,6 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from parprims import _sums_numpy
 from parprims._arrays import (
     Array,
     Namespace,
@@ -360,6 +361,9 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return None
     if library(xp) == "numpy":
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
+        if _adds_floats(xp, r, dtype):
+            axes, result = r.axes, r.result_shape
+            return lambda x: _sums_numpy.total(x, axes, dtype).reshape(result)
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
         return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
@@ -367,6 +371,12 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     function = library_routine(xp, _ROUTINES[r.op.name], r.arrays)
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
+
+
+def _adds_floats(xp: Namespace, r: Reduction, dtype: Any) -> bool:
+    """Return whether NumPy adds so many floats that it may not do so one after another."""
+    inexact = dtype_kind(dtype) in ("float", "complex")
+    return library(xp) == "numpy" and r.op is BUILT_IN["add"] and inexact and r.n > _sums_numpy.MOST
 
 
 def _prepare_widened(xp: Namespace, r: Reduction, working: Any, dtype: Any) -> Callable[..., Any] | None:
@@ -517,6 +527,9 @@ def _by_routine(xp: Namespace, r: Reduction) -> Combined:
         return Values(r.arrays, r.dtypes, True, r.op), (_dot(xp, x1, x2, r.axes[0] - len(r.shape)),)
     values = evaluate(xp, r)
     (x,) = values.arrays
+    if _adds_floats(xp, r, x.dtype):
+        kept = r.of(x, keepdims=False).result_shape
+        return values, (xp.asarray(_sums_numpy.total(x, r.axes, x.dtype)).reshape(kept),)
     typed = {"dtype": x.dtype} if r.op in SUMS else {}
     return values, (library_routine(xp, _ROUTINES[r.op.name], r.arrays)(x, axis=r.axes, **typed),)
 

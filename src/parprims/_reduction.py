@@ -45,6 +45,7 @@ from parprims._operators import (
     restructured,
 )
 from parprims._options import check_entries
+from parprims._promotion import check_casts
 from parprims._scalars import as_array
 from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
 
@@ -206,6 +207,7 @@ def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
         check_entries("initial", r.initial, len(dtypes))
     if r.dtypes is not None:
         check_entries("dtype", r.dtypes, len(dtypes))
+        check_casts(dtypes, r.dtypes)
         check_components(r.op, r.dtypes)
     elif not (r.op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(r.op, dtypes)

@@ -172,7 +172,8 @@ def cumulative_sum(
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        What terms are cast to first. By default integers narrower than the default integer widen to it.
+        What terms are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
+        unsigned. Complex terms take no real dtype.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
@@ -217,7 +218,8 @@ def cumulative_prod(
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        What factors are cast to first. By default integers narrower than the default integer widen to it.
+        What factors are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
+        unsigned. Complex factors take no real dtype.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}

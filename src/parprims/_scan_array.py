@@ -33,6 +33,7 @@ from parprims._dispatch import Checked, directly
 from parprims._harmless import Few, harmless, operator_failure
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._options import check_entries
+from parprims._promotion import check_casts
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
 from parprims._steps import doubled, in_programs
@@ -125,6 +126,7 @@ def result_dtypes(
     """
     if given is not None:
         check_entries("dtype", given, len(dtypes))
+        check_casts(dtypes, given)
         dtypes = given
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)

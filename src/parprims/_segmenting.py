@@ -42,6 +42,7 @@ from parprims._harmless import Few, operator_failure
 from parprims._kernels import by_device, either_of, or_by_parts
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
+from parprims._scan_array import working_dtypes
 from parprims._search import searchsorted
 from parprims._sort import argsort, sort_by_key
 from parprims._sorting import Sorting, index_dtype, moved
@@ -160,21 +161,25 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     return (xp.broadcast_to(flags, xs[0].shape), *xs), options
 
 
+def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
+    """Return the dtypes that operations combine in to the end: float32 for 16-bit floats with an initial element."""
+    wide = working_dtypes(xp, c.op, c.dtypes)
+    floats = all(dtype_kind(one) == "float" for one in c.dtypes)
+    return c.dtypes if floats and not c.starts else wide
+
+
 def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes the same, of 16-bit floats with an initial element in float32 to the end."""
+    """Return what computes the same in the dtypes of `_working`, and casts results once."""
 
     @functools.wraps(compose)
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
-        wide = tuple([compute_dtype(xp, one) for one in c.dtypes])
-        call = c
-        if c.starts and wide != c.dtypes:
+        wide, call = _working(xp, c), c
+        if wide != c.dtypes:
             xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
             cast_all = [cast(xp, x, to) for x, to in xs]
             arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
             call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
         found = compose(xp, call, method)
-        if wide == c.dtypes:
-            return found
         if not isinstance(found, tuple):  # CuPy makes float32 of bfloat16 on the way
             return cast(xp, found, c.dtypes[-1])
         return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
@@ -193,7 +198,7 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the scan of elements like those that are scanned, with no flags worth the name."""
-    given = zip(c.arrays[: c.count], c.dtypes, strict=True)
+    given = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
     xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
@@ -260,18 +265,17 @@ def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
     """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
-    x, ids, *starts = c.arrays
-    ids = cast(xp, ids, index_dtype(xp))
+    xs, ids, starts = c.arrays[: c.count], cast(xp, c.arrays[c.count], index_dtype(xp)), c.starts
     wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    if not c.in_order or dtype_kind(c.arrays[1].dtype) == "uint":  # the largest of which are negative now
+    if not c.in_order or dtype_kind(c.arrays[c.count].dtype) == "uint":  # the largest of which are negative now
         outside = (ids < 0) | (ids >= c.segments)
         ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
     if not c.in_order:
         order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
-        x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+        xs = tuple([moved(xp, x, lambda one: xp.take(one, order, axis=c.axis)) for x in xs])
     offsets = searchsorted(ids, wanted, method=Inside("auto"))
-    return dataclasses.replace(c, arrays=(x, offsets, *starts))
+    return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
 
 
 def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
@@ -290,7 +294,8 @@ def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callabl
 
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     found = _reduce_parts(xp, c)
-    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, c.arrays[1], c.segments + 1),), {})]
+    ids = c.arrays[c.count]
+    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -394,7 +399,7 @@ def _native_of_ids() -> Method:
     """Return the library's own way, at numbers or in the order of segments."""
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
-        return lacks_arithmetic(xp, [compute_dtype(xp, c.dtypes[0])])
+        return lacks_arithmetic(xp, working_dtypes(xp, c.op, c.dtypes))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         run = _IN_ORDER.prepare(xp, c)
@@ -544,16 +549,19 @@ def _native_of_sorts() -> Method:
     return either_of(lambda xp, c: by_numpy if is_numpys(xp, c) else by_sorts, quiet=True, eager=is_numpys)
 
 
-_BY_IDS = {
-    "kernel": by_device(
-        _ids_on_gpu(),
-        Method(
-            _prepare_cpu,
-            _segments_cpu.refusal,
-            lambda xp, c: _segments_cpu.slower(xp, c, _segments_native.at_numbers(xp, c)),
-            quiet=True,
-        ),
+_ONE_BY_IDS = by_device(
+    _ids_on_gpu(),
+    Method(
+        _prepare_cpu,
+        _segments_cpu.refusal,
+        lambda xp, c: _segments_cpu.slower(xp, c, _segments_native.at_numbers(xp, c)),
+        quiet=True,
     ),
+)
+_SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
+
+_BY_IDS = {
+    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS),
     "native": _native_of_ids(),
     "array": _BY_ARRAY,
 }

@@ -32,8 +32,9 @@ from parprims._arrays import (
 from parprims._ascending import as_offsets, checked_first, checking
 from parprims._composed import in_program
 from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
+from parprims._elements import is_structured
 from parprims._lasting import lasting_key
-from parprims._operators import BUILT_IN, Operator, as_operator
+from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves
 from parprims._options import check_entries, integer_of, made_plain
 from parprims._promotion import promoted
 from parprims._recurrence import coefficients
@@ -45,7 +46,7 @@ from parprims._sorting import index_dtype
 
 @primitive
 def segment_reduce(
-    x: Array,
+    x: Array | tuple[Array, ...],
     ids: Array,
     /,
     num_segments: int,
@@ -56,28 +57,29 @@ def segment_reduce(
     dtype: Any = None,
     initial: Any = None,
     method: str = "auto",
-) -> Array:
+) -> Any:
     """Combine the elements of every segment, given the number of the segment that each belongs to.
 
     Parameters
     ----------
-    x : array
-        The elements, of at least one dimension and any dtype that the operator takes.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of at least one dimension and any dtype that the operator takes; of several components as in
+        `reduce`.
     ids : array
         For every place along the axis the number of its segment: of one dimension and an integer dtype. Elements whose
         number is none from 0 to num_segments - 1 are left out.
     num_segments : int
         The number of segments.
     op : str, Operator or callable
-        The operator, as in `reduce`, on single arrays. It need not be commutative: elements of a segment are combined
+        The operator, as in `reduce`. It need not be commutative: elements of a segment are combined
         in the order that they have in x.
     axis : int
         The axis to combine along.
     indices_are_sorted : bool
         Whether ids ascend, which saves the sort where there is one. That is not checked.
-    dtype : dtype or str, optional
+    dtype : dtype, str or tuple of these, optional
         What elements are cast to before they are combined, as in `reduce`.
-    initial : scalar or array, optional
+    initial : scalar, array, or a tuple of these, optional
         An element combined from the left with every segment, which a segment without elements consists of; by default
         the identity of the operator.
     method : {"auto", "kernel", "native", "array"}
@@ -85,8 +87,8 @@ def segment_reduce(
 
     Returns
     -------
-    array
-        The combinations, of the shape of x but for length num_segments along the axis.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x but for length num_segments along the axis, and made as x is.
 
     Raises
     ------
@@ -103,7 +105,7 @@ def segment_reduce(
     -----
     Work and depth: one combination for each element (kernel on CPUs, and on GPUs in one dimension where no bits depend
     on the order or segments are few; native where a library has it); those of a stable sort by ids and a `reduce` with
-    offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array).
+    offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array, and kernel of several components).
     Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
     and native (NumPy adds in float64), as for `scan` by array.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
@@ -119,44 +121,61 @@ def segment_reduce(
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
     """
-    if in_graph((x, ids), method):
+    if isinstance(x, tuple | dict) and is_structured(x):
+
+        def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
+            return segment_reduce(leaves, ids, num_segments, flat_op, **options)
+
+        options = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method}
+        return by_leaves(of_leaves, x, op, initial=initial, dtype=dtype, **options)
+    single = not isinstance(x, tuple)
+    arrays: tuple[Array, ...] = (x, ids) if single else (*x, ids)
+    if in_graph(arrays, method):
         options = {"num_segments": num_segments, "op": _named(op), "axis": axis, "dtype": dtype, "initial": initial}
+        if not single:
+            raise ValueError("x must be one array for segments inside of torch.compile")
         return in_program(
             "segment_reduce", {"x": x, "ids": ids}, {**options, "indices_are_sorted": indices_are_sorted}, method
         )[0]
     key, operation = None, lasting_key(op)
     start = None if initial is None else plain(initial)
     if operation is not None and (initial is None or start is not None):
-        options_ = (num_segments, operation, axis, indices_are_sorted, dtype, method, start)
-        key = call_key("segment_reduce", (x, ids), *options_, gradient=True)
+        options_ = (single, num_segments, operation, axis, indices_are_sorted, dtype, method, start)
+        key = call_key("segment_reduce", arrays, *options_, gradient=True)
         run = recalled(key)
         if run is not None:
-            return run(x, ids)
+            return run(*arrays)
     plainer = made_plain(num_segments=num_segments, axis=axis)
     if plainer is not None:
         flags = {"indices_are_sorted": indices_are_sorted, "dtype": dtype, "initial": initial}
         return segment_reduce(x, ids, plainer["num_segments"], op, axis=plainer["axis"], **flags, method=method)
-    given = x, ids
-    xp, (x, ids) = admit({"x": x, "ids": ids})
+    if len(arrays) == 1:
+        raise ValueError("x must hold at least one array")
+    xp, admitted = admit({**{"x" if single else f"x[{at}]": one for at, one in enumerate(arrays[:-1])}, "ids": ids})
+    xs, ids = tuple(admitted[:-1]), admitted[-1]
     check_kind("ids", ids, ("int", "uint"))
     indices_are_sorted = check_flag("indices_are_sorted", indices_are_sorted)
     METHODS["segment_reduce"].check(method)
     count = integer_of("num_segments", num_segments, 0, 2**31 - 2)
-    at = normalize_axis(axis, x.ndim)
-    if ids.ndim != 1 or ids.shape[0] != x.shape[at]:
+    if any(one.shape != xs[0].shape for one in xs):
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
+    at = normalize_axis(axis, xs[0].ndim)
+    if ids.ndim != 1 or ids.shape[0] != xs[0].shape[at]:
         raise ValueError(
-            f"ids must have one dimension and the length of x along the axis, {x.shape[at]}, got {tuple(ids.shape)}"
+            f"ids must have one dimension and the length of x along the axis, {xs[0].shape[at]}, got {tuple(ids.shape)}"
         )
-    own = _operator(xp, op, operation, (x,), dtype)
-    shape = (*x.shape[:at], count, *x.shape[at + 1 :])
-    starts = _starts(xp, own, (x,), initial, at)
+    own = _operator(xp, op, operation, xs, dtype)
+    if own.op.flags:
+        raise ValueError(f"op must not be segmented itself where ids are given, got {own.op.name}")
+    shape = (*xs[0].shape[:at], count, *xs[0].shape[at + 1 :])
+    starts = _starts(xp, own, xs, initial, at)
     call = Segmented(
-        arrays=(x, ids, *starts),
-        key=key if x is given[0] and ids is given[1] else None,
+        arrays=(*xs, ids, *starts),
+        key=key if all(one is other for one, other in zip(admitted, arrays, strict=True)) else None,
         complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
-        results=((shape, own.dtypes[0]),),
-        single=True,
-        count=1,
+        results=tuple([(shape, one) for one in own.dtypes]),
+        single=single,
+        count=len(xs),
         op=own.op,
         operation=operation,
         axis=at,

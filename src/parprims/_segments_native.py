@@ -11,6 +11,7 @@ from parprims._arrays import Array, Namespace, along, cast, compute_dtype, devic
 from parprims._derivatives import asked_for
 from parprims._dispatch import directly
 from parprims._operators import BUILT_IN
+from parprims._scan_array import working_dtypes
 from parprims._through_numpy import by_numpy, is_shared, numpy_computes, numpy_namespace, quietly
 
 _REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
@@ -116,7 +117,7 @@ def at_numbers(xp: Namespace, c: Any) -> bool:
     if library(xp) != "torch" or x.device.type != "cpu" or not is_shared(c.dtypes[0]):
         return False
     # Of equal elements that are largest all have a part in PyTorch's derivative, of ours the first.
-    return dtype_kind(c.dtypes[0]) != "uint" and (name == "add" or not asked_for(x))
+    return dtype_kind(working_dtypes(xp, BUILT_IN[name], c.dtypes)[0]) != "uint" and (name == "add" or not asked_for(x))
 
 
 def prepare_numbers(xp: Namespace, c: Any) -> Callable[..., Any]:
@@ -154,7 +155,7 @@ def _combining(c: Any) -> Callable[..., Any]:
 
 def _by_torch(xp: Namespace, c: Any) -> Array:
     x, ids, *starts = c.arrays
-    dtype, name, shape = compute_dtype(xp, c.dtypes[0]), c.op.name, c.results[0][0]
+    dtype, name, shape = working_dtypes(xp, c.op, c.dtypes)[0], c.op.name, c.results[0][0]
     x = cast(xp, c.elements(xp)[0], dtype)
     if starts:
         total = xp.broadcast_to(xp.expand_dims(cast(xp, starts[0], dtype), axis=c.axis), shape)

@@ -28,13 +28,14 @@ from parprims import (
     _reduction,
     _scan_array,
 )
-from parprims._arrays import Array, cast, compute_dtype, dtype_name, sum_dtype
+from parprims._arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
 from parprims._dispatch import Inside, MethodRefused
 from parprims._elements import is_structured
 from parprims._harmless import with_combine
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._options import check_entries, made_plain
+from parprims._promotion import check_casts
 from parprims._reduction import reduced_values
 from parprims._torch_nodes import kept, runs, xp
 
@@ -42,6 +43,7 @@ from parprims._torch_nodes import kept, runs, xp
 for _function in (_arrays.dtype_name, _arrays.dtype_kind, _arrays.dtype_bits, _arrays.compute_dtype):
     torch.compiler.assume_constant_result(_function)
 torch.compiler.assume_constant_result(_reduction.names_once_rounded)
+torch.compiler.assume_constant_result(check_casts)
 
 
 # ---- Entries, which torch.compile reads -------------------------------------------------------------------------
@@ -310,8 +312,10 @@ def _check_equal_shapes(xs: Sequence[Array]) -> None:
 def _result_dtypes(op: Operator, xs: Sequence[Array], dtype: Any) -> tuple[Any, ...]:
     """Return the dtypes of a result."""
     if dtype is not None:
-        return tuple([getattr(torch, name, name) for name in _names(_entries("dtype", dtype, len(xs)))])
-    if op.name in ("add", "multiply") and op is BUILT_IN[op.name]:
+        asked = tuple([getattr(torch, name, name) for name in _names(_entries("dtype", dtype, len(xs)))])
+        check_casts([x.dtype for x in xs], asked)
+        return asked
+    if _sums(op):
         return tuple([_summed(x.dtype) for x in xs])
     return tuple([x.dtype for x in xs])
 
@@ -342,9 +346,14 @@ def _filled(name: str, value: Any, dtype: torch.dtype, shape: Sequence[int], lik
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _working(dtype: torch.dtype) -> Any:
-    """Return the dtype that elements of a dtype are combined in."""
-    return compute_dtype(xp, dtype)
+def _working(dtype: torch.dtype, sums: bool) -> Any:
+    """Return the dtype that elements of a dtype are combined in, by addition or multiplication if sums."""
+    return (ring_dtype if sums else compute_dtype)(xp, dtype)
+
+
+def _sums(op: Operator) -> bool:
+    """Return whether an operator is one that widens integers."""
+    return op.name in ("add", "multiply") and op is BUILT_IN[op.name]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -379,7 +388,7 @@ def _scanned(
     _check_equal_shapes(xs)
     at, count = _place(axis, xs[0].ndim), len(xs)
     dtypes = _result_dtypes(op, xs, dtype)
-    working = tuple([_working(one) for one in dtypes])
+    working = tuple([_working(one, _sums(op)) for one in dtypes])
     starts = identity = None
     if initial is not None:
         shape = (*xs[0].shape[:at], *xs[0].shape[at + 1 :])
@@ -422,7 +431,7 @@ def _reduced(
     dtypes = _result_dtypes(op, xs, dtype)
     n = math.prod([x.shape[one] for one in axes])
     shape = [1 if at in axes else length for at, length in enumerate(x.shape) if keepdims or at not in axes]
-    ys = tuple(cast(xp, one, _working(to)) for one, to in zip(xs, dtypes, strict=True))
+    ys = tuple(cast(xp, one, _working(to, _sums(op))) for one, to in zip(xs, dtypes, strict=True))
     totals = None
     if n > 0:
         if n == 1:

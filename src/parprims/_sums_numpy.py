@@ -1,0 +1,48 @@
+"""Sums of floats by NumPy, none of which adds more than some thousand terms one after another.
+
+NumPy adds in pairs along the axis whose elements are nearest to each other in memory, and one after another along all
+others. So the longest of these is cut into blocks, and the sums of blocks are summed in the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+MOST = 1024
+"""Terms that are added one after another, at most."""
+
+
+def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+    """Return the sum along axes, counted from the front, which stay with length 1."""
+    n = math.prod([x.shape[axis] for axis in axes])
+    if n <= MOST or _in_pairs(x, axes):
+        return np.add.reduce(x, axes, dtype, keepdims=True)
+    longest = max(axes, key=lambda axis: x.shape[axis])
+    length, others = x.shape[longest], tuple([axis for axis in axes if axis != longest])
+    each = MOST * length // n
+    if length > MOST and not others:
+        each = MOST
+    if each < 2:
+        return total(total(x, (longest,), dtype), others, dtype)
+    before, whole = (slice(None),) * longest, length // each * each
+    blocks = x[(*before, slice(whole))]
+    blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
+    inner = (longest + 1, *[axis + (axis > longest) for axis in others])
+    sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
+    found = total(sums, (longest,), dtype)
+    if whole < length:
+        found += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
+    return found
+
+
+def _in_pairs(x: Any, axes: tuple[int, ...]) -> bool:
+    """Return whether NumPy adds in pairs: the axes are one in memory, with the smallest step of all."""
+    steps = sorted([(abs(x.strides[axis]), x.shape[axis]) for axis in axes if x.shape[axis] > 1])
+    one = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
+    return one and steps[0][0] <= min(
+        [abs(step) for step, length in zip(x.strides, x.shape, strict=True) if length > 1]
+    )

@@ -1,0 +1,106 @@
+"""Sums and products of integers and masks, and casts that would drop what elements hold: right, or refused."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import parprims
+
+METHODS = ("auto", "kernel", "native", "array")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+OFFSETS, IDS = (0, 2, 2, 5), (0, 0, 2, 2, 2)
+
+
+def _by_segments(combine, x):
+    return np.asarray([combine(x[:2]), combine(x[:0]), combine(x[2:])])
+
+
+def _scanned(accumulate, x):
+    return np.concatenate([accumulate(x[:2]), accumulate(x[2:])])
+
+
+FUNCTIONS = {
+    "sum": (lambda _, x, **o: parprims.sum(x, **o), np.add.reduce),
+    "prod": (lambda _, x, **o: parprims.prod(x, **o), np.multiply.reduce),
+    "cumulative_sum": (lambda _, x, **o: parprims.cumulative_sum(x, **o), np.add.accumulate),
+    "cumulative_prod": (lambda _, x, **o: parprims.cumulative_prod(x, **o), np.multiply.accumulate),
+    "reduce": (lambda _, x, **o: parprims.reduce(x, **o), np.add.reduce),
+    "scan": (lambda _, x, **o: parprims.scan(x, **o), np.add.accumulate),
+    "map_reduce": (lambda _, x, **o: parprims.map_reduce(lambda one: one, x, op="add", **o), np.add.reduce),
+    "reduce by offsets": (
+        lambda b, x, **o: parprims.reduce(x, offsets=b.asarray(np.array(OFFSETS)), **o),
+        functools.partial(_by_segments, np.add.reduce),
+    ),
+    "scan by offsets": (
+        lambda b, x, **o: parprims.scan(x, offsets=b.asarray(np.array(OFFSETS)), **o),
+        functools.partial(_scanned, np.add.accumulate),
+    ),
+    "segment_reduce": (
+        lambda b, x, **o: parprims.segment_reduce(x, b.asarray(np.array(IDS)), 3, **o),
+        functools.partial(_by_segments, np.add.reduce),
+    ),
+    "segment_reduce, products": (
+        lambda b, x, **o: parprims.segment_reduce(x, b.asarray(np.array(IDS)), 3, "multiply", **o),
+        functools.partial(_by_segments, np.multiply.reduce),
+    ),
+}
+
+
+def call(function, backend, x, **options):
+    """Return the result as NumPy's, or None where the method refuses the call."""
+    try:
+        return backend.to_numpy(function(backend, backend.asarray(x), **options))
+    except parprims.MethodRefused:
+        assert options["method"] != "auto"
+        return None
+
+
+def default_bits(backend):
+    return 32 if backend.name.startswith("jax") and not backend.supports("int64") else 64
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_unsigned_integers_stay_unsigned(backend, name):
+    function, reference = FUNCTIONS[name]
+    for dtype, method in itertools.product(UNSIGNED, METHODS):
+        if not backend.supports(dtype):
+            continue
+        most = np.iinfo(dtype).max
+        x = np.array([most, most - 1, 3, 2, most], dtype)
+        bits = default_bits(backend)
+        for asked in (None, dtype, f"uint{bits}"):
+            found = call(function, backend, x, method=method, dtype=asked)
+            if found is None:
+                continue
+            wide = np.dtype(asked or f"uint{max(bits, x.dtype.itemsize * 8)}")
+            assert found.dtype == wide, (dtype, method, asked)
+            with np.errstate(over="ignore"):
+                expected = reference(x.astype(wide)).astype(wide)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{dtype} {method} {asked}")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_complex_elements_take_no_real_dtype(backend, name):
+    function, _ = FUNCTIONS[name]
+    x = np.array([1 + 1j, 2, 3, 4j, 5], np.complex64)
+    for dtype, method in itertools.product(("float32", "int32", "bool"), METHODS):
+        with pytest.raises(
+            (TypeError, parprims.MethodRefused), match=r"dtype must be complex.*xp\.real|refused"
+        ) as info:
+            function(backend, backend.asarray(x), dtype=dtype, method=method)
+        assert info.type is TypeError, (method, info.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_counters_and_masks(backend, name):
+    """Narrow integers and masks are cast before they are combined, so nothing overflows on the way."""
+    function, reference = FUNCTIONS[name]
+    for given, asked, method in itertools.product(("int8", "bool"), ("int32", "int16", "float32"), METHODS):
+        x = np.array([100, 120, -7, 0, 90]).astype(given)
+        found = call(function, backend, x, method=method, dtype=asked)
+        if found is not None:
+            assert found.dtype == asked
+            expected = reference(x.astype(asked)).astype(asked)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{given} {asked} {method}")
