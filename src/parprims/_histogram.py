@@ -31,6 +31,7 @@ from parprims._arrays import (
     library,
     mode,
     namespace_of,
+    ring_dtype,
     shown,
     spoken,
     sum_dtype,
@@ -425,7 +426,7 @@ def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
         starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
         return _finish(xp, h, ends - starts, edges)
     with unwatched():
-        bin_of, weights = sort_by_key(bin_of, cast(xp, weights, compute_dtype(xp, h.result)), method="array")
+        bin_of, weights = sort_by_key(bin_of, cast(xp, weights, ring_dtype(xp, h.result)), method="array")
     zero = xp.zeros((h.bins,), dtype=weights.dtype, device=device(x))
     if x.shape[0] == 0:
         return _finish(xp, h, zero, edges)
@@ -484,7 +485,7 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
     """Return the counts by the library's own search, and its own counting or scattered addition."""
     name = library(xp)
     x, weights, edges = h.parts(xp, edges)
-    wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
+    wide = None if weights is None else cast(xp, weights, ring_dtype(xp, h.result))
     if name == "numpy" and wide is None and dtype_kind(x.dtype) != "float" and len(x) > FEW:
         counts = counts_of_integers(x, edges)
         if counts is not None:

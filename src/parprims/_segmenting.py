@@ -379,10 +379,10 @@ def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., A
 
 def _native_of_offsets() -> Method:
     """Return the reduction by NumPy, of all arrays whose memory it reads."""
-    by_scan = by_parts("native", _reduced, _reduce_parts)
+    by_scan, by_array = (by_parts(name, _reduced, _reduce_parts) for name in ("native", "array"))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return by_scan.prepare(xp, c) if _nothing(c) else _segments_native.prepare_reduceat(xp, c)
+        return by_array.prepare(xp, c) if _nothing(c) else _segments_native.prepare_reduceat(xp, c)
 
     by_numpy = Method(prepare, quiet=True)
     return either_of(

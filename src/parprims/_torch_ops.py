@@ -455,7 +455,7 @@ class _Factors:
     def __init__(self, a: Array, b: Array, add: Operator, multiply: Operator, tile: Any) -> None:
         self.a, self.b, self.add, self.multiply, self.tile, self.ring = a, b, add, multiply, tile, False
         self.dtype = a.dtype if a.dtype == b.dtype else torch.promote_types(a.dtype, b.dtype)
-        self.working = _working(self.dtype)
+        self.working = _working(self.dtype, sums=False)
         self.batch = _arrays.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         self.shape = (*self.batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
 

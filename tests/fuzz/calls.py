@@ -81,7 +81,7 @@ def draw_reduce(d: Draw, name: str) -> Call:
         x = x != 0
     dtype = x.dtype.name
     if own is None and op in ("add", "multiply"):
-        dtype = result_of_sum(d.backend.name, dtype)
+        dtype = result_of_sum(dtype)
         if d.chance(0.2) and kind(x.dtype.name) != "bool":
             dtype = d.dtype(*wider(x.dtype.name))
             options["dtype"] = d.asked(dtype)
@@ -197,7 +197,7 @@ def draw_scan(d: Draw, name: str) -> Call:
     axis = int(axis) % x.ndim
     dtype = x.dtype.name
     if own is None and op in ("add", "multiply"):
-        dtype = result_of_sum(d.backend.name, dtype)
+        dtype = result_of_sum(dtype)
         if d.chance(0.2) and kind(x.dtype.name) != "bool":
             dtype = d.dtype(*wider(x.dtype.name))
             options["dtype"] = d.asked(dtype)
@@ -487,7 +487,7 @@ def draw_map_reduce(d: Draw, name: str) -> Call:
     x = fn(*(one for _, one in given))
     axis: Any = d.one((None, d.axis(len(shape)))) if shape else None
     options = {"op": op, "axis": axis}
-    total = result_of_sum(d.backend.name, dtype) if op == "add" else dtype
+    total = result_of_sum(dtype) if op == "add" else dtype
     y = np.moveaxis(x.astype(total), int(axis), -1) if axis is not None else x.astype(total).reshape(-1)
     steps = folded(op, list(np.moveaxis(y, -1, 0)), total)
     value, bound, unknown = steps[-1] if steps else single(op, total, y.shape[:-1])
@@ -616,7 +616,7 @@ def draw_segments(d: Draw, name: str) -> Call:
         expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name)
         return Call(name, [a, array], options, lambda got: differs(d.backend, got, expected))
     op = d.one(("maximum", "minimum", *(("add",) if x.dtype.kind in "iu" else ())))
-    dtype = result_of_sum(d.backend.name, x.dtype.name) if op == "add" else x.dtype.name
+    dtype = result_of_sum(x.dtype.name) if op == "add" else x.dtype.name
     rows = rows.astype(numpy_dtype(dtype))
     steps: list[Step] = []
     for part in segments:

@@ -120,12 +120,12 @@ def largest(dtype: str) -> float:
     return 2.0 ** FORMATS[dtype][1]
 
 
-def result_of_sum(backend: str, dtype: str) -> str:
+def result_of_sum(dtype: str) -> str:
     """Return the dtype of a sum by default."""
     if dtype == "bool":
         return "int64"
     if kind(dtype) == "uint":
-        return "int64" if backend.startswith("torch") else "uint64"
+        return "uint64"
     return "int64" if kind(dtype) == "int" else dtype
 
 
