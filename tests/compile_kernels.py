@@ -42,6 +42,7 @@ SAMPLE = 40
 # Kernels that may spill, by the beginning of their name, with the reason.
 _OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
 SPILLS = {
+    "histogram::count_bins<double, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
     "histogram::count_bins<long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
     "histogram::sum_bins<float, float, int, long long, long long, histogram::GLOBAL, 8>": "64 bytes on sm_120",
     "histogram::count_bins<unsigned long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,

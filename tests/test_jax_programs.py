@@ -114,9 +114,9 @@ def test_programs_are_let_go(jax, monkeypatch):
     """The maps of many shapes are those of the programs that are kept."""
     import gc
 
-    from parprims import _arrays
+    from parprims import _programs
 
-    monkeypatch.setattr(_arrays, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(_programs, "MOST_PROGRAMS", 3)
 
     def sort(n):
         x = np.arange(n, dtype=np.float32)[::-1]
@@ -132,4 +132,4 @@ def test_programs_are_let_go(jax, monkeypatch):
     gc.collect()
     assert maps() - before <= 3 * 40
     sort(500)  # compiled again
-    assert len(_arrays._programs) <= 3
+    assert len(_programs._programs) <= 3

@@ -17,13 +17,13 @@ from parprims._arrays import (
     compute_dtype,
     filled,
     is_traced,
-    one_program,
     quiet,
     varying_alike,
 )
 from parprims._derivatives import first, join, previous, rest
 from parprims._dispatch import Call, Methods, explain, listing, tell
 from parprims._memo import Memo
+from parprims._programs import one_program
 from parprims._sorting import Sorting
 from parprims._tridiagonal_system import product
 

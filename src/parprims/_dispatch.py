@@ -17,11 +17,11 @@ from parprims._arrays import (
     is_placed_later,
     jax_platform,
     library,
-    one_program,
     quiet,
     shown,
 )
 from parprims._memo import Memo
+from parprims._programs import one_program
 from parprims._rehearsal import rehearsed
 from parprims._signature import signature, traced_signature
 from parprims._switches import autocast, compiling, without_autocast

@@ -21,12 +21,12 @@ from parprims._arrays import (
     is_jax,
     is_traced,
     library,
-    one_program,
     quiet,
     shown,
     spoken,
 )
 from parprims._memo import Memo
+from parprims._programs import one_program
 
 _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
     bool: ("bool", "int", "uint", "float", "complex"),

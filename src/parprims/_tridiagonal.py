@@ -25,13 +25,13 @@ from parprims._arrays import (
     library,
     move_axis,
     normalize_axis,
-    one_program,
     quiet,
 )
 from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._memo import Memo
 from parprims._options import made_plain
+from parprims._programs import one_program
 from parprims._reduce import map_reduce
 from parprims._scalars import NUMBERS, as_scalar, is_scalar, number_as_array
 from parprims._signature import signature
