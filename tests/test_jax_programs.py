@@ -91,10 +91,11 @@ def test_the_size_does_not_grow(jax, name):
     def size(n, dtype):
         return equations(jax.make_jaxpr(lambda *arrays: function("array", *arrays))(*make(n, dtype)).jaxpr)
 
-    few = size(2**8, np.int32)
-    assert size(2**16, np.int32) <= few
+    few, many = size(2**8, np.int32), size(2**15, np.int32)
+    assert size(2**18, np.int32) <= many
+    assert many <= few + 60  # scans of 8192 elements and more go by lanes
     assert abs(size(2**8, np.int8) - few) <= 12  # casts
-    assert few <= 360
+    assert many <= 360
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
