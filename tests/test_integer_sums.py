@@ -90,7 +90,8 @@ def test_complex_elements_take_no_real_dtype(backend, name):
             (TypeError, parprims.MethodRefused), match=r"dtype must be complex.*xp\.real|refused"
         ) as info:
             function(backend, backend.asarray(x), dtype=dtype, method=method)
-        assert info.type is TypeError, (method, info.value)
+        without = method == "kernel" and not backend.kernels  # which refuses before it evaluates a map
+        assert info.type is TypeError or without, (method, info.value)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
