@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
 from parprims import _derivatives, _filters_array, _filters_cpu, _filters_kernel
@@ -26,13 +25,14 @@ from parprims._arrays import (
     normalize_axis,
     spoken,
 )
+from parprims._ascending import reading
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._filters_array import Solve
 from parprims._kernels import by_device
 from parprims._options import made_plain
 from parprims._promotion import promoted
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, has_values, in_numpy, returned
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
 
 @primitive
@@ -300,24 +300,16 @@ def _check_states(f: _Filter, shape: tuple[int, ...]) -> None:
 
 def _check_divisors(name: str, coefficients: Array) -> None:
     """Raise ValueError if coefficients are divided by zero. Those of a GPU, or of no value yet, are not looked at."""
-    if not isinstance(coefficients, np.ndarray) and not _is_readable(coefficients):
+    read = reading(namespace_of(coefficients), coefficients)
+    if read is None:
         return
+    values = read(coefficients)
     if name == "lfilter":
-        if coefficients[0] == 0:
+        if values[0] == 0:
             raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
         return
-    zero = coefficients[:, 3] == 0
-    if bool(zero.any() if isinstance(zero, np.ndarray) else namespace_of(zero).any(zero)):
+    if (values[:, 3] == 0).any():
         raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
-
-
-def _is_readable(x: Array) -> bool:
-    """Return whether an array of another library than NumPy has values in the memory of a CPU."""
-    xp = namespace_of(x)
-    kind = library(xp)
-    if kind in ("torch", "jax"):
-        return in_numpy(xp, (x,)) if kind == "torch" else has_values(xp, (x,))
-    return kind == "other" and not array_api_compat.is_dask_array(x)
 
 
 # ---- Methods ----------------------------------------------------------------------------------------------------
