@@ -18,7 +18,7 @@ def by(request):
 
 
 def refused(method, call, *args):
-    """Return what a call returns; skip where the method, not ``auto``, refuses it."""
+    """Return the result of a call; skip the test where a method other than ``auto`` refuses it."""
     try:
         return call(*args)
     except parprims.MethodRefused as refusal:

@@ -390,12 +390,12 @@ def _lines(xp: Namespace, f: _Filter, arrays: tuple[Array, ...]) -> tuple[Array,
 
 
 def _prepare(xp: Namespace, f: _Filter) -> Callable[..., Any]:
-    """Return what filters by the kernel for GPUs, with a derivative by it."""
+    """Return a function of the arrays that filters by the kernel for GPUs, and differentiates by it."""
     return _filters_kernel.prepare(xp, f, _with_kernel, _lines)
 
 
 def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
-    """Return what filters by the kernel for CPUs, with a derivative by it."""
+    """Return a function of the arrays that filters by the kernel for CPUs, and differentiates by it."""
     if 0 in f.shape:
         nothing: Callable[..., Any] = directly(_array)(xp, f)
         return nothing

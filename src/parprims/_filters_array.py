@@ -150,7 +150,7 @@ def _later(xp: Namespace, blocks: Array) -> Array:
 
 
 def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
-    """Return the matrix whose entry (i, j) is circle[j - i], where negative indices count from the end.
+    """Return the matrix with circle[j - i] in row i and column j. Negative indices count from the end.
 
     A circle of rows + columns numbers, repeated and cut into rows of one less, moves by one a row. So nothing is
     gathered, whose derivative a GPU would add in any order.

@@ -13,7 +13,7 @@ from parprims._dispatch import directly
 from parprims._trace import C_TYPES
 
 MOST_ORDER = {"float": 24, "complex": 16}
-"""The highest order of a filter by the kind of its numbers, of which a thread keeps a few states in registers."""
+"""The highest order of a filter, by the kind of its numbers. A thread keeps its states in registers."""
 
 _HIGH = 5
 """The order from which on states are carried in the basis of _filters_lattice.cu."""

@@ -228,11 +228,9 @@ class _Packing:
         self._ndim = max(x.ndim for x in arrays) if arrays else 0
         self._dtypes = list(dict.fromkeys(x.dtype for x in arrays))
         self._kinds = [self._dtypes.index(x.dtype) for x in arrays]
-        self._bare = [x.ndim < self._ndim or not self._deep(arrays) for x in arrays]
+        flat = len({x.ndim for x in arrays}) <= 1  # no array has an axis of rows
+        self._bare = [flat or x.ndim < self._ndim for x in arrays]
         self._heights = [1 if bare else x.shape[0] for x, bare in zip(arrays, self._bare, strict=True)]
-
-    def _deep(self, arrays: Any) -> bool:
-        return len({x.ndim for x in arrays}) > 1
 
     def packed(self, arrays: Arrays) -> Arrays:
         if not self._rows:

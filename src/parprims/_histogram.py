@@ -244,10 +244,10 @@ def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | N
     """
     if isinstance(bins, list | tuple | builtins.range) and is_array(x):
         if not apart:
-            edges = np.asarray(bins)
-            if edges.ndim == 1 and edges.dtype.kind in "iuf" and not ascend(edges):
+            edges = listed_as_array("bins", bins, namespace_of(x), x)
+            if not ascend(np.asarray(bins)):
                 raise ValueError(_UNORDERED)
-            return {"bins": listed_as_array("bins", bins, namespace_of(x), x), "range": range}
+            return {"bins": edges, "range": range}
         if not isinstance(bins, tuple):
             return {"bins": tuple(bins), "range": range}
     return made_plain(bins=bins, range=range)
@@ -511,7 +511,7 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
         counts = start.at[found].add(1 if wide is None else wide)
     elif wide is None:
         counts = xp.bincount(found, minlength=h.bins + 1)
-    elif name == "torch":  # of every dtype, with derivatives, at the very number of each bin
+    elif name == "torch":  # of every dtype, at the very number of each bin
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x)).index_add(0, found, wide)
     elif dtype_kind(wide.dtype) != "float":
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x))
@@ -525,7 +525,7 @@ def _native_refusal(xp: Namespace, h: _Histogram) -> str | None:
     if library(xp) == "other":
         return f"{spoken(xp)} has no histogram"
     if h.weighted and is_tensor(h.arrays[1]) and asked_for(h.arrays[1]):
-        return "a derivative by weights is asked for, which PyTorch's bincount does not carry"
+        return "a derivative by weights is asked for, which is computed by operations"
     return _array_refusal(xp, h)
 
 

@@ -207,16 +207,16 @@ def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
 
 
 _BRANCHES = re.compile("truth value of an (array|empty array)|Boolean value of Tensor|bool is only allowed on arrays")
-"""What the array libraries say where a branch is taken on an array."""
+"""Words of the error that an array library raises for a branch on an array."""
 
 _AS_NUMBER = re.compile("Python scalar|converted to Scalar|is only allowed on arrays")
-"""What the array libraries say where an array of several elements is taken for a number."""
+"""Words of the error that an array library raises where an array of several elements is taken for a number."""
 
 _OF_ANOTHER = re.compile(
     "must be Tensor, not|ndarray or scalar arguments, got|Cannot interpret value of type|not a valid JAX array type|"
     r"Implicit conversion to a NumPy array|[Cc]an't call numpy\(\)|[Cc]an't convert .* tensor to numpy"
 )
-"""What the array libraries say of arrays of another library."""
+"""Words of the error that an array library raises for an array of another library."""
 
 _ARGUMENTS = re.compile(r"positional argument|required (positional|keyword)|takes no arguments")
 """What Python says where a function takes another number of arguments."""

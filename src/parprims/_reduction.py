@@ -341,7 +341,7 @@ def reduced_values(
 def names_once_rounded(
     xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes that values of these dtypes are reduced in, and of those of the result."""
+    """Return the names of the dtypes to reduce values of the dtypes ``own`` in, and those of the results."""
     results = as_dtypes(xp, dtype)
     if results is None:
         results = tuple([sum_dtype(xp, one) for one in own]) if sums else own

@@ -317,7 +317,7 @@ def size(message: Message) -> int:
 
 
 def collective(message: Message, place: Place, nbytes: int | None = None) -> Collective:
-    """Return what `explain` tells of a message, whose arrays have this many bytes if they are not the real ones."""
+    """Return the entry of `explain` for a message of ``nbytes`` bytes, by default the size of its arrays."""
     nbytes = size(message) if nbytes is None else nbytes
     others = place.count - 1
     if isinstance(message, Gather):
