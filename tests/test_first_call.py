@@ -448,6 +448,9 @@ def _composed(name, *args, **options):
 
 COMPOSITIONS = {
     "segment_reduce": lambda x, ids: _composed("segment_reduce", x[0], ids, 20_000),
+    "segment_reduce of several": lambda x, ids: _composed(
+        "segment_reduce", (x[0], x[1]), ids, 10, lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0)
+    ),
     "segment_reduce of rows": lambda x, ids: _composed("segment_reduce", x, ids, 10, axis=1),
     "segment_reduce in order": lambda x, ids: _composed(
         "segment_reduce", x[0], np.sort(ids), 10, indices_are_sorted=True

@@ -138,7 +138,8 @@ def test_wrong_offsets(small, run, rng):
     x = small.asarray(random(rng, (300, 6), "float32"))
     wrong = [[0, 3000], [5, 10], [0, 200, 20, 300], [-7, -3, 300], [0, 2**62, -(2**62), 300], [0, 10]]
     for offsets in (*wrong, rng.integers(-(2**40), 2**40, 500)):
-        run(parprims.reduce, x, axis=0, offsets=small.asarray(np.array(offsets)), method="kernel")
+        given = small.asarray(np.array(offsets))
+        run(parprims.reduce, x, axis=0, offsets=given, check=False, method="kernel")
 
 
 def test_whole_size(gpu, run, rng):

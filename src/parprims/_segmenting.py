@@ -561,7 +561,7 @@ _ONE_BY_IDS = by_device(
 _SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
 
 _BY_IDS = {
-    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS),
+    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS, rehearsed=True),
     "native": _native_of_ids(),
     "array": _BY_ARRAY,
 }
