@@ -18,7 +18,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ import pytest
 import parprims
 from examples import backends
 from parprims._memo import Memo
-from tests import devices, emulator, trust, ways
+from tests import covering, devices, emulator, trust, ways
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
@@ -81,6 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
+    parser.addoption("--all", action="store_true", help="run every case, not a covering design, see covering.py")
+    parser.addoption("--seed", type=int, default=1, help="the seed of the covering design")
     parser.addoption("--every", type=int, default=1, metavar="N", help="run one of N cases, and of each test the first")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*BACKENDS, "kernel", "ways"], help="its absence is a failure"
@@ -182,22 +183,26 @@ def _fit_for(fixtures: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     return names
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if not config.getoption("--all"):
+        seed = config.getoption("--seed")
+        terminalreporter.write_line(f"A covering design of the cases, --seed {seed}; --all runs every case.")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run file after file, and in each library after library; with ``--every``, only some cases of each test.
+    """Run the cases of a covering design, file after file, and in each library after library.
 
     The libraries of a CPU share kernels and programs. Processes that have files of their own rarely compile the same.
+    A case that is asked for by its name is run.
     """
-    every, tests = config.getoption("--every"), set()
+    every, kept = config.getoption("--every"), list(items)
+    if not config.getoption("--all") and not any("[" in one for one in config.args):
+        kept = covering.chosen(items, config.getoption("--seed"))
     if every > 1:
-        kept, left = [], []
-        for item in items:
-            test = item.nodeid.partition("[")[0]
-            # By a digest: every N-th in order might always have the same method.
-            (kept if test not in tests or zlib.crc32(item.nodeid.encode()) % every == 0 else left).append(item)
-            tests.add(test)
-        config.hook.pytest_deselected(items=left)
-        items[:] = kept
+        kept = covering.some(kept, every)
+    config.hook.pytest_deselected(items=list({*items} - {*kept}))
+    items[:] = kept
     places = {path: at for at, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: places[item.path])
 

@@ -1,0 +1,92 @@
+"""A covering design of the suite: few of its cases, in which every two choices that can meet do so once.
+
+The cases of a test are a product: of libraries, methods, dtypes, layouts, sizes, options. A fault mostly takes one
+value of a parameter, or two that meet (Kuhn, Wallace and Gallo, "Software fault interactions and implications for
+software testing", IEEE Transactions on Software Engineering 30, 2004). So of each file those cases are run that have
+
+- every test, with every value of each of its parameters;
+- every two values of two parameters that meet in any test of the file.
+
+They are found greedily: the next case is the one with the most pairs that none before it has. Among equals, a seed
+chooses. ``pytest --all`` runs the product.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import zlib
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+Choice = tuple[str, Hashable]
+"""A parameter and a value of it."""
+
+
+_PLAIN = (str, int, float, complex, type(None))
+
+
+def _value(test: str, index: int, value: Any) -> Hashable:
+    """Return what tells a value from others of its parameter; an object is one only within its test."""
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value)
+    if isinstance(value, tuple) and all(isinstance(one, _PLAIN) for one in value):
+        return repr(value)
+    return test, index
+
+
+def _choices(item: pytest.Item) -> tuple[Choice, ...]:
+    """Return the test of a case, as a choice among those of its file, and a value for each of its parameters."""
+    test = item.nodeid.partition("[")[0]
+    call = getattr(item, "callspec", None)
+    found = () if call is None else tuple(sorted(call.params.items()))
+    return ("", test), *((name, _value(test, call.indices[name], value)) for name, value in found)
+
+
+def cover(cases: Sequence[Sequence[Choice]], seed: int) -> list[int]:
+    """Return the numbers of few cases that have every pair of choices, in order."""
+    pairs = [{*itertools.combinations(case, 2)} or {tuple(case)} for case in cases]
+    left = set().union(*pairs)
+    order = random.Random(seed).sample(range(len(cases)), len(cases))
+    heap = [(-len(pairs[case]), place, case) for place, case in enumerate(order)]
+    heapq.heapify(heap)
+    chosen = []
+    while left:
+        most, place, case = heapq.heappop(heap)
+        new = pairs[case] & left
+        if new and len(new) < -most:
+            heapq.heappush(heap, (-len(new), place, case))  # its turn is after those that have more
+        elif new:
+            chosen.append(case)
+            left -= new
+    return sorted(chosen)
+
+
+def _refuses(item: pytest.Item) -> bool:
+    """Return whether a case can only be skipped: no compiler of kernels takes the arrays of array-api-strict."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    return given.get("backend") == "array-api-strict" and given.get("method") == "kernel"
+
+
+def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return the cases of a suite that are run, in order: those of a covering design of each file."""
+    files: dict[Any, list[pytest.Item]] = {}
+    for item in items:
+        if not _refuses(item):
+            files.setdefault(item.path, []).append(item)
+    return [found[at] for found in files.values() for at in cover([_choices(item) for item in found], seed)]
+
+
+def some(items: Iterable[pytest.Item], every: int) -> list[pytest.Item]:
+    """Return one of so many cases, and the first of each test."""
+    kept, tests = [], set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        # By a digest: every N-th in order might always have the same method.
+        if test not in tests or zlib.crc32(item.nodeid.encode()) % every == 0:
+            kept.append(item)
+        tests.add(test)
+    return kept
