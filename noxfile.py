@@ -50,7 +50,10 @@ def _backends(session: nox.Session) -> list[str]:
 @nox.session
 @nox.parametrize("place", [nox.param(name, id=name) for name in PLACES])
 def tests(session: nox.Session, place: str) -> None:
-    """Run the suite: on the libraries of a CPU, or of those on ``--backend NAME``; on a GPU on one after another."""
+    """Run the suite: on the libraries of a CPU, or of those on ``--backend NAME``; on a GPU on one after another.
+
+    It runs a covering design of its cases, ``--all`` all of them.
+    """
     if place == "cpu":
         _install_for_cpu(session)
         session.run("pytest", "-q", *_backends(session), *PARALLEL, *session.posargs, env=ALONE)
@@ -135,7 +138,9 @@ def trust(session: nox.Session) -> None:
     tmp = Path(session.create_tmp()).absolute()
     usual = [word for name in CPU_BACKENDS for word in ("--backend", name)]
     for name, words in (("cpu", usual), ("emulated", ["--backend", "emulated", "-m", "sanitize or emulator"])):
-        session.run("pytest", "-q", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs, env=ALONE)
+        session.run(
+            "pytest", "-q", "--all", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs, env=ALONE
+        )
     session.run("python", "-m", "tests.trust", str(tmp / "cpu"), str(tmp / "emulated"))
 
 

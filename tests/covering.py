@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.mutations import MUTATIONS
+
 Choice = tuple[str, Hashable]
 """A parameter and a value of it."""
 
@@ -46,14 +48,14 @@ def _choices(item: pytest.Item) -> tuple[Choice, ...]:
     return ("", test), *((name, _value(test, call.indices[name], value)) for name, value in found)
 
 
-def cover(cases: Sequence[Sequence[Choice]], seed: int) -> list[int]:
-    """Return the numbers of few cases that have every pair of choices, in order."""
+def cover(cases: Sequence[Sequence[Choice]], seed: int, given: Iterable[int] = ()) -> list[int]:
+    """Return the numbers of few cases that have every pair of choices, in order; those given are among them."""
     pairs = [{*itertools.combinations(case, 2)} or {tuple(case)} for case in cases]
-    left = set().union(*pairs)
+    chosen = [*given]
+    left = set().union(*pairs).difference(*(pairs[case] for case in chosen))
     order = random.Random(seed).sample(range(len(cases)), len(cases))
     heap = [(-len(pairs[case]), place, case) for place, case in enumerate(order)]
     heapq.heapify(heap)
-    chosen = []
     while left:
         most, place, case = heapq.heappop(heap)
         new = pairs[case] & left
@@ -72,12 +74,20 @@ def _refuses(item: pytest.Item) -> bool:
 
 
 def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Return the cases of a suite that are run, in order: those of a covering design of each file."""
+    """Return the cases of a suite that are run, in order: those of a covering design of each file.
+
+    They include the cases that are known to notice a mutation of a kernel.
+    """
     files: dict[Any, list[pytest.Item]] = {}
     for item in items:
         if not _refuses(item):
             files.setdefault(item.path, []).append(item)
-    return [found[at] for found in files.values() for at in cover([_choices(item) for item in found], seed)]
+    notice = {one.tests for one in MUTATIONS}
+    kept = []
+    for found in files.values():
+        given = [at for at, item in enumerate(found) if item.nodeid in notice]
+        kept += [found[at] for at in cover([_choices(item) for item in found], seed, given)]
+    return kept
 
 
 def some(items: Iterable[pytest.Item], every: int) -> list[pytest.Item]:

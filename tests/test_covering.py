@@ -46,3 +46,11 @@ def test_a_test_without_parameters():
 def test_seeds_choose_other_cases():
     cases = _product("one", backend=range(4), method=range(4), dtype=range(6))
     assert len({tuple(covering.cover(cases, seed)) for seed in range(5)}) == 5
+
+
+def test_cases_that_notice_a_mutation_are_kept():
+    cases = _product("one", backend=range(4), method=range(4), dtype=range(6))
+    given = [5, 6, 7, 80]
+    found = covering.cover(cases, 1, given)
+    assert {*given} < {*found}
+    assert _pairs(cases[at] for at in found) == _pairs(cases)
