@@ -34,7 +34,7 @@ from parprims._arrays import (
     quiet,
     spoken,
 )
-from parprims._composed import Composed, in_program, positions
+from parprims._composed import Composed, fitted, in_program, positions
 from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._operators import BUILT_IN
@@ -155,7 +155,7 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
 
 def _bytes(xp: Namespace, x: Array) -> Array:
     """Return bools as integers, in their own memory where the library has such views."""
-    return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else xp.astype(x, xp.uint8)
+    return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else fitted(xp, x, xp.uint8)
 
 
 def _reduction(xp: Namespace, c: _Search) -> Reduction:

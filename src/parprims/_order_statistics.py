@@ -42,7 +42,7 @@ from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._options import integer_of, made_plain
-from parprims._quantiles import Quantiles, between, rows_of, share_of, step
+from parprims._quantiles import Quantiles, between, rows_of, rows_to_ask_about, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
@@ -592,7 +592,7 @@ def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
 
 
 def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
-    return [(sort, (rows_of(xp, c),), {})]
+    return [(sort, (rows_to_ask_about(xp, c),), {})]
 
 
 def _quantiles(xp: Namespace, c: Quantiles, method: str) -> Array:

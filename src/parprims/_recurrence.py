@@ -16,7 +16,6 @@ from parprims._arrays import (
     Namespace,
     admit,
     broadcast_shapes,
-    cast,
     check_apart,
     check_flag,
     check_kind,
@@ -29,6 +28,7 @@ from parprims._arrays import (
     shown,
     sum_dtype,
 )
+from parprims._composed import fitted
 from parprims._dispatch import (
     Method,
     Methods,
@@ -242,7 +242,7 @@ def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
     if len(others) == len(arrays):
         return list(arrays)
     dtype = others[0] if others else sum_dtype(xp, xp.bool)
-    return [cast(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
+    return [fitted(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
 
 
 def adjoint(

@@ -8,6 +8,7 @@ and `_reduce_array` (array operations, and the library's own routine); `_reducti
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,6 @@ from parprims._arrays import (
     Array,
     admit,
     as_dtypes,
-    broadcast_shapes,
     check_apart,
     check_flag,
     check_kind,
@@ -26,6 +26,7 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
+from parprims._composed import fitted
 from parprims._dispatch import (
     Method,
     Methods,
@@ -49,6 +50,8 @@ from parprims._reduction import (
     OWN_MAPS,
     Map,
     Reduction,
+    all_values,
+    broadcast_to_one,
     check_elements,
     check_mapped,
     conjugate_product,
@@ -242,14 +245,16 @@ def map_reduce(
         raise TypeError("arrays must hold at least one array")
     if offsets is not None:
         check_apart(axis_name)
+        mapped = None
         if not in_graph(arrays, method):
             arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
+            mapped = functools.partial(all_values, fn)
         options = {"axis": axis, "keepdims": keepdims, "offsets": offsets, "check": check, "method": method}
 
         def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:
             return reduce(values, op, dtype=dtype, initial=initial, **options)
 
-        return reduced_values(segments, fn, arrays, op, dtype, initial)
+        return reduced_values(segments, fn, arrays, op, dtype, initial, mapped)
     if check is not None:
         check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
@@ -569,7 +574,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     except (TypeError, ValueError, RuntimeError):
         names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
         raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
-    x1, x2 = (x if x.dtype == dtype else xp.astype(x, dtype) for x in (x1, x2))
+    x1, x2 = (fitted(xp, x, dtype) for x in (x1, x2))
     if x1 is not given[0] or x2 is not given[1]:
         key = None
     return _checked("vecdot", key, conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
@@ -639,11 +644,8 @@ def _checked(
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
             raise ValueError(f"x must be arrays of equal shape, got {shapes}")
-        try:
-            shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
-        except ValueError:
-            raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
-        arrays = tuple(xp.broadcast_to(one, shape) for one in arrays)
+        shape = broadcast_to_one(arrays)
+        arrays = tuple(fitted(xp, one, one.dtype, shape) for one in arrays)
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
     _METHODS[primitive].check(method)

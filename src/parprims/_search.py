@@ -38,6 +38,7 @@ from parprims._composed import (
     gathered,
     in_program,
     native_by_numpy,
+    stand_in,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
@@ -474,9 +475,11 @@ def _joined(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
 
 
 def _sort_parts(xp: Namespace, c: _Merge) -> list[Part]:
-    whole = _joined(xp, c)
+    each = len(c.arrays) // 2
+    pairs = zip(c.arrays[:each], c.results, strict=True)
+    whole = tuple([stand_in(xp, x, shape, dtype) for x, (shape, dtype) in pairs])
     options: dict[str, Any] = {"axis": c.axis, "descending": c.descending}
-    return [(sort, whole, options) if len(whole) == 1 else (sort_by_key, whole, options)]
+    return [(sort, whole, options) if each == 1 else (sort_by_key, whole, options)]
 
 
 def _by_sorting(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:

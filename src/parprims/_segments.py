@@ -18,7 +18,6 @@ from parprims._arrays import (
     admit,
     as_dtypes,
     broadcast_shapes,
-    cast,
     check_flag,
     check_kind,
     compute_dtype,
@@ -30,7 +29,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._ascending import as_offsets, checked_first, checking
-from parprims._composed import in_program
+from parprims._composed import fitted, in_program
 from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
 from parprims._elements import is_structured
 from parprims._lasting import lasting_key
@@ -375,8 +374,7 @@ def recurrence_by_offsets(
         starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
-        pair = tuple([cast(xp, one, dtype) for one in pair])
-        return tuple([one if tuple(one.shape) == shape else xp.broadcast_to(one, shape) for one in pair])
+        return tuple([fitted(xp, one, dtype, shape) for one in pair])
 
     arrays = (*whole(a, b), offsets)
     same = all(one is other for one, other in zip(arrays, given, strict=True))

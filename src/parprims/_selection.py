@@ -39,6 +39,7 @@ from parprims._composed import (
     in_program,
     made_once,
     native_by_numpy,
+    stand_in,
 )
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
@@ -403,6 +404,11 @@ def _flat(xp: Namespace, x: Array) -> Array:
     return xp.reshape(x, (math.prod(x.shape),))
 
 
+def _flat_to_ask_about(xp: Namespace, x: Array) -> Array:
+    """Return the same where it is a view, else an array that stands for it."""
+    return x if x.ndim == 1 else stand_in(xp, x, (math.prod(x.shape),), x.dtype)
+
+
 def _select(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
     x, mask = (_flat(xp, one) for one in c.arrays)
     places, count = _places(xp, mask, c.size, method)
@@ -410,7 +416,7 @@ def _select(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
 
 
 def _select_parts(xp: Namespace, c: _Selection) -> list[Part]:
-    return [(argsort, (_flat(xp, c.arrays[1]),), {})]
+    return [(argsort, (_flat_to_ask_about(xp, c.arrays[1]),), {})]
 
 
 def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
@@ -455,7 +461,7 @@ def _run_lengths(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]
 
 def _run_parts(xp: Namespace, c: _Selection) -> list[Part]:
     (x,) = c.arrays
-    return [(argsort, (xp.zeros(x.shape, dtype=xp.bool, device=device(x)),), {})]
+    return [(argsort, (stand_in(xp, x, tuple(x.shape), xp.bool),), {})]
 
 
 def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
@@ -463,7 +469,7 @@ def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
 
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
-    return [(sort, (_flat(xp, c.arrays[0]),), {})]
+    return [(sort, (_flat_to_ask_about(xp, c.arrays[0]),), {})]
 
 
 def _launches(xp: Namespace, c: _Selection, method: str) -> bool:

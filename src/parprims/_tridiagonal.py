@@ -27,7 +27,19 @@ from parprims._arrays import (
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
+from parprims._composed import fitted, stand_in
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    in_graph,
+    listing,
+    nodes,
+    recalled,
+    unwatched,
+)
 from parprims._kernels import by_device
 from parprims._memo import Memo
 from parprims._options import made_plain
@@ -279,9 +291,11 @@ def checked(
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
     _check_lengths(arrays, axis, trailing, columns)
     if columns:
-        rhs = move_axis(xp, rhs, -1, 0)
+        by_columns = (rhs.shape[-1], *rhs.shape[:-1])
+        jax_listing = listing() and is_jax(xp)  # which has no views
+        rhs = stand_in(xp, rhs, by_columns, rhs.dtype) if jax_listing else move_axis(xp, rhs, -1, 0)
     if transpose:
-        lower, upper = transposed(xp, lower, upper, trailing)
+        lower, upper = (upper, lower) if listing() else transposed(xp, lower, upper, trailing)
     rows = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
     n = rhs.shape[trailing]
     if len(rows) < -trailing or rows[trailing] != n:
@@ -293,7 +307,7 @@ def checked(
         dtype = xp.result_type(*given)
     working = compute_dtype(xp, dtype)
     if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
-        given = tuple(xp.astype(x, working, copy=False) for x in given)
+        given = tuple(fitted(xp, x, working) for x in given)
     system = System(arrays=given, rows=rows, shape=shape, axis=trailing, periodic=periodic, pivot=pivot)
     return xp, system, dtype, columns
 
