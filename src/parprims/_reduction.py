@@ -18,6 +18,7 @@ from parprims._arrays import (
     as_result,
     broadcast_shapes,
     cast,
+    check_kind,
     compute_dtype,
     device,
     dtype_kind,
@@ -29,6 +30,7 @@ from parprims._arrays import (
     lacks_arithmetic,
     namespace,
     namespace_of,
+    normalize_axis,
     quiet,
     ring_dtype,
     sum_dtype,
@@ -288,6 +290,24 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
         with unwatched():
             dtypes = own_dtypes(xp, fn, r.arrays)
     return tuple(broadcast), dtypes, single, structure
+
+
+def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
+    """Return the axis of products, counted from the front of the array of fewer dimensions."""
+    for name, x in (("x1", x1), ("x2", x2)):
+        check_kind(name, x, ("int", "uint", "float", "complex"))
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one dimension")
+    ndim = min(x1.ndim, x2.ndim)
+    index: int = normalize_axis(axis, ndim)
+    if axis >= 0 and x1.ndim != x2.ndim:
+        raise ValueError(f"axis must be negative for arrays of {x1.ndim} and {x2.ndim} dimensions, got {axis}")
+    if x1.shape[index - ndim] != x2.shape[index - ndim]:
+        raise ValueError(
+            f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
+            f"{x2.shape[index - ndim]}"
+        )
+    return index
 
 
 def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:

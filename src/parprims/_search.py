@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 
@@ -50,13 +50,14 @@ from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved, widened
 from parprims._steps import repeated
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
+from parprims._words import unknown_option
 
 _REAL = ("int", "uint", "float")
 
 
 @primitive
 def searchsorted(
-    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto"
+    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto", **others: Never
 ) -> Array:
     """Find where elements would stand in a sorted array: the array API standard's ``searchsorted``.
 
@@ -107,6 +108,8 @@ def searchsorted(
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
     """
+    if others:
+        raise unknown_option("searchsorted", others)
     if type(x2) in NUMBERS or (isinstance(x2, np.generic) and not isinstance(x1, np.ndarray)):
         x2, side = _number(x1, x2, side)
     arrays = (x1, x2) if sorter is None else (x1, x2, sorter)
@@ -142,7 +145,9 @@ def searchsorted(
 
 
 @primitive
-def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, method: str = "auto") -> Array:
+def merge(
+    x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, method: str = "auto", **others: Never
+) -> Array:
     """Merge two sorted arrays into one.
 
     Parameters
@@ -191,6 +196,8 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
     >>> parprims.merge(np.array([1, 4, 6]), np.array([2, 4, 9]))
     array([1, 2, 4, 4, 6, 9])
     """
+    if others:
+        raise unknown_option("merge", others)
     if in_graph((x1, x2), method):
         return in_program("merge", {"x1": x1, "x2": x2}, {"axis": axis, "descending": descending}, method)[0]
     return _merged("merge", {"x1": x1, "x2": x2}, axis, descending, method)[0]
@@ -207,6 +214,7 @@ def merge_by_key(
     axis: int = -1,
     descending: bool = False,
     method: str = "auto",
+    **others: Never,
 ) -> tuple[Array, Array]:
     """Merge two arrays of sorted keys, and move values as their keys move.
 
@@ -242,6 +250,8 @@ def merge_by_key(
     >>> parprims.merge_by_key(first, np.array([10, 11]), second, np.array([20, 21]))
     (array([1, 2, 4, 4]), array([10, 20, 11, 21]))
     """
+    if others:
+        raise unknown_option("merge_by_key", others)
     named = {"keys1": keys1, "values1": values1, "keys2": keys2, "values2": values2}
     if in_graph(tuple(named.values()), method):
         keys, values = in_program("merge_by_key", named, {"axis": axis, "descending": descending}, method)

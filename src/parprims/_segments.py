@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims._arrays import (
     Array,
@@ -41,6 +41,7 @@ from parprims._scalars import as_array
 from parprims._scan_array import result_dtypes
 from parprims._segmenting import MAPS, METHODS, Segmented
 from parprims._sorting import index_dtype
+from parprims._words import unknown_option
 
 
 @primitive
@@ -56,6 +57,7 @@ def segment_reduce(
     dtype: Any = None,
     initial: Any = None,
     method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Combine the elements of every segment, given the number of the segment that each belongs to.
 
@@ -120,6 +122,8 @@ def segment_reduce(
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
     """
+    if others:
+        raise unknown_option("segment_reduce", others)
     if isinstance(x, tuple | dict) and is_structured(x):
 
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims import _derivatives, _tridiagonal_cpu, _tridiagonal_kernel, _tridiagonal_native
 from parprims._arrays import (
@@ -50,6 +50,7 @@ from parprims._signature import signature
 from parprims._through_numpy import all_by_numpy, in_numpy, numpy_namespace
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
+from parprims._words import unknown_option
 
 _PIVOTS = ("auto", "partial", "none")
 
@@ -69,6 +70,7 @@ def solve_tridiagonal(
     return_status: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Any:
     """Solve tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 
@@ -167,6 +169,8 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
+    if others:
+        raise unknown_option("solve_tridiagonal", others)
     if in_graph((lower, diag, upper, rhs), method) and axis_name is None:
         options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
         return nodes().solve_tridiagonal(lower, diag, upper, rhs, *options)
@@ -179,8 +183,8 @@ def solve_tridiagonal(
     plainer = made_plain(axis=axis)
     if plainer is not None:
         asked = {"transpose": transpose, "return_residual": return_residual, "return_status": return_status}
-        others = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
-        return solve_tridiagonal(*given, **plainer, **others)
+        rest: dict[str, Any] = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
+        return solve_tridiagonal(*given, **plainer, **rest)
     split = axis_name is not None or is_split(given)
     pivot = check_choice("pivot", pivot, _PIVOTS)
     periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
