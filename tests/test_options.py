@@ -10,6 +10,7 @@ import pytest
 
 import parprims
 from parprims._dispatch import primitives
+from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
 PLANE = X[None, :] + np.zeros((2, 1))
@@ -284,3 +285,27 @@ def test_an_option_that_is_traced():
         jax.jit(parprims.top_k)(x, 2)
     with pytest.raises(TypeError, match=r"^size must have a value .* static_argnames"):
         jax.jit(lambda x, size: parprims.unique(x, size=size))(x, 2)
+
+
+WORDS = {
+    "dim": "axis", "keepdim": "keepdims", "dims": "axis", "init": "initial", "func": "op", "decreasing": "descending",
+    "largest": "mode", "inclusive": "exclusive", "right": "side", "ascending": "descending", "return_index":
+    "return_indices", "trans": "transpose", "total_repeat_length": "size", "weight": "weights", "engine": "method",
+    "metod": "method", "axes_name": "axis_name", "keepdimz": "keepdims", "interpolatin": "interpolation",
+}  # fmt: skip
+"""Options of other libraries and misspelled ones, and the option that is meant where a function has it."""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {"check_associative"}))
+def test_options_of_other_libraries(name):
+    """An option that a function has not is an error that names it, and the one that is meant, in warm calls too."""
+    function, (args, options) = getattr(parprims, name), CALLS.get(name, ((PLANE > 0,), {}))
+    own = inspect.signature(function).parameters
+    assert "others" not in own
+    function(*args, **options)
+    for word, meant in {**WORDS, "out": None, "check_finite": None, "anything": None}.items():
+        for call in (function, functools.partial(parprims.methods, function)):
+            with pytest.raises(TypeError, match=f"^{name} has no option {word!r}: ") as raised:
+                call(*args, **options, **{word: 1})
+            assert meant not in own or re.search(rf"(?<!\w){meant}(?!\w)", str(raised.value)), str(raised.value)

@@ -186,8 +186,8 @@ def test_arguments_named(backend):
         (lambda **o: parprims.partition_by(x, x[0, :] > 0, **o), ValueError, "mask must have the shape of x"),
         (lambda **o: parprims.run_lengths(x, **o), ValueError, "x must have one dimension"),
         (lambda **o: parprims.select(x, x > 0, size=-1, **o), ValueError, "size must be from 0 to"),
-        (lambda **o: parprims.select(x, x > 0, size=1.0, **o), TypeError, "size must be an integer or None"),
-        (lambda **o: parprims.unique(x, size=True, **o), TypeError, "size must be an integer or None"),
+        (lambda **o: parprims.select(x, x > 0, size=1.0, **o), TypeError, "size must be an integer, got"),
+        (lambda **o: parprims.unique(x, size=True, **o), TypeError, "size must be an integer, got"),
         (lambda **o: parprims.unique(x, fill_value="a", **o), TypeError, "fill_value must fit dtype float32"),
     ):
         with pytest.raises(error, match=f"^{words}"):

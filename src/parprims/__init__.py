@@ -2,6 +2,7 @@
 
 from parprims import _behind as _behind
 from parprims import _recurrence_matrices as _recurrence_matrices
+from parprims import _words as _words
 from parprims._associativity import check_associative
 from parprims._banded import solve_banded, solve_block_tridiagonal
 from parprims._compare import Comparison, compare
@@ -81,3 +82,5 @@ __all__ = [
     "unique",
     "vecdot",
 ]
+
+_words.show_own_options(globals()[name] for name in __all__)

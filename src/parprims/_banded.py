@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import math
 import operator
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._tridiagonal import solve_tridiagonal
+from parprims._words import unknown_option
 
 _WIDEST = 32
 """Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""
@@ -42,7 +43,7 @@ _WIDEST = 32
 
 @primitive
 def solve_banded(
-    l_and_u: tuple[int, int], ab: Array, b: Array, /, *, periodic: bool = False, method: str = "auto"
+    l_and_u: tuple[int, int], ab: Array, b: Array, /, *, periodic: bool = False, method: str = "auto", **others: Never
 ) -> Array:
     """Solve systems with few diagonals: SciPy's ``solve_banded``, for batches too.
 
@@ -98,6 +99,8 @@ def solve_banded(
     >>> parprims.solve_banded((1, 1), ab, np.array([5.0, 6.0, 5.0])).round(6)
     array([1., 1., 1.])
     """
+    if others:
+        raise unknown_option("solve_banded", others)
     if in_graph((ab, b), method):
         options = {"l_and_u": l_and_u, "periodic": periodic}
         return in_program("solve_banded", {"ab": ab, "b": b}, options, method)[0]
@@ -137,7 +140,15 @@ def solve_banded(
 
 @primitive
 def solve_block_tridiagonal(
-    lower: Array, diag: Array, upper: Array, rhs: Array, /, *, periodic: bool = False, method: str = "auto"
+    lower: Array,
+    diag: Array,
+    upper: Array,
+    rhs: Array,
+    /,
+    *,
+    periodic: bool = False,
+    method: str = "auto",
+    **others: Never,
 ) -> Array:
     """Solve block tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i], with k x k blocks.
 
@@ -173,6 +184,8 @@ def solve_block_tridiagonal(
            [1., 1.],
            [1., 1.]])
     """
+    if others:
+        raise unknown_option("solve_block_tridiagonal", others)
     named = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
     given = tuple(named.values())
     if in_graph(given, method):

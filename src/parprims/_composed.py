@@ -10,8 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
-from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
+from parprims._arrays import (
+    Array,
+    Namespace,
+    cast,
+    device,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    is_tensor,
+    is_traced,
+    library,
+    offers,
+    quiet,
+)
+from parprims._dispatch import Checked, Inside, Method, Methods, directly, listing, nodes, reasons, unwatched
 from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
@@ -55,7 +68,7 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
 
     def reason(xp: Namespace, call: Any, named: bool) -> str | None:
         with quiet(xp), unwatched():
-            found_parts = parts(xp, call)
+            found_parts = _to_ask_about(xp, call, parts)
         for function, arguments, options in found_parts:
             found = reasons(function, *arguments, named=named, method=inside, **options)[name]
             if found is not None:
@@ -67,6 +80,37 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
             return compose(xp, call, inside)
 
     return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
+
+
+def _to_ask_about(xp: Namespace, call: Any, parts: Parts) -> Sequence[Part]:
+    """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these."""
+    if not is_jax(xp) or any(map(is_traced, call.arrays)):
+        return parts(xp, call)
+    import jax
+
+    found: list[Any] = []
+
+    def shapes(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(map(shapes, value))
+        return jax.ShapeDtypeStruct(value.shape, value.dtype) if is_traced(value) else value
+
+    def arrays(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(arrays, value))
+        if not isinstance(value, jax.ShapeDtypeStruct):
+            return value
+        return stand_in(xp, call.arrays[0], tuple(value.shape), value.dtype)
+
+    def ask(*given: Array) -> None:
+        for function, arguments, options in parts(xp, call.on(*given)):
+            found.append((function, shapes(arguments), {name: shapes(value) for name, value in options.items()}))
+
+    jax.eval_shape(ask, *call.arrays)
+    return [
+        (function, arrays(arguments), {name: arrays(value) for name, value in options.items()})
+        for function, arguments, options in found
+    ]
 
 
 def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
@@ -165,8 +209,23 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
 
 
 def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array of a shape and dtype to ask about, where another is. It takes memory on JAX alone."""
-    return xp.broadcast_to(xp.zeros((), dtype=dtype, device=device(like)), shape)
+    """Return an array of a shape and dtype to ask about, where another is. It takes no memory, and has no values."""
+    one = xp.zeros((), dtype=dtype, device=device(like))
+    if is_jax(xp) and not is_traced(like) and len(like.devices()) == 1:
+        kind: Any = type(one)  # which checks nothing here: no public name of JAX makes an array without its memory
+        return kind(one.aval.update(shape=shape), one.sharding, [one], committed=True, _skip_checks=True)
+    if is_tensor(like) and like.requires_grad and dtype_kind(dtype) in ("float", "complex"):
+        one.requires_grad_()
+    return xp.broadcast_to(one, shape)
+
+
+def fitted(xp: Namespace, x: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """Return x in a dtype, broadcast to a shape if one is given; what stands for it where methods are only listed."""
+    shape = tuple(x.shape) if shape is None else shape
+    if listing() and (x.dtype != dtype or (is_jax(xp) and tuple(x.shape) != shape)):
+        return stand_in(xp, x, shape, dtype)
+    x = cast(xp, x, dtype)
+    return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape)
 
 
 def positions(xp: Namespace, x: Array, axes: tuple[int, ...], dtype: Any, start: int = 0) -> Array:

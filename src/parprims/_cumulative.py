@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -32,10 +32,13 @@ from parprims._options import made_plain
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders
+from parprims._words import unknown_option
 
 
 @primitive
-def cumulative_max(x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto") -> Any:
+def cumulative_max(
+    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+) -> Any:
     """Find the largest element up to each along an axis, and where it is.
 
     Parameters
@@ -64,11 +67,15 @@ def cumulative_max(x: Array, /, *, axis: int | None = None, return_indices: bool
     >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
     array([0, 0, 2, 2, 4])
     """
+    if others:
+        raise unknown_option("cumulative_max", others)
     return _extremum("cumulative_max", x, axis, return_indices, method)
 
 
 @primitive
-def cumulative_min(x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto") -> Any:
+def cumulative_min(
+    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+) -> Any:
     """Find the smallest element up to each along an axis, and where it is.
 
     Parameters
@@ -97,11 +104,13 @@ def cumulative_min(x: Array, /, *, axis: int | None = None, return_indices: bool
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
     """
+    if others:
+        raise unknown_option("cumulative_min", others)
     return _extremum("cumulative_min", x, axis, return_indices, method)
 
 
 @primitive
-def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto") -> Array:
+def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto", **others: Never) -> Array:
     """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
 
     Nothing overflows on the way: the largest element is taken out of every sum.
@@ -128,6 +137,8 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
     array([    -inf, 1000.   , 1000.693])
     """
+    if others:
+        raise unknown_option("cumulative_logsumexp", others)
     if not in_graph(x, method) and not asked_for(x):
         return _log_of_sums(only_array(x), axis, method)
     xp = namespace_of(x)

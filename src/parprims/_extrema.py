@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from parprims._arrays import (
     quiet,
     spoken,
 )
-from parprims._composed import Composed, in_program, positions
+from parprims._composed import Composed, fitted, in_program, positions
 from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._operators import BUILT_IN
@@ -44,10 +44,13 @@ from parprims._reduction import Reduction
 from parprims._sorting import index_dtype
 from parprims._switches import compiling
 from parprims._through_numpy import by_numpy, numpy_computes, searchable
+from parprims._words import unknown_option
 
 
 @primitive
-def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto") -> Array:
+def argmax(
+    x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto", **others: Never
+) -> Array:
     """Find where the largest element is, along an axis or of all: the array API standard's ``argmax``.
 
     Parameters
@@ -73,11 +76,15 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False, meth
     >>> parprims.argmax(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
     array([1, 0])
     """
+    if others:
+        raise unknown_option("argmax", others)
     return _position("argmax", x, axis, keepdims, method)
 
 
 @primitive
-def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto") -> Array:
+def argmin(
+    x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto", **others: Never
+) -> Array:
     """Find where the smallest element is, along an axis or of all: the array API standard's ``argmin``.
 
     Parameters
@@ -103,6 +110,8 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False, meth
     >>> parprims.argmin(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
     array([0, 2])
     """
+    if others:
+        raise unknown_option("argmin", others)
     return _position("argmin", x, axis, keepdims, method)
 
 
@@ -155,7 +164,7 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
 
 def _bytes(xp: Namespace, x: Array) -> Array:
     """Return bools as integers, in their own memory where the library has such views."""
-    return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else xp.astype(x, xp.uint8)
+    return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else fitted(xp, x, xp.uint8)
 
 
 def _reduction(xp: Namespace, c: _Search) -> Reduction:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -33,10 +33,13 @@ from parprims._kernels import by_device
 from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+from parprims._words import unknown_option
 
 
 @primitive
-def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto") -> Any:
+def lfilter(
+    b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto", **others: Never
+) -> Any:
     """Filter along an axis: a[0] y[n] = b[0] x[n] + ... + b[k] x[n-k] - a[1] y[n-1] - ... - a[k] y[n-k].
 
     It is SciPy's ``lfilter``: the recurrence of order k with constant coefficients, in the transposed direct form II.
@@ -98,12 +101,16 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     >>> parprims.lfilter(np.array([1.0]), np.array([1.0, -0.5]), x)
     array([1.   , 0.5  , 0.25 , 0.125])
     """
+    if others:
+        raise unknown_option("lfilter", others)
     named = {"b": b, "a": a, "x": x, **({} if zi is None else {"zi": zi})}
     return _filtered("lfilter", named, axis, method)
 
 
 @primitive
-def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto") -> Any:
+def sosfilt(
+    sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto", **others: Never
+) -> Any:
     """Filter along an axis by a cascade of sections of order two: SciPy's ``sosfilt``.
 
     Parameters
@@ -134,6 +141,8 @@ def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None,
     >>> parprims.sosfilt(sos, np.array([1.0, 0.0, 0.0, 0.0]))
     array([1.   , 1.5  , 0.75 , 0.375])
     """
+    if others:
+        raise unknown_option("sosfilt", others)
     named = {"sos": sos, "x": x, **({} if zi is None else {"zi": zi})}
     return _filtered("sosfilt", named, axis, method)
 

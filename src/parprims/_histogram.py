@@ -8,7 +8,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -75,6 +75,7 @@ from parprims._sorting import comparable, flushes, from_comparable, widened
 from parprims._switches import asked_for
 from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
 from parprims._trace import C_TYPES
+from parprims._words import unknown_option
 
 
 @primitive
@@ -88,6 +89,7 @@ def histogram(
     density: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> tuple[Array, Array]:
     """Count the elements between each edge and the next: counts[b] of edges[b] <= x < edges[b + 1].
 
@@ -162,6 +164,8 @@ def histogram(
     >>> parprims.histogram(np.array([1, 2, 2, 9]), np.array([0, 2, 4]), weights=np.array([0.5, 1.0, 2.0, 4.0]))[0]
     array([0.5, 3. ])
     """
+    if others:
+        raise unknown_option("histogram", others)
     if in_graph((x, weights, bins), method) and axis_name is None:
         given = {"x": x, "weights": weights, **({"bins": bins} if is_array(bins) else {})}
         options = {"range": range, "density": density, **({} if "bins" in given else {"bins": bins})}
@@ -179,8 +183,8 @@ def histogram(
             return found
     plainer = _plainer(x, bins, range, apart=axis_name is not None or is_split((x, weights)))
     if plainer is not None:
-        others = {"weights": weights, "density": density, "method": method, "axis_name": axis_name}
-        again: tuple[Array, Array] = histogram(x, **plainer, **others)
+        rest: dict[str, Any] = {"weights": weights, "density": density, "method": method, "axis_name": axis_name}
+        again: tuple[Array, Array] = histogram(x, **plainer, **rest)
         return again
     if axis_name is not None or is_split((x, weights)):
         split: tuple[Array, Array] = devices().compute(

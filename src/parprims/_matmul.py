@@ -8,7 +8,7 @@ import math
 import numbers
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import array_api_compat
 import numpy as np
@@ -63,6 +63,7 @@ from parprims._options import made_plain
 from parprims._reduce_array import tree
 from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
+from parprims._words import unknown_option
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
@@ -86,6 +87,7 @@ def matmul(
     tile: int | tuple[int, int, int] | None = None,
     method: str = _AUTO,
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Multiply matrices, c[i, j] = sum over k of a[i, k] b[k, j]: the array API standard's ``matmul``.
 
@@ -164,6 +166,8 @@ def matmul(
            [6., 0., 1.],
            [5., 8., 0.]])
     """
+    if others:
+        raise unknown_option("matmul", others)
     if in_graph((a, b), method) and axis_name is None:
         return nodes().matmul(a, b, add, multiply, precision, kernel, tile, method)
     operation: tuple[Any, Any] = (add, multiply)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel, _top_cpu
 from parprims._arrays import (
@@ -42,20 +42,28 @@ from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._options import integer_of, made_plain
-from parprims._quantiles import Quantiles, between, rows_of, share_of, step
+from parprims._quantiles import Quantiles, between, rows_of, rows_to_ask_about, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, bits, index_dtype, moved
 from parprims._steps import in_programs
-from parprims._through_numpy import numpy_computes
+from parprims._words import unknown_option
 
 _REAL = ("int", "uint", "float")
 
 
 @primitive
 def top_k(
-    x: Array, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: bool = True, method: str = "auto"
+    x: Array,
+    k: int,
+    /,
+    *,
+    axis: int = -1,
+    mode: str = "largest",
+    sorted: bool = True,
+    method: str = "auto",
+    **others: Never,
 ) -> tuple[Array, Array]:
     """Find the k largest or smallest elements along an axis, and where they are.
 
@@ -113,6 +121,8 @@ def top_k(
     >>> values, indices
     (array([9, 9]), array([1, 3]))
     """
+    if others:
+        raise unknown_option("top_k", others)
     options = {"k": k, "axis": axis, "mode": mode, "sorted": sorted}
     if in_graph(x, method):
         values, indices = in_program("top_k", {"x": x}, options, method)
@@ -143,7 +153,9 @@ def top_k(
 
 
 @primitive
-def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto") -> Array:
+def partition(
+    x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto", **others: Never
+) -> Array:
     """Move elements so that the one that would stand at kth in the sorted array does, smaller ones before it.
 
     Parameters
@@ -171,11 +183,15 @@ def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method
     >>> int(parprims.partition(np.array([5, 3, 8, 1]), 2)[2])
     5
     """
+    if others:
+        raise unknown_option("partition", others)
     return _partitioned("partition", x, kth, axis, method)
 
 
 @primitive
-def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto") -> Array:
+def argpartition(
+    x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto", **others: Never
+) -> Array:
     """Find the indices that partition along an axis, as `partition` does.
 
     Parameters
@@ -202,12 +218,20 @@ def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, met
     >>> int(parprims.argpartition(np.array([5, 3, 8, 1]), 2)[2])
     0
     """
+    if others:
+        raise unknown_option("argpartition", others)
     return _partitioned("argpartition", x, kth, axis, method)
 
 
 @primitive
 def median(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    method: str = "auto",
+    **others: Never,
 ) -> Array:
     """Find the element in the middle along axes, or the mean of the two there.
 
@@ -234,6 +258,8 @@ def median(
     >>> float(parprims.median(np.array([5, 3, 8, 1])))
     4.0
     """
+    if others:
+        raise unknown_option("median", others)
     return _quantile("median", x, 0.5, axis, keepdims, "linear", method)
 
 
@@ -247,6 +273,7 @@ def quantile(
     keepdims: bool = False,
     interpolation: str = "linear",
     method: str = "auto",
+    **others: Never,
 ) -> Array:
     """Find what stands at a share q of the sorted elements along axes.
 
@@ -301,6 +328,8 @@ def quantile(
     >>> parprims.quantile(np.array([1.0, 2.0, 4.0]), (0.0, 0.25, 1.0))
     array([1. , 1.5, 4. ])
     """
+    if others:
+        raise unknown_option("quantile", others)
     return _quantile("quantile", x, q, axis, keepdims, interpolation, method)
 
 
@@ -546,28 +575,6 @@ def _ordered(xp: Namespace, c: _Selection, method: str) -> Array:
     return argsort(_fixed(c.arrays[0]), axis=c.axis, method=method)
 
 
-def _by_numpy(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
-    def compose(xp: Namespace, c: _Selection, method: str) -> Array:
-        if not _order_statistics_numpy.is_ordered(xp, c):
-            return otherwise(xp, c, method)
-        found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
-        return found
-
-    return compose
-
-
-def _unless_numpy_partitions(compose: Any, parts: Any) -> Method:
-    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
-    sorts = by_parts("kernel", compose, parts)
-
-    def slower(xp: Namespace, c: Any) -> str | None:
-        if numpy_computes(xp, c.arrays):
-            return "numpy partitions, and sorts nothing"
-        return None if sorts.slower is None else sorts.slower(xp, c)
-
-    return dataclasses.replace(sorts, slower=slower)
-
-
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
     """Return the kernels of a partition, or the sort of short rows, for several places, or with a derivative."""
     prepare = functools.partial(_partition_kernel.prepare, name == "argpartition")
@@ -585,14 +592,15 @@ def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     prepare = functools.partial(_order_statistics_numpy.prepare_partition, name)
     return {
         "kernel": by_device(
-            _partition_on_gpu(name, by_parts("kernel", compose, parts)), _unless_numpy_partitions(compose, parts)
+            _partition_on_gpu(name, by_parts("kernel", compose, parts)),
+            _order_statistics_numpy.unless_partitions(compose, parts),
         ),
-        "native": native_by_numpy(_by_numpy(name, compose), parts, prepare),
+        "native": native_by_numpy(_order_statistics_numpy.partitioned(name, compose), parts, prepare),
     }
 
 
 def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
-    return [(sort, (rows_of(xp, c),), {})]
+    return [(sort, (rows_to_ask_about(xp, c),), {})]
 
 
 def _quantiles(xp: Namespace, c: Quantiles, method: str) -> Array:
@@ -681,7 +689,7 @@ _METHODS = {
             _quantile_parts,
             kernel=by_device(
                 either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED, rehearsed=True),
-                _unless_numpy_partitions(_quantiles, _quantile_parts),
+                _order_statistics_numpy.unless_partitions(_quantiles, _quantile_parts),
             ),
             native=native_by_numpy(_quantiles_by_numpy, _quantile_parts, _order_statistics_numpy.prepare_quantiles),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from parprims import _quantiles, _sort_native
 from parprims._arrays import Array, Namespace, dtype_name, library
-from parprims._composed import Composed
+from parprims._composed import Composed, by_parts
+from parprims._dispatch import Method
 from parprims._sorting import Sorting
 from parprims._through_numpy import all_by_numpy, as_numpy, by_numpy, numpy_computes, numpy_namespace, numpy_orders
 
@@ -260,3 +262,27 @@ def _first_equals(index: Array, equal: Array, row: Array, rows: int, k: int) -> 
     kept = ~equal
     kept[equal] = rank < wanted[equals]
     return index[kept]
+
+
+def partitioned(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
+    """Return what partitions by NumPy's function of a name, where its order is ours."""
+
+    def compose(xp: Namespace, c: Any, method: str) -> Array:
+        if not is_ordered(xp, c):
+            return otherwise(xp, c, method)
+        found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
+        return found
+
+    return compose
+
+
+def unless_partitions(compose: Any, parts: Any) -> Method:
+    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
+    sorts = by_parts("kernel", compose, parts)
+
+    def slower(xp: Namespace, c: Any) -> str | None:
+        if numpy_computes(xp, c.arrays):
+            return "numpy partitions, and sorts nothing"
+        return None if sorts.slower is None else sorts.slower(xp, c)
+
+    return dataclasses.replace(sorts, slower=slower)

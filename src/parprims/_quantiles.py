@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, shown
-from parprims._composed import Composed
+from parprims._composed import Composed, stand_in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +61,15 @@ def rows_of(xp: Namespace, c: Quantiles) -> Array:
     rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
     n = math.prod([x.shape[at] for at in c.axes])
     return xp.reshape(rows, (*(x.shape[at] for at in kept), n))
+
+
+def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
+    """Return the same where it is a view, else an array that stands for it."""
+    (x,) = c.arrays
+    if len(c.axes) == 1:
+        return rows_of(xp, c)
+    kept = [m for at, m in enumerate(x.shape) if at not in c.axes]
+    return stand_in(xp, x, (*kept, math.prod([x.shape[at] for at in c.axes])), x.dtype)
 
 
 def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:

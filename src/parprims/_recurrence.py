@@ -6,7 +6,7 @@ methods are in `_scan_kernel` (our CUDA) and `_recurrence_array` (array operatio
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from parprims._arrays import (
     Namespace,
     admit,
     broadcast_shapes,
-    cast,
     check_apart,
     check_flag,
     check_kind,
@@ -29,6 +28,7 @@ from parprims._arrays import (
     shown,
     sum_dtype,
 )
+from parprims._composed import fitted
 from parprims._dispatch import (
     Method,
     Methods,
@@ -48,6 +48,7 @@ from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_array, as_number, is_scalar
 from parprims._scan_array import start_elements
 from parprims._scan_special import Adjoint
+from parprims._words import unknown_option
 
 
 @primitive
@@ -64,6 +65,7 @@ def linear_recurrence(
     matrices: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
 
@@ -138,6 +140,8 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if others:
+        raise unknown_option("linear_recurrence", others)
     if matrices is not False and check_flag("matrices", matrices):
         if offsets is not None:
             raise ValueError("offsets must be None where coefficients are matrices")
@@ -242,7 +246,7 @@ def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
     if len(others) == len(arrays):
         return list(arrays)
     dtype = others[0] if others else sum_dtype(xp, xp.bool)
-    return [cast(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
+    return [fitted(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
 
 
 def adjoint(

@@ -19,7 +19,8 @@ from parprims._arrays import (
     lacks_arithmetic,
     normalize_axis,
 )
-from parprims._composed import Composed, Part, by_parts, in_program
+from parprims._composed import Composed, Part, by_parts, in_program, stand_in
+from parprims._derivatives import asked_for
 from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
 from parprims._operators import Operator
 from parprims._options import made_plain
@@ -175,8 +176,10 @@ def _components(xp: Namespace, c: _Maps) -> tuple[tuple[Array, ...], Operator]:
 
 
 def _parts(xp: Namespace, c: _Maps) -> list[Part]:
-    elements, op = _components(xp, c)
-    return [(scan, (elements, op), {"axis": c.axis, "reverse": c.reverse})]
+    like = c.arrays[1] if asked_for(c.arrays[1]) else c.arrays[0]
+    k = c.shape[-1]
+    element = stand_in(xp, like, c.shape[:-1], c.working)
+    return [(scan, ((element,) * (k * (k + 1)), _operator(k)), {"axis": c.axis, "reverse": c.reverse})]
 
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:

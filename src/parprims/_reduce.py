@@ -8,24 +8,23 @@ and `_reduce_array` (array operations, and the library's own routine); `_reducti
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims import _derivatives, _reduce_array, _reduce_cpu, _reduce_kernel
 from parprims._arrays import (
     Array,
     admit,
     as_dtypes,
-    broadcast_shapes,
     check_apart,
     check_flag,
-    check_kind,
     dtype_kind,
     dtype_name,
     is_split,
     normalize_axes,
-    normalize_axis,
 )
+from parprims._composed import fitted
 from parprims._dispatch import (
     Method,
     Methods,
@@ -49,6 +48,9 @@ from parprims._reduction import (
     OWN_MAPS,
     Map,
     Reduction,
+    all_values,
+    axis_of_pair,
+    broadcast_to_one,
     check_elements,
     check_mapped,
     conjugate_product,
@@ -56,6 +58,7 @@ from parprims._reduction import (
     reduced_values,
     with_start,
 )
+from parprims._words import unknown_option
 
 
 @primitive
@@ -72,6 +75,7 @@ def reduce(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Any:
     """Combine all elements along axes: x[0] op x[1] op ... op x[n-1].
 
@@ -146,6 +150,8 @@ def reduce(
     >>> int(index)
     1
     """
+    if others:
+        raise unknown_option("reduce", others)
     if isinstance(x, (tuple, dict)) and is_structured(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
@@ -172,6 +178,7 @@ def map_reduce(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Any:
     """Combine fn of the elements along axes, in one pass: fn(x[0], y[0]) op fn(x[1], y[1]) op ...
 
@@ -236,20 +243,24 @@ def map_reduce(
     >>> float(parprims.map_reduce(lambda x, y: abs(x - y), x, y, op="maximum"))
     2.0
     """
+    if others:
+        raise unknown_option("map_reduce", others)
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
     if offsets is not None:
         check_apart(axis_name)
+        mapped = None
         if not in_graph(arrays, method):
             arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
+            mapped = functools.partial(all_values, fn)
         options = {"axis": axis, "keepdims": keepdims, "offsets": offsets, "check": check, "method": method}
 
         def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:
             return reduce(values, op, dtype=dtype, initial=initial, **options)
 
-        return reduced_values(segments, fn, arrays, op, dtype, initial)
+        return reduced_values(segments, fn, arrays, op, dtype, initial, mapped)
     if check is not None:
         check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
@@ -265,6 +276,7 @@ def sum(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Sum the elements along axes: the array API standard's ``sum``.
 
@@ -296,6 +308,8 @@ def sum(
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
     """
+    if others:
+        raise unknown_option("sum", others)
     return call("sum", None, only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
 
 
@@ -308,6 +322,7 @@ def prod(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Multiply the elements along axes: the array API standard's ``prod``.
 
@@ -339,6 +354,8 @@ def prod(
     >>> int(parprims.prod(np.array([2, 3, 4])))
     24
     """
+    if others:
+        raise unknown_option("prod", others)
     return call("prod", None, only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
 
 
@@ -350,6 +367,7 @@ def max(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Find the largest element along axes: the array API standard's ``max``.
 
@@ -378,6 +396,8 @@ def max(
     >>> int(parprims.max(np.array([3, 9, 4])))
     9
     """
+    if others:
+        raise unknown_option("max", others)
     return call("max", None, only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
 
 
@@ -389,6 +409,7 @@ def min(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Find the smallest element along axes: the array API standard's ``min``.
 
@@ -417,6 +438,8 @@ def min(
     >>> int(parprims.min(np.array([3, 9, 4])))
     3
     """
+    if others:
+        raise unknown_option("min", others)
     return call("min", None, only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
 
 
@@ -428,6 +451,7 @@ def any(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Tell whether any element along axes is true: the array API standard's ``any``.
 
@@ -456,6 +480,8 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
+    if others:
+        raise unknown_option("any", others)
     return call("any", is_nonzero, only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
 
 
@@ -467,6 +493,7 @@ def all(
     keepdims: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Tell whether all elements along axes are true: the array API standard's ``all``.
 
@@ -495,10 +522,14 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
+    if others:
+        raise unknown_option("all", others)
     return call("all", is_nonzero, only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
 
 
-def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None) -> Array:
+def vecdot(
+    x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None, **others: Never
+) -> Array:
     """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
 
     Parameters
@@ -525,6 +556,8 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
+    if others:
+        raise unknown_option("vecdot", others)
     if in_graph((x1, x2), method) and axis_name is None:
         return nodes().vecdot(x1, x2, axis, method)
     key = call_key("vecdot", (x1, x2), axis, method, gradient=True) if axis_name is None else None
@@ -535,41 +568,17 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     if plainer is not None:
         return vecdot(x1, x2, **plainer, method=method, axis_name=axis_name)
     if axis_name is not None or is_split((x1, x2)):
-        return devices().compute(
-            "reduced",
-            (x1, x2),
-            axis_name,
-            "vecdot",
-            conjugate_product,
-            (x1, x2),
-            "add",
-            axis,
-            False,
-            None,
-            None,
-            method,
-        )
+        rest = "vecdot", conjugate_product, (x1, x2), "add", axis, False, None, None, method
+        return devices().compute("reduced", (x1, x2), axis_name, *rest)
     given = x1, x2
     xp, (x1, x2) = admit({"x1": x1, "x2": x2})
-    for name, x in (("x1", x1), ("x2", x2)):
-        check_kind(name, x, ("int", "uint", "float", "complex"))
-        if x.ndim == 0:
-            raise ValueError(f"{name} must have at least one dimension")
-    ndim = builtins.min(x1.ndim, x2.ndim)
-    index = normalize_axis(axis, ndim)
-    if axis >= 0 and x1.ndim != x2.ndim:
-        raise ValueError(f"axis must be negative for arrays of {x1.ndim} and {x2.ndim} dimensions, got {axis}")
-    if x1.shape[index - ndim] != x2.shape[index - ndim]:
-        raise ValueError(
-            f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
-            f"{x2.shape[index - ndim]}"
-        )
+    index, ndim = axis_of_pair(x1, x2, axis), builtins.min(x1.ndim, x2.ndim)
     try:
         dtype = xp.result_type(x1, x2)
     except (TypeError, ValueError, RuntimeError):
         names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
         raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
-    x1, x2 = (x if x.dtype == dtype else xp.astype(x, dtype) for x in (x1, x2))
+    x1, x2 = (fitted(xp, x, dtype) for x in (x1, x2))
     if x1 is not given[0] or x2 is not given[1]:
         key = None
     return _checked("vecdot", key, conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
@@ -639,11 +648,8 @@ def _checked(
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
             raise ValueError(f"x must be arrays of equal shape, got {shapes}")
-        try:
-            shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
-        except ValueError:
-            raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
-        arrays = tuple(xp.broadcast_to(one, shape) for one in arrays)
+        shape = broadcast_to_one(arrays)
+        arrays = tuple(fitted(xp, one, one.dtype, shape) for one in arrays)
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
     _METHODS[primitive].check(method)

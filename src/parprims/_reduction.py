@@ -16,22 +16,27 @@ from parprims._arrays import (
     Namespace,
     as_dtypes,
     as_result,
+    broadcast_shapes,
     cast,
+    check_kind,
     compute_dtype,
     device,
     dtype_kind,
     dtype_name,
     is_jax,
     is_tensor,
+    is_traced,
     jax_platform,
     lacks_arithmetic,
     namespace,
     namespace_of,
+    normalize_axis,
+    quiet,
     ring_dtype,
     sum_dtype,
 )
-from parprims._composed import positions
-from parprims._dispatch import Checked, computing, unwatched
+from parprims._composed import positions, stand_in
+from parprims._dispatch import Checked, computing, listing, unwatched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
 from parprims._harmless import Few, harmless, harmless_map, is_own
 from parprims._lasting import lasting_key
@@ -44,9 +49,10 @@ from parprims._operators import (
     explain_failure,
     restructured,
 )
-from parprims._options import check_entries
+from parprims._options import check_entries, is_array
 from parprims._promotion import check_casts
 from parprims._scalars import as_array
+from parprims._switches import asked_for
 from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
@@ -259,15 +265,8 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
     the dtypes are those of what it makes of the arrays as they are.
     """
     assert r.fn is not None
-    fn, arrays = r.fn, r.arrays
-    if r.fn not in OWN_MAPS:
-        arrays = widened(xp, arrays)
-        fn = harmless_map(xp, fn, lasting_key(fn), arrays)
-    try:
-        result = fn(*arrays)
-    except Exception as error:
-        explain_map_failure(error, len(r.arrays))
-        raise
+    fn = r.fn
+    result = fn(*r.arrays) if fn in OWN_MAPS else of_map(xp, fn, r.arrays)
     single, structure = not isinstance(result, tuple), None
     values = (result,) if single else result
     if is_structured(result):
@@ -291,6 +290,35 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
         with unwatched():
             dtypes = own_dtypes(xp, fn, r.arrays)
     return tuple(broadcast), dtypes, single, structure
+
+
+def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
+    """Return the axis of products, counted from the front of the array of fewer dimensions."""
+    for name, x in (("x1", x1), ("x2", x2)):
+        check_kind(name, x, ("int", "uint", "float", "complex"))
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one dimension")
+    ndim = min(x1.ndim, x2.ndim)
+    index: int = normalize_axis(axis, ndim)
+    if axis >= 0 and x1.ndim != x2.ndim:
+        raise ValueError(f"axis must be negative for arrays of {x1.ndim} and {x2.ndim} dimensions, got {axis}")
+    if x1.shape[index - ndim] != x2.shape[index - ndim]:
+        raise ValueError(
+            f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
+            f"{x2.shape[index - ndim]}"
+        )
+    return index
+
+
+def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
+    """Return what a map of the caller's makes of arrays, 16-bit floats in float32; raise, saying what it does wrong."""
+    given = widened(xp, arrays)
+    fn = harmless_map(xp, fn, lasting_key(fn), given)
+    try:
+        return fn(*given)
+    except Exception as error:
+        explain_map_failure(error, len(arrays))
+        raise
 
 
 def has_sixteen_bits(arrays: tuple[Array, ...]) -> bool:
@@ -318,14 +346,21 @@ def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, 
 
 
 def reduced_values(
-    reduce: Callable[..., Any], fn: Map, arrays: tuple[Array, ...], op: Any, dtype: Any, initial: Any
+    reduce: Callable[..., Any],
+    fn: Map,
+    arrays: tuple[Array, ...],
+    op: Any,
+    dtype: Any,
+    initial: Any,
+    call: Callable[..., Any] | None = None,
 ) -> Any:
     """Return what ``reduce``, given values, op, dtype and initial, makes of the values of a map, which are all stored.
 
-    16-bit floats are computed in float32, and rounded once at the end.
+    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, does so too.
+    torch.compile reads this.
     """
     xp = namespace_of(arrays[0])
-    values = fn(*widened(xp, arrays))
+    values = fn(*widened(xp, arrays)) if call is None else call(*arrays)
     if not has_sixteen_bits(arrays):
         return reduce(values, op, dtype, initial)
     own, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
@@ -336,6 +371,43 @@ def reduced_values(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
     return rebuilt(structure, [cast(xp, one, getattr(xp, to, to)) for one, to in zip(totals, results, strict=True)])
+
+
+def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
+    """Return the shape that the arrays of a map broadcast to; raise if there is none."""
+    shapes = [tuple(x.shape) for x in arrays]
+    try:
+        return broadcast_shapes(*shapes)
+    except ValueError:
+        got = ", ".join(map(str, shapes))
+        raise ValueError(f"arrays must broadcast against each other, got shapes {got}") from None
+
+
+def all_values(fn: Map, *arrays: Array) -> Any:
+    """Return the values of a map; while methods are only listed, arrays that stand for them."""
+    xp, shape = namespace_of(arrays[0]), broadcast_to_one(arrays)
+    return _values_to_ask_about(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
+
+
+def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
+    """Return arrays that stand for the values of a map, which is asked on two elements."""
+    few = Few(arrays[0], shape, tuple(range(len(shape))), 2, tuple([x.dtype for x in arrays]))
+
+    def asked(lengths: list[int]) -> Any:
+        with computing(), quiet(xp):
+            return of_map(xp, fn, tuple([xp.ones(tuple(lengths), dtype=x.dtype, device=device(x)) for x in arrays]))
+
+    try:
+        found = asked(few.lengths())
+    except TypeError:
+        raise
+    except Exception:  # as of lengths that do not fit those of arrays which the map has beside its arguments
+        found = asked([1] * len(shape))
+    leaves, structure = flattened(found, "fn")
+    like = next((x for x in arrays if asked_for(x)), arrays[0])
+    whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
+    made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
+    return rebuilt(structure, made)
 
 
 def names_once_rounded(
@@ -397,7 +469,7 @@ def check_mapped(xp: Namespace, r: Reduction) -> None:
     Where the map itself fails, or the library lacks an operation of it, methods that need it refuse (see
     `Reduction.trial`), but a kernel may serve.
     """
-    none = r.of(*(one[:0, ...] for one in r.arrays)) if r.shape else r
+    none = r.of(*(_none_of(xp, one) for one in r.arrays)) if r.shape else r
     with computing():
         try:
             mapped(xp, none)
@@ -405,6 +477,13 @@ def check_mapped(xp: Namespace, r: Reduction) -> None:
             return
         values = evaluate(xp, none)
     with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
+
+
+def _none_of(xp: Namespace, x: Array) -> Array:
+    """Return an array like x without elements, which is no view where JAX would compile one."""
+    if is_jax(xp) and not is_traced(x):
+        return xp.zeros((0, *x.shape[1:]), dtype=x.dtype, device=device(x))
+    return x[:0, ...]
 
 
 def _no_identity(r: Reduction, op: Operator) -> str:

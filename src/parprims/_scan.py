@@ -8,7 +8,7 @@ arguments if not, and hands the checked call, a `Scan`, to a method. The methods
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims import _derivatives, _scan_array, _scan_cpu, _scan_kernel
 from parprims._arrays import (
@@ -41,6 +41,7 @@ from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._options import check_entries, made_plain
 from parprims._scan_array import Scan, result_dtypes, start_elements, working_dtypes
+from parprims._words import unknown_option
 
 
 @primitive
@@ -58,6 +59,7 @@ def scan(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Any:
     """Combine every element with all before it along an axis: y[i] = x[0] op x[1] op ... op x[i].
 
@@ -141,6 +143,8 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    if others:
+        raise unknown_option("scan", others)
     if isinstance(x, (tuple, dict)) and is_structured(x):
         options = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method, "axis_name": axis_name}
         return by_leaves(scan, x, op, initial=initial, dtype=dtype, offsets=offsets, check=check, **options)
@@ -162,6 +166,7 @@ def cumulative_sum(
     include_initial: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Sum every element with all before it along an axis: the array API standard's ``cumulative_sum``.
 
@@ -193,6 +198,8 @@ def cumulative_sum(
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
     """
+    if others:
+        raise unknown_option("cumulative_sum", others)
     return call(
         "cumulative_sum", only_array(x), "add", axis, False, False, None, dtype, include_initial, method, axis_name
     )
@@ -208,6 +215,7 @@ def cumulative_prod(
     include_initial: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Multiply every element with all before it along an axis: the array API standard's ``cumulative_prod``.
 
@@ -239,6 +247,8 @@ def cumulative_prod(
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
     """
+    if others:
+        raise unknown_option("cumulative_prod", others)
     return call(
         "cumulative_prod",
         only_array(x),

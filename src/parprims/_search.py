@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from parprims._composed import (
     gathered,
     in_program,
     native_by_numpy,
+    stand_in,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
@@ -49,13 +50,14 @@ from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved, widened
 from parprims._steps import repeated
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
+from parprims._words import unknown_option
 
 _REAL = ("int", "uint", "float")
 
 
 @primitive
 def searchsorted(
-    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto"
+    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto", **others: Never
 ) -> Array:
     """Find where elements would stand in a sorted array: the array API standard's ``searchsorted``.
 
@@ -106,6 +108,8 @@ def searchsorted(
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
     """
+    if others:
+        raise unknown_option("searchsorted", others)
     if type(x2) in NUMBERS or (isinstance(x2, np.generic) and not isinstance(x1, np.ndarray)):
         x2, side = _number(x1, x2, side)
     arrays = (x1, x2) if sorter is None else (x1, x2, sorter)
@@ -141,7 +145,9 @@ def searchsorted(
 
 
 @primitive
-def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, method: str = "auto") -> Array:
+def merge(
+    x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, method: str = "auto", **others: Never
+) -> Array:
     """Merge two sorted arrays into one.
 
     Parameters
@@ -190,6 +196,8 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
     >>> parprims.merge(np.array([1, 4, 6]), np.array([2, 4, 9]))
     array([1, 2, 4, 4, 6, 9])
     """
+    if others:
+        raise unknown_option("merge", others)
     if in_graph((x1, x2), method):
         return in_program("merge", {"x1": x1, "x2": x2}, {"axis": axis, "descending": descending}, method)[0]
     return _merged("merge", {"x1": x1, "x2": x2}, axis, descending, method)[0]
@@ -206,6 +214,7 @@ def merge_by_key(
     axis: int = -1,
     descending: bool = False,
     method: str = "auto",
+    **others: Never,
 ) -> tuple[Array, Array]:
     """Merge two arrays of sorted keys, and move values as their keys move.
 
@@ -241,6 +250,8 @@ def merge_by_key(
     >>> parprims.merge_by_key(first, np.array([10, 11]), second, np.array([20, 21]))
     (array([1, 2, 4, 4]), array([10, 20, 11, 21]))
     """
+    if others:
+        raise unknown_option("merge_by_key", others)
     named = {"keys1": keys1, "values1": values1, "keys2": keys2, "values2": values2}
     if in_graph(tuple(named.values()), method):
         keys, values = in_program("merge_by_key", named, {"axis": axis, "descending": descending}, method)
@@ -474,9 +485,11 @@ def _joined(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
 
 
 def _sort_parts(xp: Namespace, c: _Merge) -> list[Part]:
-    whole = _joined(xp, c)
+    each = len(c.arrays) // 2
+    pairs = zip(c.arrays[:each], c.results, strict=True)
+    whole = tuple([stand_in(xp, x, shape, dtype) for x, (shape, dtype) in pairs])
     options: dict[str, Any] = {"axis": c.axis, "descending": c.descending}
-    return [(sort, whole, options) if len(whole) == 1 else (sort_by_key, whole, options)]
+    return [(sort, whole, options) if each == 1 else (sort_by_key, whole, options)]
 
 
 def _by_sorting(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:

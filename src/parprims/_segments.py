@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims._arrays import (
     Array,
@@ -18,7 +18,6 @@ from parprims._arrays import (
     admit,
     as_dtypes,
     broadcast_shapes,
-    cast,
     check_flag,
     check_kind,
     compute_dtype,
@@ -30,7 +29,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._ascending import as_offsets, checked_first, checking
-from parprims._composed import in_program
+from parprims._composed import fitted, in_program
 from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
 from parprims._elements import is_structured
 from parprims._lasting import lasting_key
@@ -42,6 +41,7 @@ from parprims._scalars import as_array
 from parprims._scan_array import result_dtypes
 from parprims._segmenting import MAPS, METHODS, Segmented
 from parprims._sorting import index_dtype
+from parprims._words import unknown_option
 
 
 @primitive
@@ -57,6 +57,7 @@ def segment_reduce(
     dtype: Any = None,
     initial: Any = None,
     method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Combine the elements of every segment, given the number of the segment that each belongs to.
 
@@ -121,6 +122,8 @@ def segment_reduce(
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
     """
+    if others:
+        raise unknown_option("segment_reduce", others)
     if isinstance(x, tuple | dict) and is_structured(x):
 
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
@@ -375,8 +378,7 @@ def recurrence_by_offsets(
         starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
-        pair = tuple([cast(xp, one, dtype) for one in pair])
-        return tuple([one if tuple(one.shape) == shape else xp.broadcast_to(one, shape) for one in pair])
+        return tuple([fitted(xp, one, dtype, shape) for one in pair])
 
     arrays = (*whole(a, b), offsets)
     same = all(one is other for one, other in zip(arrays, given, strict=True))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from parprims._arrays import (
     is_tensor,
     is_traced,
     library,
-    shown,
     spoken,
 )
 from parprims._composed import (
@@ -39,11 +37,12 @@ from parprims._composed import (
     in_program,
     made_once,
     native_by_numpy,
+    stand_in,
 )
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device
-from parprims._options import made_plain
+from parprims._options import integer_of, made_plain
 from parprims._scalars import as_scalar
 from parprims._scan import cumulative_sum
 from parprims._search import above
@@ -51,11 +50,12 @@ from parprims._sort import argsort, sort
 from parprims._sorting import bits, index_dtype, moved
 from parprims._switches import compiling
 from parprims._through_numpy import as_numpy, in_numpy, returned, shares_memory
+from parprims._words import unknown_option
 
 
 @primitive
 def select(
-    x: Array, mask: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto"
+    x: Array, mask: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto", **others: Never
 ) -> tuple[Array, Array]:
     """Keep the elements where a mask is true, in their order.
 
@@ -113,12 +113,14 @@ def select(
     >>> int(count)
     3
     """
+    if others:
+        raise unknown_option("select", others)
     found = _sized("select", {"x": x, "mask": mask}, size, fill_value, method)
     return found[0], found[1]
 
 
 @primitive
-def partition_by(x: Array, mask: Array, /, *, method: str = "auto") -> tuple[Array, Array]:
+def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Never) -> tuple[Array, Array]:
     """Move the elements where a mask is true before the others, each in their order.
 
     Parameters
@@ -149,6 +151,8 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto") -> tuple[Arr
     >>> int(count)
     2
     """
+    if others:
+        raise unknown_option("partition_by", others)
     if in_graph((x, mask), method):
         values, count = in_program("partition_by", {"x": x, "mask": mask}, {}, method)
         return values, count
@@ -173,7 +177,7 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto") -> tuple[Arr
 
 @primitive
 def run_lengths(
-    x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto"
+    x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto", **others: Never
 ) -> tuple[Array, Array, Array]:
     """Find the runs of equal neighbours: the element of each, and how many there are of it.
 
@@ -205,13 +209,15 @@ def run_lengths(
     >>> values, lengths
     (array([7, 2, 7]), array([2, 1, 1]))
     """
+    if others:
+        raise unknown_option("run_lengths", others)
     values, lengths, count = _sized("run_lengths", {"x": x}, size, fill_value, method)
     return values, lengths, count
 
 
 @primitive
 def unique(
-    x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto"
+    x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto", **others: Never
 ) -> tuple[Array, Array, Array]:
     """Find every element once, in order, and how often it occurs.
 
@@ -243,6 +249,8 @@ def unique(
     >>> values, counts
     (array([2, 3, 7]), array([1, 1, 2]))
     """
+    if others:
+        raise unknown_option("unique", others)
     values, counts, count = _sized("unique", {"x": x}, size, fill_value, method)
     return values, counts, count
 
@@ -262,20 +270,6 @@ def _check_mask(x: Array, mask: Array) -> None:
     check_kind("mask", mask, ("bool",))
     if mask.shape != x.shape:
         raise ValueError(f"mask must have the shape of x, {tuple(x.shape)}, got {tuple(mask.shape)}")
-
-
-def _check_size(size: Any) -> int | None:
-    if size is None:
-        return None
-    try:
-        number = operator.index(size) if type(size) is not bool else None
-    except TypeError:
-        number = None
-    if number is None or (hasattr(size, "shape") and not isinstance(size, np.generic)):
-        raise TypeError(f"size must be an integer or None, got {shown(size)}")
-    if not 0 <= number < 2**31:
-        raise ValueError(f"size must be from 0 to 2^31 - 1, got {number}")
-    return number
 
 
 _UNKNOWN = "size must be given where arrays have no values, inside a program that is traced or compiled"
@@ -306,7 +300,7 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
         return _sized(name, named, plainer["size"], fill_value, method)
     xp, arrays = admit(named)
     x = arrays[0]
-    length = _check_size(size)
+    length = None if size is None else integer_of("size", size, 0, 2**31 - 1)
     _METHODS[name].check(method)
     if name == "select":
         _check_mask(x, arrays[1])
@@ -403,6 +397,11 @@ def _flat(xp: Namespace, x: Array) -> Array:
     return xp.reshape(x, (math.prod(x.shape),))
 
 
+def _flat_to_ask_about(xp: Namespace, x: Array) -> Array:
+    """Return the same where it is a view, else an array that stands for it."""
+    return x if x.ndim == 1 else stand_in(xp, x, (math.prod(x.shape),), x.dtype)
+
+
 def _select(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
     x, mask = (_flat(xp, one) for one in c.arrays)
     places, count = _places(xp, mask, c.size, method)
@@ -410,7 +409,7 @@ def _select(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
 
 
 def _select_parts(xp: Namespace, c: _Selection) -> list[Part]:
-    return [(argsort, (_flat(xp, c.arrays[1]),), {})]
+    return [(argsort, (_flat_to_ask_about(xp, c.arrays[1]),), {})]
 
 
 def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
@@ -455,7 +454,7 @@ def _run_lengths(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]
 
 def _run_parts(xp: Namespace, c: _Selection) -> list[Part]:
     (x,) = c.arrays
-    return [(argsort, (xp.zeros(x.shape, dtype=xp.bool, device=device(x)),), {})]
+    return [(argsort, (stand_in(xp, x, tuple(x.shape), xp.bool),), {})]
 
 
 def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
@@ -463,7 +462,7 @@ def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
 
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
-    return [(sort, (_flat(xp, c.arrays[0]),), {})]
+    return [(sort, (_flat_to_ask_about(xp, c.arrays[0]),), {})]
 
 
 def _launches(xp: Namespace, c: _Selection, method: str) -> bool:

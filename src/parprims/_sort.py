@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from parprims import _derivatives, _sort_cpu, _sort_kernel, _sort_native
 from parprims._arrays import (
@@ -38,6 +38,7 @@ from parprims._options import made_plain
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, ascending_integers, bits, index_dtype, moved, ordered_integers
 from parprims._steps import in_programs, repeated
+from parprims._words import unknown_option
 
 
 @primitive
@@ -52,6 +53,7 @@ def sort(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Sort the elements along an axis: the array API standard's ``sort``.
 
@@ -120,6 +122,8 @@ def sort(
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
+    if others:
+        raise unknown_option("sort", others)
     if offsets is not None or check is not None:
         return _by_offsets("sort", x, (), offsets, axis, descending, stable, check, method, axis_name)[0]
     if axis_name is None and not in_graph(x, method):  # nothing else comes before a call that is remembered
@@ -142,6 +146,7 @@ def argsort(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Find the indices that sort along an axis: the array API standard's ``argsort``.
 
@@ -179,6 +184,8 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
+    if others:
+        raise unknown_option("argsort", others)
     if offsets is not None or check is not None:
         return _by_offsets("argsort", x, None, offsets, axis, descending, stable, check, method, axis_name)[0]
     return run_sort("argsort", x, None, axis, descending, stable, method, axis_name)[0]
@@ -196,6 +203,7 @@ def sort_by_key(
     check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> tuple[Array, ...]:
     """Sort keys along an axis, and move values as their keys move.
 
@@ -236,6 +244,8 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
+    if others:
+        raise unknown_option("sort_by_key", others)
     if offsets is not None or check is not None:
         return _by_offsets("sort_by_key", keys, values, offsets, axis, descending, stable, check, method, axis_name)
     return run_sort("sort_by_key", keys, values, axis, descending, stable, method, axis_name)

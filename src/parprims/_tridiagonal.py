@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from parprims import _derivatives, _tridiagonal_cpu, _tridiagonal_kernel, _tridiagonal_native
 from parprims._arrays import (
@@ -27,7 +27,19 @@ from parprims._arrays import (
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
+from parprims._composed import fitted, stand_in
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    in_graph,
+    listing,
+    nodes,
+    recalled,
+    unwatched,
+)
 from parprims._kernels import by_device
 from parprims._memo import Memo
 from parprims._options import made_plain
@@ -38,6 +50,7 @@ from parprims._signature import signature
 from parprims._through_numpy import all_by_numpy, in_numpy, numpy_namespace
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
+from parprims._words import unknown_option
 
 _PIVOTS = ("auto", "partial", "none")
 
@@ -57,6 +70,7 @@ def solve_tridiagonal(
     return_status: bool = False,
     method: str = "auto",
     axis_name: Any = None,
+    **others: Never,
 ) -> Any:
     """Solve tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 
@@ -155,6 +169,8 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
+    if others:
+        raise unknown_option("solve_tridiagonal", others)
     if in_graph((lower, diag, upper, rhs), method) and axis_name is None:
         options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
         return nodes().solve_tridiagonal(lower, diag, upper, rhs, *options)
@@ -167,8 +183,8 @@ def solve_tridiagonal(
     plainer = made_plain(axis=axis)
     if plainer is not None:
         asked = {"transpose": transpose, "return_residual": return_residual, "return_status": return_status}
-        others = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
-        return solve_tridiagonal(*given, **plainer, **others)
+        rest: dict[str, Any] = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
+        return solve_tridiagonal(*given, **plainer, **rest)
     split = axis_name is not None or is_split(given)
     pivot = check_choice("pivot", pivot, _PIVOTS)
     periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
@@ -279,9 +295,11 @@ def checked(
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
     _check_lengths(arrays, axis, trailing, columns)
     if columns:
-        rhs = move_axis(xp, rhs, -1, 0)
+        by_columns = (rhs.shape[-1], *rhs.shape[:-1])
+        jax_listing = listing() and is_jax(xp)  # which has no views
+        rhs = stand_in(xp, rhs, by_columns, rhs.dtype) if jax_listing else move_axis(xp, rhs, -1, 0)
     if transpose:
-        lower, upper = transposed(xp, lower, upper, trailing)
+        lower, upper = (upper, lower) if listing() else transposed(xp, lower, upper, trailing)
     rows = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
     n = rhs.shape[trailing]
     if len(rows) < -trailing or rows[trailing] != n:
@@ -293,7 +311,7 @@ def checked(
         dtype = xp.result_type(*given)
     working = compute_dtype(xp, dtype)
     if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
-        given = tuple(xp.astype(x, working, copy=False) for x in given)
+        given = tuple(fitted(xp, x, working) for x in given)
     system = System(arrays=given, rows=rows, shape=shape, axis=trailing, periodic=periodic, pivot=pivot)
     return xp, system, dtype, columns
 

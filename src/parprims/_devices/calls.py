@@ -325,8 +325,8 @@ def tridiagonal(
     outputs: Any = split
     if return_residual or return_status:
         outputs = [split, *(outer,) * (return_residual + return_status)]
-    options = {"periodic": periodic, "transpose": transpose}
-    asked = {"return_residual": return_residual, "return_status": return_status}
+    options: dict[str, Any] = {"periodic": periodic, "transpose": transpose}
+    asked: dict[str, Any] = {"return_residual": return_residual, "return_status": return_status}
 
     def plain(*parts: Array) -> Any:
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)

@@ -1,0 +1,61 @@
+"""Options that people know from other libraries: the error of a call with one names our word for it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_SAME = {
+    "dim": "axis", "dims": "axis", "dimension": "axis", "axes": "axis", "keepdim": "keepdims", "keep_dims": "keepdims",
+    "operator": "op", "operation": "op", "func": "op", "combine": "op", "reduce": "op", "reduction": "op",
+    "init": "initial", "init_value": "initial", "total_repeat_length": "size", "sum_dtype": "dtype",
+    "out_dtype": "dtype", "decreasing": "descending", "backend": "method", "engine": "method", "weight": "weights",
+    "state": "zi", "trans": "transpose", "transposed": "transpose", "return_index": "return_indices",
+    "indptr": "offsets", "boundaries": "offsets", "include_init": "include_initial",
+}  # fmt: skip
+"""Options that only have another name here."""
+
+_INSTEAD = {
+    "largest": ("mode", "mode='largest' and mode='smallest' say which elements are wanted"),
+    "ascending": ("descending", "descending=True stands for ascending=False"),
+    "inclusive": ("exclusive", "exclusive=True stands for inclusive=False"),
+    "right": ("side", "side='right' stands for right=True"),
+    "kind": ("stable", "every sort is stable, and there is no other kind"),
+    "out": (None, "inputs are never written, and results are new arrays"),
+    "overwrite_ab": (None, "inputs are never written"),
+    "overwrite_b": (None, "inputs are never written"),
+    "check_finite": (None, "infinities and NaN are computed with"),
+    "where": (None, "where of the array library puts what changes nothing in the place of other elements"),
+}
+"""Options that have no other name here: the option that stands for them, if one does, and a sentence."""
+
+
+def unknown_option(function: str, others: Mapping[str, Any]) -> TypeError:
+    """Return the error of a public function that was given options which it has not."""
+    import difflib
+
+    parameters = inspect.signature(getattr(sys.modules["parprims"], function)).parameters.values()
+    own = [one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
+    word = next(iter(others))
+    instead, sentence = _INSTEAD.get(word, ("", ""))
+    near = difflib.get_close_matches(word, own, 1)
+    if _SAME.get(word) in own:
+        hint = f"it is called {_SAME[word]!r} here"
+    elif instead is None or instead in own:
+        hint = sentence
+    elif near:
+        hint = f"did you mean {near[0]!r}?"
+    else:
+        hint = f"its options are {', '.join(own)}"
+    return TypeError(f"{function} has no option {word!r}: {hint}")
+
+
+def show_own_options(public: Iterable[Any]) -> None:
+    """Let public functions show their own options alone, not that they take others to say that they have none such."""
+    for function in public:
+        if inspect.isfunction(function):
+            signature = inspect.signature(function)
+            own = [one for one in signature.parameters.values() if one.annotation != "Never"]
+            function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
