@@ -214,6 +214,21 @@ class TestOneText:
         call = self.calls(backend)[name]
         check_one_text(backend, texts, call, (0.1, 0.2, -0.3, 0.1))
 
+    def test_random_operators(self, backend, texts):
+        if backend.name != "numpy":
+            pytest.skip("the library makes no difference")
+        rng = np.random.default_rng()
+        x = rng.normal(size=(2, 5))
+        for _ in range(3):
+            code = random_code(rng)
+            texts.clear()
+            for _ in range(4):
+                numbers = rng.normal(size=3).tolist()
+                op = operator_of(code, numbers)
+                result = parprims.scan(x, op, axis=0, method="kernel")[1]
+                np.testing.assert_array_equal(result, op(x[0], x[1]), err_msg=f"{code}, {numbers}")
+            assert len(texts) == 1, code
+
     def test_many_calls_at_once(self, backend, texts):
         x = elements(backend, "float64")
 
@@ -284,6 +299,19 @@ def traced(function, dtype="float64", language=NUMBA):
 
 def words(found):
     return [one.words for one in found.captured]
+
+
+def random_code(rng, depth=4):
+    """Return an expression of p, q, numbers of its own, and k[0] to k[2]."""
+    if depth == 0:
+        return rng.choice(["p", "q", "k[0]", "k[1]", "k[2]", "0.5", "2"])
+    one, other = (random_code(rng, depth - 1 - int(rng.integers(0, 2 if depth > 1 else 1))) for _ in range(2))
+    way = rng.choice(["({} + {})", "({} - {})", "({} * {})", "np.maximum({}, {})", "np.where(p > q, p + {}, {})"])
+    return str(way).format(one, other)
+
+
+def operator_of(code, numbers):
+    return eval(f"lambda p, q: p * k[0] + q * 0.5 + {code}", {"np": np, "k": numbers})
 
 
 @pytest.mark.once
