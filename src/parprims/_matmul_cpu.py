@@ -57,8 +57,8 @@ def _traced(p: Any) -> tuple[Trace, Trace]:
     key = p.operation, state
     found = _traces.get(key) if p.lasts else None
     if found is None:
-        add, multiply = (trace_combine(op, (state,), language=_cpu.NUMBA) for op in (p.add, p.multiply))
-        found = add, multiply
+        add = trace_combine(p.add, (state,), language=_cpu.NUMBA, told="captured_add")
+        found = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
         if p.lasts:
             _traces.keep(key, found)
     return found
@@ -258,6 +258,7 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
         ((p.shape, dtype_name(p.dtype)),),
         (),
         numbers,
+        captured=tuple([one for of in _traced(p) for one in of.captured]),
     )
 
 

@@ -131,6 +131,7 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
         tuple(scratch),
         (low, n, inner, width, *(one for view in views for one in view.numbers), *shared),
         starts=tuple(names[count:]),
+        captured=_scan_cpu.captured(xp, r),
     )
 
 

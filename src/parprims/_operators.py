@@ -61,6 +61,8 @@ class Operator:
     lists and dicts, attributes of modules, other functions. Where one of them has changed since the last call, or
     cannot be told (an attribute of an object), the function is translated anew, so that a call never uses an old value.
     ``math``, NumPy, CuPy, PyTorch, jax.numpy and other array namespaces count as constant.
+    What is compiled: kernels for CPUs are told numbers that do not stand in the function's code, so that another value
+    compiles nothing unless it decides what is computed. Kernels for GPUs are compiled for each value.
     What is not: under ``jax.jit`` JAX runs the function once for a compiled program and keeps the values it read then,
     like those that any other function under jit reads. ``torch.compile`` compiles anew where its release guards what a
     function reads: PyTorch 2.13 does, 2.11 keeps the values.

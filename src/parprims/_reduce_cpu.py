@@ -226,6 +226,7 @@ def _plan(
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
         (*numbers, *(number for view in views for number in view.numbers)),
+        captured=code.captured,
     )
 
 

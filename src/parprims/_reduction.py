@@ -53,7 +53,7 @@ from parprims._options import check_entries, is_array
 from parprims._promotion import check_casts
 from parprims._scalars import as_array
 from parprims._switches import asked_for
-from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
+from parprims._trace import C_TYPES, CUDA, Captured, Dtype, Language, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -563,6 +563,8 @@ class Traced:
         What was traced, on plain tuples.
     single, structure
         As in `Values`.
+    captured : tuple of Captured
+        The numbers that map and operator read, and no text holds.
     """
 
     inputs: tuple[str, ...]
@@ -575,6 +577,7 @@ class Traced:
     op: Operator
     single: bool
     structure: Structure
+    captured: tuple[Captured, ...]
 
 
 def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
@@ -588,13 +591,14 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     loaded = tuple([(name, f"x{index}") for index, name in enumerate(inputs)])
     immutable = is_jax(xp)
     lines: list[str]
+    captured: tuple[Captured, ...] = ()
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
         own = inputs
     else:
         mapped, own = _traced_map(r.fn, loaded, immutable, language)
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
-        single, structure = mapped.single, mapped.structure
+        single, structure, captured = mapped.single, mapped.structure, mapped.captured
         r = dataclasses.replace(r, op=restructured(r.op, structure))
     elements = tuple([Dtype(name) for name in own])
     check_elements(r, elements)
@@ -603,7 +607,8 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     check_components(r.op, tuple([Dtype(name) for name in states]))
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
-    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure)
+    captured += combined.captured
+    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure, captured)
 
 
 def _traced_map(
@@ -613,7 +618,8 @@ def _traced_map(
 
     def traced_on(*elements: tuple[str, str]) -> Trace:
         with computing():  # fn may call primitives, which then see what is traced
-            return trace("fn", fn, *((one,) for one in elements), packed=False, immutable=immutable, language=language)
+            given, told = [(one,) for one in elements], "captured_fn"
+            return trace("fn", fn, *given, packed=False, immutable=immutable, language=language, told=told)
 
     found = traced_on(*loaded)
     if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):

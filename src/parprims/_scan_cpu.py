@@ -28,7 +28,7 @@ from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
-from parprims._trace import Trace, Untraceable, trace_combine
+from parprims._trace import Captured, Trace, Untraceable, trace_combine
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
@@ -71,6 +71,24 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
     return code_of(xp, r.op, r.operation, r.working)
 
 
+def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
+    """Return the numbers that kernels are told: those that the operator reads, and its identity."""
+    return (*_traced(xp, r).captured, *_identity(r)) if isinstance(r, Scan) else ()
+
+
+def _identity(r: Scan) -> tuple[Captured, ...]:
+    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
+    if r.starts or r.identity is None or r.op._built_in:
+        return ()
+    return captured_identity(r.identity, [dtype_name(one) for one in r.working])
+
+
+def captured_identity(identity: Sequence[Any], states: Sequence[str]) -> tuple[Captured, ...]:
+    """Return an identity as numbers that kernels are told."""
+    pairs = enumerate(zip(identity, states, strict=True))
+    return tuple([Captured(f"captured_identity{at}", to, _cpu.NUMBA.words(one, to)) for at, (one, to) in pairs])
+
+
 def functions(
     xp: Namespace,
     r: Call,
@@ -89,7 +107,7 @@ def functions(
         states = [dtype_name(one) for one in r.working]
         own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
         identity = () if starts or r.identity is None else zip(r.identity, states, strict=True)
-        constants = [language.literal(value, state) for value, state in identity]
+        constants = [one.name for one in _identity(r)] or [language.literal(*one) for one in identity]
         advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
     else:
         states, constants = [_state(xp, r)], []
@@ -383,6 +401,7 @@ def _plan(
         tuple(scratch),
         (low, n, inner, width, *(number for one in views for number in one.numbers), *own),
         starts=tuple(names[count:]),
+        captured=captured(xp, r),
     )
 
 

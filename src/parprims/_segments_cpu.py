@@ -11,8 +11,8 @@ import numpy as np
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
-from parprims._scan_cpu import code_of
-from parprims._trace import Trace, Untraceable
+from parprims._scan_cpu import captured_identity, code_of
+from parprims._trace import Captured, Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
@@ -32,6 +32,14 @@ def _code(xp: Namespace, c: Any) -> Trace:
     return code_of(xp, c.op, c.operation, (_state(xp, c),))
 
 
+def _identity(xp: Namespace, c: Any) -> tuple[Captured, ...]:
+    """Return the identity as a number that kernels are told, if segments begin with that of a caller's operator."""
+    if c.starts or c.op._built_in:
+        return ()
+    state = dtype_name(_state(xp, c))
+    return captured_identity(c.op.identity(state), (state,))
+
+
 def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
     """Return the functions that the loops call."""
     text, language = _cpu.text, _cpu.NUMBA
@@ -45,7 +53,7 @@ def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
         start = as_state("load(inputs[2], at)", names[2])
     else:
         (identity,) = c.op.identity(state)
-        start = language.literal(identity, state)
+        start = next((one.name for one in _identity(xp, c)), language.literal(identity, state))
     same = _cpu.register_type(state) == _cpu.register_type(result)
     written = "state[0]" if same else language.cast("state[0]", state, result)
     return (
@@ -83,6 +91,7 @@ def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
         ((c.results[0][0], dtype_name(c.dtypes[0])),),
         ((states * inner, dtype_name(_state(xp, c))), (states, "uint8")),
         (n, inner, segments, blocks, size),
+        captured=(*_code(xp, c).captured, *_identity(xp, c)),
     )
 
 

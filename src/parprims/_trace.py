@@ -4,13 +4,19 @@ A function is called once with symbolic scalars (`Scalar`) in place of arrays. T
 the functions of the array API standard (``array_namespace`` of one returns `NAMESPACE`), and to NumPy's and
 PyTorch's own functions through their override protocols. Every operation appends one line to the trace, so that the
 finished trace is the body of a function: of CUDA, whose C++ functions stand in _common.cuh, or of another `Language`.
+
+Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
+change from call to call. A language can leave them out of the text, which then has a name for each: see `Captured`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import sys
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +58,12 @@ class _InPlaceError(Exception):
 
 
 class Language:
-    """How a trace is written down: in CUDA C++. Other languages derive from this."""
+    """How a trace is written down: in CUDA C++. Other languages derive from this.
+
+    ``tells`` says whether kernels are told numbers that do not stand in the code of a function.
+    """
+
+    tells = False
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
         """Return the line that gives a name to a value."""
@@ -80,6 +91,10 @@ class Language:
         """Return a Python number as a value of a dtype, exact to the last bit."""
         return literal(value, dtype)
 
+    def words(self, value: Any, dtype: str) -> tuple[int, ...]:
+        """Return the integers of 64 bits by which a kernel is told a number of a dtype."""
+        raise NotImplementedError
+
     def component(self, element: str, index: int) -> str:
         """Return a component of an argument of an operator, which is "earlier" or "later"."""
         return f"{element}.v{index}"
@@ -88,15 +103,40 @@ class Language:
 CUDA = Language()
 
 
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A number that no text holds, for it may be another in the next call: a kernel is told it.
+
+    Parameters
+    ----------
+    name : str
+        What the text calls it.
+    dtype : str
+        Its dtype.
+    words : tuple of int
+        The number, as the language has it (see `Language.words`).
+    """
+
+    name: str
+    dtype: str
+    words: tuple[int, ...]
+
+
 class _Lines(list[str]):
     """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another.
 
-    ``long`` says that one of them calls a function that the compiler replaces with dozens of instructions.
+    ``long`` says that one of them calls a function that the compiler replaces with dozens of instructions. ``told`` is
+    what names of numbers begin with that no line holds, and ``captured`` these numbers.
     """
 
     language = CUDA
     immutable = False
     long = False
+    told: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured: list[Captured] = []
 
 
 class Dtype:
@@ -210,8 +250,11 @@ def _function(name: str) -> Callable[..., Any]:
     return found
 
 
-def _scalars(*values: Any) -> list[Any]:
-    """Return the operands as Scalars of one dtype: promoted by the standard, Python's numbers taking the others'."""
+def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list[Any]:
+    """Return the operands as Scalars of one dtype: promoted by the standard, Python's numbers taking the others'.
+
+    ``special`` tells which numbers the compiler must see.
+    """
     known = [value for value in values if isinstance(value, Scalar)]
     typed: list[Any] = [value for value in values if isinstance(value, np.generic)]
     if not known:
@@ -220,7 +263,12 @@ def _scalars(*values: Any) -> list[Any]:
     dtype = known[0]._dtype
     for value in (*known[1:], *typed):
         dtype = _promote(dtype, dtype_name(value.dtype))
-    return [_cast(value, dtype) if isinstance(value, Scalar) else _constant(lines, value, dtype) for value in values]
+    return [
+        _cast(value, dtype)
+        if isinstance(value, Scalar)
+        else _constant(lines, value, dtype, written=special is not None and special(value))
+        for value in values
+    ]
 
 
 def _promote(one: str, other: str) -> str:
@@ -259,8 +307,12 @@ def _cast(value: Scalar, dtype: str) -> Scalar:
     return _emit(value._lines, dtype, value._lines.language.cast(value._code, value._dtype, dtype))
 
 
-def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
-    """Return a Python or NumPy scalar as a literal of the dtype; refuse one of a kind the dtype cannot hold."""
+def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -> Scalar:
+    """Return a Python or NumPy scalar as a value of the dtype; refuse one of a kind the dtype cannot hold.
+
+    It is a literal if it stands in the code, is said to be ``written``, or numbers are no arguments of kernels.
+    """
+    written = written or lines.told is None or _stands_in_code(value)
     value = value.item() if isinstance(value, np.generic) else value
     kind = dtype_kind(dtype)
     allowed = {
@@ -276,7 +328,70 @@ def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
         low, high = integer_range(dtype)
         if not low <= int(value.real) <= high:
             raise Untraceable(f"the constant {value} is out of the range of {dtype}")
-    return Scalar(lines, dtype, lines.language.literal(value, dtype))
+    if written:
+        return Scalar(lines, dtype, lines.language.literal(value, dtype))
+    name = f"{lines.told}{len(lines.captured)}"
+    lines.captured.append(Captured(name, dtype, lines.language.words(value, dtype)))
+    return Scalar(lines, dtype, name)
+
+
+# ---- Numbers that stand in the code -----------------------------------------------------------------------------
+
+
+def _stands_in_code(number: Any) -> bool:
+    """Return whether a number is a constant of a function of the caller's that is under way.
+
+    It is looked for as the very object. Equal small integers are one object: a captured one that the code has too
+    counts as the code's.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not trace.__code__:
+        if frame.f_globals is not globals() and any(one is number for one in _leaves(frame.f_code.co_consts)):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _leaves(constants: tuple[Any, ...]) -> Iterator[Any]:
+    for one in constants:
+        yield from _leaves(one) if type(one) is tuple else (one,)
+
+
+def _with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, but that the numbers in its code are objects which nothing else refers to.
+
+    The compiler of Python makes one object of all equal numbers of a module.
+    """
+    if type(function) is functools.partial:
+        return functools.partial(_with_own_numbers(function.func), *function.args, **function.keywords)
+    if type(function) is not types.FunctionType:
+        return function
+    code = _own_constants(function.__code__)
+    parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    found = types.FunctionType(code, *parts)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
+
+
+def _own_constants(x: Any) -> Any:
+    kind = type(x)
+    if kind in (int, float, complex):
+        opposite = -x
+        return -opposite  # which is another object
+    if kind is tuple:
+        return tuple([_own_constants(one) for one in x])
+    return x.replace(co_consts=_own_constants(x.co_consts)) if kind is types.CodeType else x
+
+
+def _is_special_in_powers(number: Any) -> bool:
+    """Return whether compilers compute a power with this base or exponent in another way, which may round otherwise.
+
+    They do with roots and products for whole and half exponents, and with powers of two for such bases.
+    """
+    if not isinstance(number, int | float | np.integer | np.floating):
+        return False
+    number = float(number)
+    return not math.isfinite(number) or number * 2 == math.floor(number * 2) or math.frexp(abs(number))[0] == 0.5
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
@@ -386,7 +501,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
     kinds, to_bool = _ELEMENTWISE[name]
 
     def apply(*operands: Any) -> Scalar:
-        xs = _scalars(*operands)
+        xs = _scalars(*operands, special=_is_special_in_powers if name == "pow" else None)
         dtype = xs[0]._dtype
         if dtype_kind(dtype) not in kinds:
             raise Untraceable(f"{name} is not defined for {dtype}")
@@ -459,13 +574,16 @@ class _Namespace:
         return _another(found) if copy else found
 
     def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None) -> Scalar:
-        return _constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype))
+        return self._full_like(x, fill_value, dtype)
 
     def zeros_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
-        return self.full_like(x, 0, dtype=dtype)
+        return self._full_like(x, 0, dtype, written=True)
 
     def ones_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
-        return self.full_like(x, 1, dtype=dtype)
+        return self._full_like(x, 1, dtype, written=True)
+
+    def _full_like(self, x: Scalar, fill_value: Any, dtype: Any, *, written: bool = False) -> Scalar:
+        return _constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype), written=written)
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
         kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -567,15 +685,19 @@ Scalar.__abs__ = lambda self: NAMESPACE.abs(self)  # type: ignore[attr-defined]
 
 
 class Trace:
-    """A traced function: the lines of its body, what they end in, and how that is made of arrays if not by a tuple."""
+    """A traced function: the lines of its body, what they end in, and how that is made of arrays if not by a tuple.
 
-    __slots__ = ("dtypes", "lines", "outputs", "single", "structure")
+    The lines have names for the numbers ``captured``, which a kernel is told.
+    """
+
+    __slots__ = ("captured", "dtypes", "lines", "outputs", "single", "structure")
 
     def __init__(
         self, lines: _Lines, outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
     ) -> None:
         self.lines, self.outputs, self.dtypes, self.single = lines, outputs, dtypes, single
         self.structure = structure
+        self.captured = tuple(lines.captured)
 
 
 def trace(
@@ -585,15 +707,19 @@ def trace(
     packed: bool,
     immutable: bool = False,
     language: Language = CUDA,
+    told: str | None = None,
 ) -> Trace:
     """Return what a function does to elements, each given as the (dtype, expression) of its components.
 
     ``packed`` says whether the function takes every element as a tuple, ``immutable`` whether arrays of the caller's
-    library never change, ``language`` what the expressions and the trace are written in. Raises Untraceable, with the
+    library never change, ``language`` what the expressions and the trace are written in, ``told`` what the names begin
+    with that the language gives to numbers which do not stand in the function's code. Raises Untraceable, with the
     reason, if the function does anything that has no translation, and TypeError if it changes an argument in place.
     """
     lines = _Lines()
     lines.immutable, lines.language = immutable, language
+    if language.tells and told is not None:
+        lines.told, function = told, _with_own_numbers(function)
     arguments = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
     try:
         result = function(*(arguments if packed else [one for (one,) in arguments]))
@@ -660,14 +786,19 @@ def operator_struct(name: str, states: tuple[str, ...], combined: Trace, *, comm
     )
 
 
-def trace_combine(op: Any, states: tuple[str, ...], *, immutable: bool = False, language: Language = CUDA) -> Trace:
+def trace_combine(
+    op: Any, states: tuple[str, ...], *, immutable: bool = False, language: Language = CUDA, told: str = "captured_op"
+) -> Trace:
     """Return the trace of an Operator on components of the named dtypes, ``earlier`` and ``later``."""
     earlier, later = (
         tuple((name, language.component(side, index)) for index, name in enumerate(states))
         for side in ("earlier", "later")
     )
     packed = len(states) > 1 or op.components is not None
-    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed, immutable=immutable, language=language)
+    name, names = f"op {op.name}", None if op._built_in else told
+    combined = trace(
+        name, op.combine, earlier, later, packed=packed, immutable=immutable, language=language, told=names
+    )
     if combined.dtypes != states:
         raise Untraceable(f"op {op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
     return combined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
-from parprims._cpu.language import memory_type, register_type
+from parprims._cpu.language import from_words, memory_type, register_type
 from parprims._observing import observed
+from parprims._trace import Captured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Plan:
         The dtypes of the inputs behind the others that kernels are given as a group of their own.
     seen : tuple of str, optional
         The dtypes as which kernels see the outputs, where these only have as many bits.
+    captured : tuple of Captured
+        The numbers of operators that no text holds. Kernels are told them behind the others.
     """
 
     launches: tuple[Launch, ...]
@@ -73,6 +76,7 @@ class Plan:
 
     starts: tuple[str, ...] | None = None
     seen: tuple[str, ...] | None = None
+    captured: tuple[Captured, ...] = ()
 
     def kernel(self, at: int = 0) -> text.Kernel:
         """Return one of the kernels."""
@@ -83,7 +87,15 @@ class Plan:
         if self.scratch:
             written.append(tuple([register_type(dtype) for _, dtype in self.scratch]))
         groups = [tuple([memory_type(dtype) for dtype in group[: launch.reads]]) for group in read]
-        return text.Kernel(launch.name, self.texts, tuple(groups), tuple(written))
+        return text.Kernel(launch.name, self.texts, tuple(groups), tuple(written), tuple(self._named()))
+
+    def _named(self) -> Iterator[str]:
+        """Return the lines that give captured numbers the names by which the texts know them."""
+        at = len(self.numbers)
+        for one in self.captured:
+            words = [f"numbers[{at + part}]" for part in range(len(one.words))]
+            yield f"{one.name} = {from_words(one.dtype, words)}"
+            at += len(words)
 
     def text(self, at: int = 0) -> str:
         """Return the whole text of one kernel."""
@@ -114,7 +126,8 @@ def runner(
         )
         for at, one in enumerate(plan.launches)
     ]
-    numbers = np.array(plan.numbers, dtype=np.int64)
+    told = (*plan.numbers, *(word for one in plan.captured for word in one.words))
+    numbers = np.array(told, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     seen = None if plan.seen is None else [memory.bits_dtype(dtype) for dtype in plan.seen]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]

@@ -184,17 +184,20 @@ class Kernel:
         The functions that it consists of.
     read, written : tuple of tuple of str
         The types in memory of each group of arrays.
+    begins : tuple of str
+        What it does first: giving names that the texts use to numbers that it is told.
     """
 
     name: str
     texts: tuple[str, ...]
     read: tuple[tuple[str, ...], ...]
     written: tuple[tuple[str, ...], ...]
+    begins: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
         """All that the text is made of, and what makes it."""
-        return "\0".join((self.name, repr((self.read, self.written)), *self.texts, *map(file, _MADE_OF)))
+        return "\0".join((self.name, repr((self.read, self.written)), *self.begins, *self.texts, *map(file, _MADE_OF)))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -209,7 +212,8 @@ class Kernel:
         kinds += [f"{one}[::1]" for group in self.written for one in group]
         left = iter(self.parameters)
         given = ", ".join(packed([next(left) for _ in group]) for group in (*self.read, *self.written))
-        entry = function(f"run({', '.join(self.parameters)})", (f"{self.name}({given}, numbers, begin, end)",))
+        lines = (*self.begins, f"{self.name}({given}, numbers, begin, end)")
+        entry = function(f"run({', '.join(self.parameters)})", lines)
         body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
         return "\n".join(
             (
