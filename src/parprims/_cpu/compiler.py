@@ -140,11 +140,11 @@ def _place(name: str, suffix: str) -> pathlib.Path | None:
 
 
 def _object_code(name: str, text: str) -> bytes:
-    import numba
+    with _cache.compiling("CPUs"), warnings.catch_warnings():
+        import numba
 
-    _spare_scipy()
-    names: dict[str, Any] = {"NAME": name, "__name__": name}
-    with warnings.catch_warnings():
+        _spare_scipy()
+        names: dict[str, Any] = {"NAME": name, "__name__": name}
         warnings.simplefilter("ignore", numba.NumbaWarning)
         exec(compile(text, f"<{name}>", "exec"), names)
     code: bytes = names["run"]
