@@ -10,7 +10,8 @@ import pytest
 
 import parprims
 from parprims import __main__ as report
-from parprims import _dispatch, _warm
+from parprims import _warm
+from tests import test_door
 
 
 class TestWarm:
@@ -43,10 +44,13 @@ class TestWarm:
         assert compiled("warm") > 0
         assert compiled() == 0
 
-    @pytest.mark.parametrize("name", sorted({*_dispatch.primitives} - {*_warm._NONE}))
+    @pytest.mark.parametrize("name", _warm.NAMES)
     def test_every_primitive_has_usual_calls(self, monkeypatch, name):
         monkeypatch.setattr(_warm, "_SIZES", (64,))
         assert parprims.warm(name, dtypes=["float32"]) > 0
+
+    def test_every_primitive_is_here(self):
+        assert {*_warm.NAMES, "map_reduce", "check_associative"} == {*test_door.FUNCTIONS}
 
     def test_what_is_refused(self):
         with pytest.raises(ValueError, match=r"^functions must be primitives of parprims or names of them, got 'sun'"):

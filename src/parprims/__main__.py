@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import parprims
-from parprims import _cache, _dispatch
+from parprims import _cache, _warm
 from parprims._cpu import compiler as cpu
 from parprims._cpu import threads
 from parprims._cuda import compiler as cuda
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.warm is None:
         print(*lines(), sep="\n")
         return 0
-    unknown = [name for name in options.warm if name not in _dispatch.primitives]
+    unknown = [name for name in options.warm if name not in _warm.NAMES]
     if unknown:
         parser.error(f"there is no primitive {', '.join(unknown)}")
     begin = time.monotonic()

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _dispatch
 from parprims._arrays import Array, Namespace, device, namespace, shown
 
 DTYPES = ("float32", "float64", "int64")
@@ -24,8 +23,15 @@ _SIMPLE = (
 ).split()
 """Primitives of which the usual call is that of an array and an axis."""
 
-_NONE = ("map_reduce",)
-"""Primitives whose kernels hold a function of the caller's, so that nothing is known of them ahead."""
+NAMES = (
+    *_SIMPLE,
+    *(
+        "argpartition histogram lfilter linear_recurrence matmul merge merge_by_key partition partition_by quantile "
+        "reduce run_lengths scan searchsorted segment_reduce select solve_banded solve_block_tridiagonal solve_tridiagonal "
+        "sort_by_key sosfilt top_k unique vecdot"
+    ).split(),
+)
+"""All primitives that have a usual call: the kernels of `map_reduce` hold a function of the caller's."""
 
 
 def warm(
@@ -63,7 +69,7 @@ def warm(
     >>> parprims.warm("merge", dtypes=["float64"])
     3
     """
-    names = [_name(one) for one in functions] or [name for name in _dispatch.primitives if name not in _NONE]
+    names = [_name(one) for one in functions] or [*NAMES]
     found = np.empty(0) if like is None else like
     xp, where = namespace(like=found), device(found)
     for dtype in dtypes:
@@ -82,9 +88,16 @@ def warm(
 
 def _name(function: Any) -> str:
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
-    if _dispatch.primitives.get(name) is None or (callable(function) and _dispatch.primitives[name] is not function):
+    if name not in NAMES or (callable(function) and function is not _primitive(name)):
         raise ValueError(f"functions must be primitives of parprims or names of them, got {shown(function)}")
     return str(name)
+
+
+def _primitive(name: str) -> Callable[..., Any]:
+    import parprims  # which imports this module
+
+    found: Callable[..., Any] = getattr(parprims, name)
+    return found
 
 
 def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -94,7 +107,7 @@ def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[s
     def make(*shape: int) -> Array:
         return xp.asarray((16 * rng.random(shape)).astype(dtype), device=where)
 
-    function, floating = _dispatch.primitives[name], dtype.startswith(("float", "complex"))
+    function, floating = _primitive(name), dtype.startswith(("float", "complex"))
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):
