@@ -27,8 +27,8 @@ NAMES = (
     *_SIMPLE,
     *(
         "argpartition histogram lfilter linear_recurrence matmul merge merge_by_key partition partition_by quantile "
-        "reduce run_lengths scan searchsorted segment_reduce select solve_banded solve_block_tridiagonal solve_tridiagonal "
-        "sort_by_key sosfilt top_k unique vecdot"
+        "reduce run_lengths scan searchsorted segment_reduce select solve_banded solve_block_tridiagonal "
+        "solve_tridiagonal sort_by_key sosfilt top_k unique vecdot"
     ).split(),
 )
 """All primitives that have a usual call: the kernels of `map_reduce` hold a function of the caller's."""
