@@ -70,6 +70,7 @@ ABOUT = {
     "_associativity": "operators",
     "xla": "transformations",
     "_compare": "methods",
+    "_warm": "cpus",
     "_dispatch": "methods",
     "_launches": "gpus",
     "_operators": "operators",

@@ -320,14 +320,14 @@ def test_damaged_and_missing_folders(tmp_path):
 
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda _: None)
-    compiler.refusal.cache_clear()
+    compiler.failure.cache_clear()
     try:
         reason = parprims.methods(parprims.reduce, np.arange(3.0), lambda e, _: e)["kernel"]
         assert reason == f"the arrays are not on a CUDA device, and {compiler.MISSING}"
         assert compiler.MISSING.endswith("is not installed: pip install numba")
         assert f"  on CPUs          {compiler.MISSING}" in list(report.lines())
     finally:
-        compiler.refusal.cache_clear()
+        compiler.failure.cache_clear()
 
 
 def test_views_of_any_strides():

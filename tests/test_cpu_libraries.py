@@ -120,11 +120,12 @@ def test_auto_takes_the_faster(library):
     module, own, _ = library
     op = parprims.Operator(lambda earlier, later: earlier * 0.25 + later, name="decay")
     large, small = own(values((2048, 128), "float64")), own(values((4, 4), "float64"))
-    for x, other in ((large, "kernel"), (small, "kernel" if module.__name__ == "torch" else "native")):
-        for call in (lambda x: parprims.scan(x, op, axis=0), lambda x: parprims.linear_recurrence(x, x, axis=0)):
+    few = ("array", "kernel") if module.__name__ == "torch" else ("native", "native")
+    for x, others in ((large, ("kernel", "kernel")), (small, few)):
+        for at, call in enumerate((parprims.scan, parprims.linear_recurrence)):
             with parprims.explain() as calls:
-                call(x)
-            assert calls[0].method == other
+                call(x, (op, x)[at], axis=0)
+            assert calls[0].method == others[at]
     with parprims.explain() as calls:
         parprims.cumulative_sum(own(values((8192, 128), "float64")), axis=0)
         parprims.cumulative_sum(small, axis=0)

@@ -186,23 +186,23 @@ def test_calls_without_a_kernel_need_no_numba(tmp_path):
 def test_a_numba_that_does_not_work_is_asked_again(monkeypatch, tmp_path):
     """That one does not work is not kept, nor is it believed of another."""
     monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path))
-    compiler.refusal.cache_clear()
+    compiler.failure.cache_clear()
     try:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "numba", None)
             patch.setattr(compiler.importlib.util, "find_spec", lambda _: numba.__spec__)
             assert compiler.refusal().startswith("Numba does not work here: ModuleNotFoundError: import of numba")
-        compiler.refusal.cache_clear()
+        compiler.failure.cache_clear()
         assert compiler.refusal() is None
         assert len([*(tmp_path / "cpu").iterdir()]) == 1
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "numba", None)
             patch.setattr(compiler.importlib.util, "find_spec", lambda _: numba.__spec__)
             patch.setattr(np, "__version__", "9.9")
-            compiler.refusal.cache_clear()
+            compiler.failure.cache_clear()
             assert compiler.refusal() is not None
     finally:
-        compiler.refusal.cache_clear()
+        compiler.failure.cache_clear()
 
 
 ROOM = """

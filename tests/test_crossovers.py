@@ -120,7 +120,14 @@ def test_choice_of_auto():
     assert chosen(parprims.cumulative_sum, line) == "kernel"
     assert chosen(parprims.cumulative_sum, line[:100]) == "native"
     assert chosen(parprims.vecdot, line, line) == "native"
-    assert chosen(parprims.reduce, line[:3], parprims.Operator(lambda e, _: e)) == "kernel"
+    own = parprims.Operator(lambda e, _: e)
+    for function in (parprims.reduce, parprims.scan):
+        assert [chosen(function, line[:n], own) for n in (3, 63, 64)] == ["array", "array", "kernel"]
+    assert "takes longer to compile" in parprims.methods(parprims.reduce, line[:3], own)["kernel"]
+    offsets = np.array([0, 1, 3])
+    assert chosen(parprims.reduce, line[:3], own, offsets=offsets, initial=0.0) == "array"
+    assert chosen(parprims.scan, line[:3], own, offsets=offsets) == "array"
+    assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
     assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
 
 

@@ -5,8 +5,10 @@
 import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import types
@@ -139,6 +141,52 @@ class TestCache:
         assert not old.exists()
         assert new.exists()  # another process may still write it
         assert len([*compiler.folder.iterdir()]) == 2
+
+
+class TestTurns:
+    """Of all processes that need a kernel one compiles it."""
+
+    PROGRAM = """
+    import os, pathlib, sys, time
+    from parprims._cuda import compiler
+
+    folder = pathlib.Path(os.environ["PARPRIMS_CACHE_DIR"]).parent
+
+    def compile(text, options, *, ptx):
+        with open(folder / "compiled", "a") as file:
+            file.write("x")
+        if "dies" in sys.argv:
+            print("holds", flush=True)
+            time.sleep(600)
+        time.sleep(0.5)
+        return b"code", ""
+
+    found = compiler.Compiler(compile, (13, 0), (90,))
+    compiler.found = lambda: found
+    print(compiler.compiled("text", "sm_90").decode())
+    """
+
+    def start(self, tmp_path, *arguments):
+        program = textwrap.dedent(self.PROGRAM)
+        environment = {**os.environ, "PARPRIMS_CACHE_DIR": str(tmp_path / "cache")}
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def test_one_process_compiles(self, tmp_path):
+        processes = [self.start(tmp_path) for _ in range(3)]
+        assert [one.communicate(timeout=100)[0].strip() for one in processes] == ["code"] * 3
+        assert (tmp_path / "compiled").read_text() == "x"
+        assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".cubin"]
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="kills a process as POSIX has it")
+    def test_a_process_that_is_killed_keeps_nobody(self, tmp_path):
+        holder = self.start(tmp_path, "dies")
+        assert holder.stdout.readline() == "holds\n"
+        waiting = self.start(tmp_path)
+        holder.kill()
+        holder.communicate()
+        assert waiting.communicate(timeout=100)[0].strip() == "code"
+        assert (tmp_path / "compiled").read_text() == "xx"
 
 
 class TestTogether:

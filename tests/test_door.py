@@ -93,7 +93,7 @@ MEANING = {
 
 def test_every_primitive_is_here():
     assert {*CALLS, "check_associative"} == set(FUNCTIONS)
-    others = {"compare", "explain", "jax_export_checks", "launches", "methods", "segmented"}
+    others = {"compare", "explain", "jax_export_checks", "launches", "methods", "segmented", "warm"}
     assert {name for name in parprims.__all__ if name.islower()} == {*FUNCTIONS, *others}
 
 

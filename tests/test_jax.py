@@ -100,6 +100,7 @@ def test_every_function_is_called():
         "solve_banded",
         "solve_block_tridiagonal",
         "sosfilt",
+        "warm",
     }  # with tests of their own, or nothing for JAX
     missing = set(parprims.__all__) - {name.split()[0] for name in CALLS} - others
     assert not missing, "CALLS needs a small call of each"

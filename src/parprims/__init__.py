@@ -24,6 +24,7 @@ from parprims._segments import segment_reduce
 from parprims._selection import partition_by, run_lengths, select, unique
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
+from parprims._warm import warm
 
 __version__ = "0.1.0"
 
@@ -81,6 +82,7 @@ __all__ = [
     "top_k",
     "unique",
     "vecdot",
+    "warm",
 ]
 
 _words.show_own_options(globals()[name] for name in __all__)

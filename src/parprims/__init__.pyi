@@ -21,6 +21,7 @@ from parprims._launches import KernelLaunch as KernelLaunch
 from parprims._launches import launches as launches
 from parprims._operators import Operator as Operator
 from parprims._operators import segmented as segmented
+from parprims._warm import warm as warm
 
 __version__: str
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "top_k",
     "unique",
     "vecdot",
+    "warm",
 ]
 
 class _SupportsArray(Protocol):

@@ -1,18 +1,25 @@
-"""What this installation can do: ``python -m parprims`` prints versions, devices, compilers, and what is missing."""
+"""What this installation can do: ``python -m parprims`` prints versions, devices, compilers, and what is missing.
+
+``python -m parprims --warm`` compiles ahead what the usual calls need.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import os
 import pathlib
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 import parprims
-from parprims import _cache
+from parprims import _cache, _warm
 from parprims._cpu import compiler as cpu
 from parprims._cpu import threads
 from parprims._cuda import compiler as cuda
@@ -95,10 +102,52 @@ def _kept() -> str:
     return f"{place} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB)"
 
 
-def main() -> int:
-    """Print the report; return the exit status."""
-    print(*lines(), sep="\n")
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report, or compile ahead; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m parprims", description=__doc__)
+    parser.add_argument(
+        "--warm",
+        nargs="*",
+        metavar="NAME",
+        help="compile the kernels of usual calls of these primitives, or of all",
+    )
+    options = parser.parse_args(arguments)
+    if options.warm is None:
+        print(*lines(), sep="\n")
+        return 0
+    unknown = [name for name in options.warm if name not in _warm.NAMES]
+    if unknown:
+        parser.error(f"there is no primitive {', '.join(unknown)}")
+    begin = time.monotonic()
+    for like in _devices():
+        parprims.warm(*options.warm, like=like, progress=lambda told: print(_elapsed(begin), told, flush=True))
+    print(f"{_elapsed(begin)} all is kept in {_kept()}")
     return 0
+
+
+def _devices() -> Iterator[Any]:
+    """Yield an array of NumPy, and one on a GPU where CuPy or PyTorch finds one."""
+    yield np.empty(0)
+    for name, make in _ON_GPU.items():
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            found = make(importlib.import_module(name))
+        except Exception:  # whatever a library raises that finds no driver
+            continue
+        if found is not None:
+            yield found  # the kernels serve all libraries
+            return
+
+
+_ON_GPU: dict[str, Callable[[Any], Any]] = {
+    "cupy": lambda cupy: cupy.empty(0),
+    "torch": lambda torch: torch.empty(0, device="cuda") if torch.cuda.is_available() else None,
+}
+
+
+def _elapsed(begin: float) -> str:
+    return f"{time.monotonic() - begin:6.1f} s"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import pathlib
 import sys
@@ -122,6 +123,27 @@ def _locked(file: Any) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
+
+
+_LOGGER = logging.getLogger("parprims")
+_LONG = 1.0
+"""Seconds of compiling that a caller notices."""
+_spent: dict[str, float] = {}
+
+
+@contextlib.contextmanager
+def compiling(kind: str) -> Iterator[None]:
+    """Log once in a process that kernels of a kind have been compiled in the block for more than a second in all."""
+    begun, before = time.perf_counter(), _spent.get(kind, 0.0)
+    yield
+    _spent[kind] = spent = before + time.perf_counter() - begun
+    if before <= _LONG < spent:
+        place = folder()
+        found = (
+            f"later processes find them in {place}" if place else "PARPRIMS_CACHE_DIR names a folder to keep them in"
+        )
+        ahead = "python -m parprims --warm compiles the usual ones ahead"
+        _LOGGER.info("compiling kernels for %s has taken %.1f s in this process; %s; %s", kind, spent, found, ahead)
 
 
 _BEHIND = 1 << 30

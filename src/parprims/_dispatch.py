@@ -20,6 +20,7 @@ from parprims._arrays import (
     quiet,
     shown,
 )
+from parprims._cpu.compiler import believing
 from parprims._memo import Memo
 from parprims._programs import one_program
 from parprims._rehearsal import rehearsed
@@ -400,32 +401,40 @@ class Methods:
         It takes the first that serves and that is not slower than others; where none is left, the first that serves;
         None where every one refuses. With ``tries`` functions of the caller's are tried before arrays are handed over.
         """
-        spare, fails = None, None
+        spare, fails = [], None
         passed: dict[str, str] = {}
         for name in self._methods:
             reason, kind = self._reason(name, xp, call, tries=tries)
             if reason is None:
                 return name, passed, None
             if kind == "slower":
-                spare = spare or name
+                spare.append(name)
             elif kind == "fails":
                 fails = fails or name
             passed[name] = reason
-        if spare is not None:
-            del passed[spare]
-        return spare, passed, fails
+        for name in spare:
+            refused = _refused(self._methods[name], xp, call)
+            if refused is None:
+                del passed[name]
+                return name, passed, fails
+            passed[name] = refused
+        return None, passed, fails
 
     def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
         """Return why ``auto`` passes a method by, or None, and which kind of reason it is."""
         one = self._methods[name]
-        reason = _refused(one, xp, call)
+        with believing() as believed:
+            reason = _refused(one, xp, call)
         if reason is not None:
             return reason, "refused"
         if tries and name != "kernel":  # whose refusal has read these functions
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
-        return one.slower(xp, call) if one.slower else None, "slower"
+        reason = one.slower(xp, call) if one.slower else None
+        if reason is None and believed:
+            return _refused(one, xp, call), "refused"
+        return reason, "slower"
 
     def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
         """Return for each method why ``auto`` passes it by, or with ``named`` why it cannot serve."""

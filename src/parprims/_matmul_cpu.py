@@ -23,6 +23,7 @@ from parprims._arrays import (
 )
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
+from parprims._harmless import is_own
 from parprims._layout import Axis, broadcast_strides, fold
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN
@@ -322,6 +323,10 @@ def slower(xp: Namespace, p: Any) -> str | None:
     k = p.arrays[0].shape[-1]
     if p.ring:
         return None
+    if is_own(p.add) or is_own(p.multiply):
+        reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
+        if reason is not None:
+            return reason
     least = CROSSOVERS.least[library(xp)]
     if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
         return f"{spoken(xp)}'s own way is preferred for so few products"

@@ -10,6 +10,7 @@ import numpy as np
 
 from parprims import _cpu, _derivatives, _scan_cpu
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, library
+from parprims._harmless import is_own
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._scan_array import Scan
 from parprims._segments_kernel import as_scan, is_readable
@@ -171,7 +172,9 @@ def kind(c: Any, by_numpy: bool) -> str:
 
 def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower("numpy" if by_numpy else library(xp), kind(c, by_numpy), math.prod(c.arrays[0].shape))
+    count = math.prod(c.arrays[0].shape)
+    reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
+    return reason or CROSSOVERS.slower("numpy" if by_numpy else library(xp), kind(c, by_numpy), count)
 
 
 def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from parprims import _cpu, _derivatives
 from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
+from parprims._harmless import is_own
 from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
@@ -458,7 +459,10 @@ CROSSOVERS = _cpu.Crossovers(
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
+    found = kind(xp, r)
+    own = found == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    return reason or CROSSOVERS.slower(library(xp), found, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:

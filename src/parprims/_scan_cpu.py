@@ -23,6 +23,7 @@ from parprims._arrays import (
 )
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
+from parprims._harmless import is_own
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
@@ -538,7 +539,9 @@ def slower(xp: Namespace, r: Call) -> str | None:
         nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
         if nbytes >= _PAGED:
             return None
-    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
+    own = isinstance(r, Scan) and is_own(r.op)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    return reason or CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
+from parprims._harmless import is_own
 from parprims._scan_cpu import captured_identity, code_of
 from parprims._trace import Captured, Trace, Untraceable
 
@@ -131,7 +132,9 @@ CROSSOVERS = _cpu.Crossovers(
 
 def slower(xp: Namespace, c: Any, direct: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "direct" if direct else "operator", math.prod(c.arrays[0].shape))
+    count = math.prod(c.arrays[0].shape)
+    reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
+    return reason or CROSSOVERS.slower(library(xp), "direct" if direct else "operator", count)
 
 
 def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:

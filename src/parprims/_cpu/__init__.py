@@ -4,7 +4,7 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 """
 
 from parprims._cpu import text, threads
-from parprims._cpu.crossovers import Crossovers, of_columns, of_elements, of_lines
+from parprims._cpu.crossovers import Crossovers, compiles_in_vain, of_columns, of_elements, of_lines
 from parprims._cpu.language import NUMBA, register_type
 from parprims._cpu.memory import (
     bits_dtype,
@@ -31,6 +31,7 @@ __all__ = [
     "View",
     "bits_dtype",
     "bytes_of",
+    "compiles_in_vain",
     "compresses_slowly",
     "first",
     "host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import importlib.util
@@ -11,7 +12,7 @@ import pathlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,43 @@ if hasattr(os, "register_at_fork"):
 MISSING = "Numba, which compiles kernels for CPUs, is not installed: pip install numba"
 
 
-@functools.cache
 def refusal() -> str | None:
-    """Return the sentence why no kernel can be compiled for this machine's CPU, or None.
+    """Return the sentence why no kernel can be compiled for this machine's CPU, or None."""
+    believed = _believing.get()
+    if believed is None or failure.cache_info().currsize or not _is_installed():
+        return failure()
+    believed.append(None)
+    return None
 
-    Numba takes long to import. That it can be is noted on disk, for processes that find the very same.
+
+_believing: contextvars.ContextVar[list[None] | None] = contextvars.ContextVar("believing", default=None)
+
+
+@contextlib.contextmanager
+def believing() -> Iterator[list[None]]:
+    """Let `refusal` take for granted inside the block that a Numba works which is installed.
+
+    Numba takes a third of a second to import, and no call is to wait for that which then takes another method. The list
+    has an entry where something was taken for granted: then the question is to be asked again.
+    """
+    believed: list[None] = []
+    token = _believing.set(believed)
+    try:
+        yield believed
+    finally:
+        _believing.reset(token)
+
+
+@functools.cache
+def _is_installed() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+@functools.cache
+def failure() -> str | None:
+    """Return the sentence why Numba compiles nothing here, or None.
+
+    That it can be imported is noted on disk, for processes that find the very same.
     """
     found = importlib.util.find_spec("numba")
     if found is None:
@@ -107,11 +140,33 @@ def _place(name: str, suffix: str) -> pathlib.Path | None:
 
 
 def _object_code(name: str, text: str) -> bytes:
-    import numba
+    with _cache.compiling("CPUs"), warnings.catch_warnings():
+        import numba
 
-    names: dict[str, Any] = {"NAME": name, "__name__": name}
-    with warnings.catch_warnings():
+        _spare_scipy()
+        names: dict[str, Any] = {"NAME": name, "__name__": name}
         warnings.simplefilter("ignore", numba.NumbaWarning)
         exec(compile(text, f"<{name}>", "exec"), names)
     code: bytes = names["run"]
     return code
+
+
+def _spare_scipy() -> None:
+    """Import the part of Numba that imports scipy.linalg, for a third of a second, only to see that it can be.
+
+    It is told that SciPy is there if it is installed, and asks again where somebody's function needs it.
+    """
+    if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
+        return
+    from numba.np import linalg
+
+    asks = getattr(linalg, "ensure_blas", None)
+    if asks is None:  # a Numba that does it in another way
+        return
+    linalg.ensure_blas = lambda: None
+    try:
+        from numba.np import arraymath
+
+        arraymath.ensure_blas = asks
+    finally:
+        linalg.ensure_blas = asks

@@ -36,6 +36,25 @@ class Crossovers:
         return f"{NAMES.get(library, library)}'s own way is preferred below {least} elements" if size < least else None
 
 
+_FEW = 64
+"""Elements below which no kernel is compiled for an operator that is a function of the caller's.
+
+On NumPy and PyTorch `array` combines so few in about a tenth of a millisecond, and the kernel in a hundredth. LLVM and
+Numba take a second for a kernel that is new, as most of these operators are: ten thousand calls.
+"""
+
+
+def compiles_in_vain(library: str, size: int) -> str | None:
+    """Return the sentence why no kernel is compiled for a function of the caller's and so many elements, or None.
+
+    It does not matter whether the kernel is there already: a call is computed in the same way, to the same bits, in
+    every process. Programs of JAX compile for as long as kernels do.
+    """
+    if library == "jax" or size >= _FEW:
+        return None
+    return f"below {_FEW} elements a kernel of a function of yours takes longer to compile than it saves"
+
+
 _NARROW, _MANY = 16, 256
 """Columns of which there are no few, and of which there are many."""
 _LONG = 128
