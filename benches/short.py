@@ -205,7 +205,8 @@ LEGEND = (
     "through us. The peer is the fastest of all else: the library's function called directly, SciPy, or a loop "
     "compiled by Numba. * is what auto takes. ! is the same, and a loss: slower by over {loss:.0%} and beyond noise, "
     "timed twice, the second time alone. - is not timed: there is none, or it would take over a second. Arrays hold "
-    "float32 unless the name says more. Results are checked before they are timed; times are those of whole calls from Python."
+    "float32 unless the name says more. Results are checked before they are timed; times are those of whole calls from "
+    "Python."
 )
 TOY = "At these toy sizes only Python's overhead is measured, so that nothing follows for the speed of larger arrays."
 
