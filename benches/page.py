@@ -24,8 +24,8 @@ HEAD = ("primitive", "arrays", "cases", *(f"fastest {name}" for name, _, _ in SI
 LEGEND = (
     "Fastest: who wins most cases of a size, and how many of them; kernel, native and array are ours, other names are "
     "peers on the same arrays. auto over peer: the speed of what auto takes over that of the best peer, an outside one "
-    "or the library's own routine, above 1 ours is faster; the median over the cases, then the least and its case, a "
-    f"LOSS below {1 / LOSS:.2f}."
+    "or the routine of the library itself, above 1 ours is faster; the median over the cases, then the least and its "
+    f"case, a LOSS below {1 / LOSS:.2f}."
 )
 COLOURS = "Blue is our kernel, orange our array form, green our native, and grey are the peers. More is better."
 _CEILINGS = {

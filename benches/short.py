@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import page, records
+from benches.ahead import compile_ahead
 from benches.cases import OURS, Scale
 from benches.clock import Contender, interleave
 from benches.progress import progress
@@ -22,7 +23,7 @@ from benches.runs import Outcome, run_case
 from benches.short_cases import CLASSES, ROWS, Row, exponents
 from examples.backends import Backend
 
-LONG, TOO_LONG = 0.3, 1.0
+LONG, TOO_LONG = 0.3, 0.5
 """Seconds from which a call is timed once, and from which it is left out, judged by its time at the size before."""
 BUDGET, ALONE = 0.04, 0.25
 """Seconds for each contender of a case, and for each of two that are timed a second time, alone."""
@@ -204,7 +205,7 @@ LEGEND = (
     "kernel and native are our three ways: array operations, our compiled kernel, and the library's own routine called "
     "through us. The peer is the fastest of all else: the library's function called directly, SciPy, or a loop "
     "compiled by Numba. * is what auto takes. ! is the same, and a loss: slower by over {loss:.0%} and beyond noise, "
-    "timed twice, the second time alone. - is not timed: there is none, or it would take over a second. Arrays hold "
+    "timed twice, the second time alone. - is not timed: there is none, or it would take over half a second. Arrays hold "
     "float32 unless the name says more. Results are checked before they are timed; times are those of whole calls from "
     "Python."
 )
@@ -263,6 +264,7 @@ def _title(lines: Sequence[Line], head: Mapping[str, Any]) -> str:
 
 def run(rows: Sequence[Row], present: list[Backend], scale: Scale, path: Path | None, sha: str | None) -> int:
     """Measure, print the page and return the exit status, 1 where a result is wrong."""
+    compile_ahead(rows, scale)
     lines, found, errors = measure(rows, present, scale)
     head = records.header(present, {}, sha)
     if path:

@@ -36,7 +36,7 @@ def exponents(scale: Scale) -> tuple[int, ...]:
     return tuple(scale.pick((4, 6, 8), (10, 16, 22), (10, 18, 26)))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Row:
     """A call of the page at every size: ``make(rng, n)`` poses it with about n elements in its first array.
 
@@ -50,6 +50,9 @@ class Row:
     peers: Mapping[str, Callable[..., Any]]
     libraries: tuple[str, ...] = LIBRARIES
     power: float = 1.0
+
+    def __str__(self) -> str:
+        return self.label
 
     def case(self, k: int) -> Case:
         """Return the case of 2^k elements, timed as whole calls as Python sees them."""
