@@ -205,7 +205,7 @@ LEGEND = (
     "kernel and native are our three ways: array operations, our compiled kernel, and the library's own routine called "
     "through us. The peer is the fastest of all else: the library's function called directly, SciPy, or a loop "
     "compiled by Numba. * is what auto takes. ! is the same, and a loss: slower by over {loss:.0%} and beyond noise, "
-    "timed twice, the second time alone. - is not timed: there is none, or it would take over half a second. Arrays hold "
+    "timed twice, the second time alone. - is not timed: there is none, or it would take too long. Arrays hold "
     "float32 unless the name says more. Results are checked before they are timed; times are those of whole calls from "
     "Python."
 )

@@ -77,6 +77,10 @@ def largest_by_numpy(np, x):
     return np.take_along_axis(x, places, 1), places
 
 
+def largest(x, *, method):
+    return parprims.top_k(x, TOP, method=method)
+
+
 def argmax_problem(rng, n):
     return bench_extrema.problem(rng, (n,), None)
 
@@ -146,17 +150,22 @@ del MEDIAN["torch"]  # whose median is the lower of the two in the middle
 
 ROWS = (
     Row(
-        *("sum", "sum", sum_problem, parprims.sum),
+        "sum",
+        "sum",
+        sum_problem,
+        parprims.sum,
         {
             **library(lambda xp, x: xp.sum(x)),
             "numba": lambda _, x: by_numba.total(x),
             **bench_reduce.CUDA_COMPUTE_SUM,
         },
     ),
-    Row(*("vecdot", "vecdot", bench_reduce.vecdot_problem, parprims.vecdot), bench_reduce.VECDOT_PEERS),
-    Row(*("argmax", "argmax", argmax_problem, parprims.argmax), library(lambda xp, x: xp.argmax(x))),
+    Row("vecdot", "vecdot", bench_reduce.vecdot_problem, parprims.vecdot, bench_reduce.VECDOT_PEERS),
+    Row("argmax", "argmax", argmax_problem, parprims.argmax, library(lambda xp, x: xp.argmax(x))),
     Row(
-        *("map_reduce", "map_reduce (x-y)^2 z", bench_reduce.fused_problem),
+        "map_reduce",
+        "map_reduce (x-y)^2 z",
+        bench_reduce.fused_problem,
         functools.partial(parprims.map_reduce, bench_reduce.fused),
         {
             **library(lambda xp, x, y, z: xp.sum(bench_reduce.fused(x, y, z))),
@@ -164,11 +173,17 @@ ROWS = (
         },
     ),
     Row(
-        *("reduce", "reduce of affine maps", bench_reduce.affine_problem, reduce_affine),
+        "reduce",
+        "reduce of affine maps",
+        bench_reduce.affine_problem,
+        reduce_affine,
         {"jax": bench_reduce.affine_by_jax, "numba": lambda _, a, b: by_numba.affine(a, b)},
     ),
     Row(
-        *("cumulative_sum", "cumulative_sum", cumulative_sum_problem, parprims.cumulative_sum),
+        "cumulative_sum",
+        "cumulative_sum",
+        cumulative_sum_problem,
+        parprims.cumulative_sum,
         {
             **library(lambda xp, x: xp.cumsum(x, 0)),
             "numba": lambda _, x: by_numba.cumulative_sum(x),
@@ -177,45 +192,70 @@ ROWS = (
     ),
     Row("scan", "scan by maximum", bench_scan.maximum_problem, scan_maximum, MAXIMUM),
     Row(
-        *("linear_recurrence", "linear_recurrence", recurrence_problem, parprims.linear_recurrence),
+        "linear_recurrence",
+        "linear_recurrence",
+        recurrence_problem,
+        parprims.linear_recurrence,
         {"numba": bench_scan.by_numba_loop, "jax": bench_scan.by_associative_scan},
     ),
     Row(
-        *("lfilter", "lfilter of order 4", filter_problem, parprims.lfilter),
+        "lfilter",
+        "lfilter of order 4",
+        filter_problem,
+        parprims.lfilter,
         {"scipy": bench_filters.by_scipy("lfilter"), "cupyx": bench_filters.by_cupyx("lfilter")},
     ),
     Row(
-        *("sort", "sort", functools.partial(bench_sort.sort_problem, dtype="float32"), parprims.sort),
+        "sort",
+        "sort",
+        functools.partial(bench_sort.sort_problem, dtype="float32"),
+        parprims.sort,
         bench_sort.SORT,
     ),
     Row(
-        *("argsort", "argsort", functools.partial(bench_sort.argsort_problem, dtype="float32"), parprims.argsort),
+        "argsort",
+        "argsort",
+        functools.partial(bench_sort.argsort_problem, dtype="float32"),
+        parprims.argsort,
         bench_sort.ARGSORT,
     ),
     Row(
-        *("sort_by_key", "sort_by_key of int32", functools.partial(bench_sort.by_key_problem, dtype="int32")),
-        *(parprims.sort_by_key, bench_sort.SORT_BY_KEY),
+        "sort_by_key",
+        "sort_by_key of int32",
+        functools.partial(bench_sort.by_key_problem, dtype="int32"),
+        parprims.sort_by_key,
+        bench_sort.SORT_BY_KEY,
     ),
     Row(
-        *("top_k", f"top_k of {TOP}", largest_problem, functools.partial(bench_order_statistics._top, TOP)),
+        "top_k",
+        f"top_k of {TOP}",
+        largest_problem,
+        largest,
         {
             "numpy": largest_by_numpy,
             "torch": lambda torch, x: torch.topk(x, TOP),
             "jax": functools.partial(bench_order_statistics.by_jax, k=TOP),
         },
     ),
-    Row(*("median", "median", bench_order_statistics.median_problem, parprims.median), MEDIAN),
+    Row("median", "median", bench_order_statistics.median_problem, parprims.median, MEDIAN),
     Row(
-        *("searchsorted", "searchsorted", search_problem, parprims.searchsorted),
+        "searchsorted",
+        "searchsorted",
+        search_problem,
+        parprims.searchsorted,
         library(lambda xp, x1, x2: xp.searchsorted(x1, x2), jax=bench_search.by_jax),
     ),
     Row("merge", "merge", merge_problem, parprims.merge, bench_merge.JOINED),
     Row(
-        *("histogram", f"histogram of {BINS} bins", functools.partial(bench_histogram.problem, bins=BINS)),
-        *(functools.partial(bench_histogram.count, bins=BINS), bench_histogram.peers(BINS)),
+        "histogram",
+        f"histogram of {BINS} bins",
+        functools.partial(bench_histogram.problem, bins=BINS),
+        functools.partial(bench_histogram.count, bins=BINS),
+        bench_histogram.peers(BINS),
     ),
     Row(
-        *("segment_reduce", f"segment_reduce to {SEGMENTS} sums"),
+        "segment_reduce",
+        f"segment_reduce to {SEGMENTS} sums",
         functools.partial(bench_segments.by_numbers, segments=SEGMENTS),
         functools.partial(parprims.segment_reduce, num_segments=SEGMENTS),
         {
@@ -229,15 +269,26 @@ ROWS = (
         },
     ),
     Row(
-        *("select", "select of a half", functools.partial(bench_selection.select_problem, share=0.5)),
-        *(bench_selection.kept, library(lambda _, x, mask: x[mask]), bench_selection.EAGER),
+        "select",
+        "select of a half",
+        functools.partial(bench_selection.select_problem, share=0.5),
+        bench_selection.kept,
+        library(lambda _, x, mask: x[mask]),
+        bench_selection.EAGER,
     ),
     Row(
-        *("unique", "unique of int32", functools.partial(bench_selection.unique_problem, distinct=1000)),
-        *(bench_selection.once, library(lambda xp, x: xp.unique(x)), bench_selection.EAGER),
+        "unique",
+        "unique of int32",
+        functools.partial(bench_selection.unique_problem, distinct=1000),
+        bench_selection.once,
+        library(lambda xp, x: xp.unique(x)),
+        bench_selection.EAGER,
     ),
     Row(
-        *("solve_tridiagonal", "solve_tridiagonal", tridiagonal_problem, parprims.solve_tridiagonal),
+        "solve_tridiagonal",
+        "solve_tridiagonal",
+        tridiagonal_problem,
+        parprims.solve_tridiagonal,
         {
             **bench_tridiagonal.PEERS,
             "scipy": bench_tridiagonal.by_scipy,
@@ -245,8 +296,11 @@ ROWS = (
         },
     ),
     Row(
-        *("solve_banded", "solve_banded of float64", banded_problem),
-        *(functools.partial(parprims.solve_banded, (2, 2)), {"scipy": banded_by_scipy}),
+        "solve_banded",
+        "solve_banded of float64",
+        banded_problem,
+        functools.partial(parprims.solve_banded, (2, 2)),
+        {"scipy": banded_by_scipy},
     ),
-    Row(*("matmul", "matmul", product_problem, parprims.matmul), bench_matmul.PEERS, power=1.5),
+    Row("matmul", "matmul", product_problem, parprims.matmul, bench_matmul.PEERS, power=1.5),
 )

@@ -9,7 +9,7 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import checks, progress, records, short, short_cases
+from benches import ahead, checks, progress, records, short, short_cases
 from benches.cases import LIBRARIES, OURS, OUTSIDE, Problem, Scale
 from benches.clock import Contender
 from benches.runs import Outcome, present_backends
@@ -170,6 +170,23 @@ def test_a_wrong_result_fails_the_run_and_has_no_number(numpy_only, capsys):
     assert "ERROR sum: sum, 2^4: numpy array WRONG" in printed.err
     (table,) = tables_of(printed.out)
     assert table.splitlines()[2].split("|")[1].split()[:3] == ["-"] * 3
+
+
+def test_compiled_ahead(monkeypatch):
+    """What is compiled is called at every size, whatever comes of it; toy sizes are not worth a process."""
+    called = []
+
+    def run(x, *, method):
+        called.append((method, x.size))
+        raise parprims.MethodRefused("no kernel")
+
+    loop = {"numba": lambda _, x: called.append(("numba", x.size)), "numpy": None}
+    row = dataclasses.replace(short_cases.ROWS[0], run=run, peers=loop)
+    monkeypatch.setattr(ahead, "ROWS", (row,))
+    ahead.call_once(0, (4, 5))
+    assert called == [("kernel", 16), ("numba", 16), ("kernel", 32), ("numba", 32)]
+    monkeypatch.setattr(ahead.concurrent.futures, "ProcessPoolExecutor", None)
+    ahead.compile_ahead([row, row], TOY)
 
 
 def test_counter(capsys, monkeypatch):
