@@ -83,6 +83,9 @@ def judged(outcome: Outcome, backend: str, alone: Callable[[list[Contender]], No
     seconds = {name: statistics.median(one.seconds) for name, one in timed.items()}
     peers = [name for name in timed if name.startswith("peer:")]
     taken = outcome.auto.get(backend, "")
+    if taken not in timed and not {taken, f"{backend} {taken}"} & set(outcome.case.skip):
+        # Refused in the program that XLA compiles; there auto takes the next that is not.
+        taken = next((name for name in timed if name in OURS), "")
     if not peers:
         return Cell({}, taken, "")
     best = min(peers, key=seconds.__getitem__)
@@ -118,12 +121,19 @@ class Line:
 
 
 def too_long(outcome: Outcome, growth: float) -> dict[str, str]:
-    """Return the contenders that would take too long at a size at which a call takes so many times as long."""
-    return {
-        f"{one.backend.name} {one.method.removeprefix('peer:')}": "it would take too long"
-        for one in outcome.timed
-        if growth * statistics.median(one.seconds) > TOO_LONG
-    }
+    """Return the contenders that would take too long at a size at which a call takes so many times as long.
+
+    What auto takes and the fastest peer are never among them.
+    """
+    found = {}
+    for backend in outcome.auto:
+        timed = {one.method: statistics.median(one.seconds) for one in outcome.timed if one.backend.name == backend}
+        peers = [name for name in timed if name.startswith("peer:")]
+        kept = {outcome.auto[backend], min(peers, key=timed.__getitem__, default="")}
+        for name, seconds in timed.items():
+            if name not in kept and growth * seconds > TOO_LONG:
+                found[f"{backend} {name.removeprefix('peer:')}"] = "it would take too long"
+    return found
 
 
 def measure(
@@ -225,9 +235,10 @@ def conclusion(lines: Sequence[Line], quick: bool) -> tuple[str, str]:
     }
     even = len(known) - faster - len(losses)
     median = ", ".join(f"{number(ratio)} at {size} sizes" for size, ratio in medians.items())
+    margin = f"over {page.LOSS - 1:.0%}"
     first = (
-        f"Left to auto, {faster} of {len(known)} calls are faster than the best peer by over {page.LOSS - 1:.0%}, "
-        f"{len(losses)} are slower by as much beyond noise, and {even} are about as fast; "
+        f"Left to auto, {faster} of {len(known)} calls are {margin} faster than the best peer, {len(losses)} are {margin} "
+        f"slower and beyond noise, and {even} differ by less or within noise; "
         f"the median of our speed over the peer's is {median or 'not known'}."
     )
     if quick:

@@ -48,7 +48,7 @@ def test_one_page():
     assert other.split("|")[2].split() == ["-"] * 4
     assert "speed of ours over that of the best peer in the same call: above 1 ours is faster" in " ".join(text.split())
     first, second = last_words(text)
-    assert first.startswith("Left to auto, 3 of 5 calls are faster than the best peer by over 10%, 2 are slower")
+    assert first.startswith("Left to auto, 3 of 5 calls are over 10% faster than the best peer, 2 are over 10% slower")
     assert "0.80 at large sizes" not in first  # the median of 12.3 and 0.8
     assert second.endswith("judge speed by the other sizes: take the peer at large sizes for sort of rows.")
     assert "overhead" in second
@@ -149,14 +149,23 @@ def test_a_loss_is_timed_twice(numpy_only, first, second, loss, speed):
     assert alone == ([["kernel", "peer:numpy"]] if second else [])
 
 
+def test_what_auto_takes_is_what_runs(numpy_only):
+    """A way refused in a compiled program is not what auto takes there; left out, it is, and has no number."""
+    found = outcome(numpy_only, array=[3.0], native=[1.0], peer_numpy=[1.0])
+    assert short.judged(found, "numpy", lambda _: None).taken == "array"
+    found.case = dataclasses.replace(found.case, skip={"numpy kernel": "it would take too long"})
+    assert short.judged(found, "numpy", None).taken == "kernel"
+
+
 def test_without_a_peer_there_is_no_number(numpy_only):
     assert short.judged(outcome(numpy_only, kernel=[1.0]), "numpy", None).words == ["-"] * 4
     assert short.judged(outcome(numpy_only), "numpy", None) is None
 
 
 def test_what_would_take_too_long_is_left_out(numpy_only):
-    found = outcome(numpy_only, kernel=[0.01], peer_numpy=[0.1])
-    assert short.too_long(found, 20) == {"numpy numpy": "it would take too long"}
+    """What auto takes and the best peer stay, however long they take."""
+    found = outcome(numpy_only, kernel=[1.0], array=[0.1], native=[0.01], peer_numpy=[0.3], peer_numba=[0.4])
+    assert set(short.too_long(found, 20)) == {"numpy array", "numpy numba"}
 
 
 def test_a_wrong_result_fails_the_run_and_has_no_number(numpy_only, capsys):
