@@ -237,8 +237,8 @@ def conclusion(lines: Sequence[Line], quick: bool) -> tuple[str, str]:
     median = ", ".join(f"{number(ratio)} at {size} sizes" for size, ratio in medians.items())
     margin = f"over {page.LOSS - 1:.0%}"
     first = (
-        f"Left to auto, {faster} of {len(known)} calls are {margin} faster than the best peer, {len(losses)} are {margin} "
-        f"slower and beyond noise, and {even} differ by less or within noise; "
+        f"Left to auto, {faster} of {len(known)} calls are {margin} faster than the best peer, {len(losses)} are "
+        f"{margin} slower and beyond noise, and {even} differ by less or within noise; "
         f"the median of our speed over the peer's is {median or 'not known'}."
     )
     if quick:
