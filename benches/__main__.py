@@ -146,6 +146,8 @@ def run_all(
     path.with_suffix(".txt").write_text(whole)
     path.with_suffix(".html").write_text(page.report(found, head, whole, path.with_suffix(".png")))
     print(f"\n{page.page(found, head)}\n")
+    if scale.quick:
+        print(f"{short.TOY}\n")
     print(f"records: {path}\nevery case: {path.with_suffix('.txt')}\nreport: {path.with_suffix('.html')}\n{drawn}")
     print(*(f"ERROR {error}" for error in errors), sep="\n")
     return 1 if errors else 0

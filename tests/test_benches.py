@@ -113,6 +113,7 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert ("numpy method 'kernel' refused" in every) != NUMBA
     assert tables.LEGEND in every
     assert page.LEGEND in printed
+    assert "At these toy sizes only Python's overhead is measured" in printed
     assert len(printed.splitlines()) < 30
     report = path.with_suffix(".html").read_text()
     assert page.LEGEND in report
