@@ -161,11 +161,9 @@ def sanitize(session: nox.Session, tool: str) -> None:
 
 @nox.session
 def compare(session: nox.Session) -> None:
-    """Compare algorithm, kernel, the backend's own routine and outside peers: the main job. Then auto, in short."""
+    """Compare array form, kernel, the library's own routine and outside peers, on one page; all cases with --full."""
     session.install("-e", ".[bench]")
     session.run("python", "-m", "benches", *session.posargs)
-    if not set(session.posargs) - {"--quick"}:
-        session.run("python", "-m", "benches", "--table", "--quick")
 
 
 # On a GPU with the packages the machine has, as in the session gpu.

@@ -1,4 +1,7 @@
-"""Run the comparison: ``python -m benches [--quick] [--primitive sort] [--backend numpy]``, or tune kernels."""
+"""Compare our ways with the best peers: ``python -m benches`` prints one page; ``--full`` times every case.
+
+With other options it holds results against those of a commit, times calls by auto, or tunes kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import benches
-from benches import ceilings, page, plots, records, tables, tune_cpu
+from benches import ceilings, page, plots, records, short, tables, tune_cpu
 from benches.against import against
 from benches.auto import run_table
 from benches.cases import Case, Scale
 from benches.progress import progress, say
 from benches.runs import present_backends, run_case
 from benches.tune import tune
-from examples.backends import MAKERS
+from examples.backends import MAKERS, Backend
 
 
 def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
@@ -44,15 +47,22 @@ def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the comparison, compare results, rewrite the documentation's tables, or tune; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
-    parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
+    parser.add_argument("--full", action="store_true", help="every case, also on one thread: takes much longer")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, few repeats: a check of the machinery")
+    parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives, or modules of --full")
     parser.add_argument("--case", metavar="REGEX", help="only cases whose name matches from its beginning")
-    parser.add_argument("--backend", nargs="+", choices=tuple(MAKERS), help="only these; default: all present")
-    parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
-    parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument(
-        "--long", action="store_true", help="print every case too, as the long table in the file has it"
+        "--backend", nargs="+", choices=tuple(MAKERS), help="arrays of these; default: NumPy, of --full all present"
     )
+    parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge records into")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write the records of --full or --table where they are kept for a commit; "
+        "default: benches/results/local, which git ignores",
+    )
+    parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
+    parser.add_argument("--long", action="store_true", help="with --full: print every case too, as its file has it")
     parser.add_argument(
         "--against",
         metavar="REV-or-FILE",
@@ -75,11 +85,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.against:
         return against(options.against, options.device_results)
 
+    results = records.RESULTS if options.record else records.RESULTS / "local"
     if options.table:
-        return run_table(options.backend, options.quick, options.primitive, options.device_results, options.commit)
+        place = options.device_results or results / "auto"
+        return run_table(options.backend, options.quick, options.primitive, place, options.commit)
 
-    present = present_backends(options.backend)
+    short_one = not (options.full or options.tune)
+    present = present_backends(options.backend or (["numpy"] if short_one else None))
     scale = Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
+    if short_one:
+        rows = short.chosen(options.primitive, options.case)
+        return short.run(rows, present, scale, options.device_results, options.commit)
     if options.tune and not scale.gpu:
         return tune_cpu.tune_cpu(options.tune, present, scale, options.commit)
     if options.tune:
@@ -87,9 +103,16 @@ def main(arguments: list[str] | None = None) -> int:
     selected = [case for case in cases(scale, options.primitive) if re.match(options.case or "", case.name)]
     if not selected:
         raise SystemExit(f"no case has a name that matches {options.case}")
+    return run_all(selected, present, scale, results, options)
+
+
+def run_all(
+    selected: list[Case], present: list[Backend], scale: Scale, results: Path, options: argparse.Namespace
+) -> int:
+    """Check and time cases, write their records, tables and plots, and print their page; return the exit status."""
     tops = ceilings.measure_ceilings(present, scale)
     head = records.header(present, tops, options.commit)
-    path = options.device_results or records.RESULTS / f"{records.slug(head['device'])}.json"
+    path = options.device_results or results / f"{records.slug(head['device'])}.json"
     found: list[dict[str, Any]] = []
     errors: list[str] = []
     notes: dict[str, None] = {}
@@ -123,6 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
     path.with_suffix(".txt").write_text(whole)
     path.with_suffix(".html").write_text(page.report(found, head, whole, path.with_suffix(".png")))
     print(f"\n{page.page(found, head)}\n")
+    if scale.quick:
+        print(f"{short.TOY}\n")
     print(f"records: {path}\nevery case: {path.with_suffix('.txt')}\nreport: {path.with_suffix('.html')}\n{drawn}")
     print(*(f"ERROR {error}" for error in errors), sep="\n")
     return 1 if errors else 0

@@ -163,15 +163,15 @@ HEAD = "call|backend|dtype|shape|axis|auto takes|time|best peer|its time|ratio|w
 
 
 def table(lines: Iterable[Line]) -> str:
-    """Return the table, the worst call last."""
+    """Return the table, the worst call last; ratios are our speed over the peer's."""
     rows = [HEAD]
     for one in sorted(lines, key=lambda one: one.excess):
         call, best = one.call, one.peers[one.best]
         words = [call.name, one.backend, call.dtype, size(call), str(call.axis), one.method, si(one.seconds, "s")]
-        words += [one.best.removeprefix("peer:"), si(best, "s"), f"{one.seconds / best:.2f}"]
+        words += [one.best.removeprefix("peer:"), si(best, "s"), f"{best / one.seconds:.2f}"]
         words.append("no" if one.excess > 1 else "yes")
         loop = one.peers.get(LOOP)
-        words += [si(loop, "s"), f"{one.seconds / loop:.2f}"] if loop else ["", ""]
+        words += [si(loop, "s"), f"{loop / one.seconds:.2f}"] if loop else ["", ""]
         rows.append(words)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -207,12 +207,11 @@ def entries(present: list[Backend], quick: bool, primitives: Iterable[str] | Non
     return [one for one in found if primitives is None or one.call.primitive in primitives]
 
 
-def run_table(
-    names: list[str] | None, quick: bool, primitives: list[str] | None, path: Path | None, sha: str | None
-) -> int:
+def run_table(names: list[str] | None, quick: bool, primitives: list[str] | None, place: Path, sha: str | None) -> int:
     """Time the table, print it and write its records; return the exit status, 1 where a result is wrong.
 
-    A quick table is written only to a path that is given.
+    Records go to ``place``, a file, or a folder in which the file is named after the machine. A quick table is written
+    only to a file.
     """
     if set(names or ()) & set(ON_CUDA):
         raise SystemExit("the table is one of CPUs; backends on a GPU are in the comparison")
@@ -225,13 +224,14 @@ def run_table(
         errors += wrong
         if line:
             lines.append(line)
-            beside = f"{line.seconds / line.peers[line.best]:.2f} times {line.best.removeprefix('peer:')}"
+            beside = f"{line.peers[line.best] / line.seconds:.2f} of the speed of {line.best.removeprefix('peer:')}"
             say(f"{one}: {si(line.seconds, 's')} by {line.method}, {beside}", sys.stderr)
     print(table(lines))
     print(verdict(lines))
     head = records.header(present, {}, sha)
-    if path or not quick:
-        path = path or records.RESULTS / "auto" / f"{records.slug(head['device'])}.json"
+    to_file = place.suffix == ".json"
+    if to_file or not quick:
+        path = place if to_file else place / f"{records.slug(head['device'])}.json"
         everything = names is None and primitives is None
         before = json.loads(path.read_text())["records"] if path.exists() else []
         ran = {(one.call.primitive, f"{one.call.name}, {size(one.call)}", one.backend.name) for one in chosen}

@@ -96,6 +96,14 @@ def shortest_problem(rng, n):
     return Problem((a, b), c)
 
 
+RUNGS = {
+    "packed": "packed",
+    "tiled": "tiled",
+    "without bank conflicts": "conflict_free",
+    "tensor cores": "tensor",
+}
+"""The kernels of the ladder to the fast product of float64, by what a reader calls them."""
+
 PEERS = {
     **library(lambda xp, a, b: xp.matmul(a, b), jax=lambda jnp, a, b: jnp.matmul(a, b, precision="highest")),
     "cublas": lambda cupy, a, b: cupy.dot(a, b),
@@ -280,11 +288,11 @@ def cases(scale: Scale) -> list[Case]:
         random("square", "float32", n)
         if n <= scale.pick(256, 512, 8192):
             if n in sizes:
-                random("conflict_free", "float32", n, kernel="conflict_free")
+                random("without bank conflicts", "float32", n, kernel="conflict_free")
             random("tf32", "float32", n, TF32_PEERS, precision="tf32")
             random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
     for n in scale.pick((128,), (256, 1024), sizes):
-        random("C", "float64", n)
+        random("square", "float64", n)
     if scale.gpu:
         for dtype in ("float16", "bfloat16"):
             for n in scale.pick((512,), (), sizes):
@@ -336,7 +344,7 @@ def cases(scale: Scale) -> list[Case]:
                     skip={"array": "it is timed at other shapes"},
                 )
             )
-    random("B6", "float32", 275)
+    random("odd size", "float32", 275)
     for n in scale.pick((64,), (256,), (512, 1024)):
         random("square", "int32", n, whole_products)
     if not scale.gpu:
@@ -354,16 +362,23 @@ def cases(scale: Scale) -> list[Case]:
     # The ladder: what others climbed (see examples/gemm_ladder.py), beside the library's own routine.
     own = {"peers": {"cublas": PEERS["cublas"]}, "libraries": ("numpy", "cupy")}
     for n in scale.pick((64,), (256, 512), (512, 4096)):
-        add(f"A, {n}", functools.partial(a_problem, n=n), (n, n, n), ceiling="matmul float32")
+        add(f"smooth numbers, {n}", functools.partial(a_problem, n=n), (n, n, n), ceiling="matmul float32")
     for kernel in ("naive", "tiled"):
         for width in (4, 8, 16, 32):
             make = functools.partial(a_problem, n=n)
             rung = {"kernel": kernel, "tile": width}
-            add(f"A {kernel} {width}, {n}", make, (n, n, n), ceiling="matmul float32", **own, **rung)
+            add(f"{kernel} by hand in tiles of {width}, {n}", make, (n, n, n), ceiling="matmul float32", **own, **rung)
     for n in scale.pick((64,), (256,), (4096, 8192)):
-        for rung, kernel in enumerate(("packed", "tiled", "conflict_free", "tensor"), 1):
-            random(f"C{rung} {kernel}", "float64", n, kernel=kernel, **own)
+        for name, kernel in RUNGS.items():
+            random(f"{name} by hand", "float64", n, kernel=kernel, **own)
     for n in scale.pick((64,), (256,), sizes):
         for threads in (32, 64, 128, 256, 512):
-            random(f"D1 {threads} threads", "float32", n, kernel="naive", tile=(threads // 32, 32, 1), **own)
+            random(
+                f"naive by hand with {threads} threads",
+                "float32",
+                n,
+                kernel="naive",
+                tile=(threads // 32, 32, 1),
+                **own,
+            )
     return found

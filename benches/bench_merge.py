@@ -24,16 +24,18 @@ def merge_by_key_problem(rng, n):
     return Problem((x1, values[:n], x2, values[n:]), (whole[order], values[order]))
 
 
+JOINED = library(
+    lambda xp, x1, x2: xp.sort(xp.concatenate([x1, x2])),
+    torch=lambda torch, x1, x2: torch.sort(torch.cat([x1, x2])).values,
+)
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     k = scale.pick(12, 18, 26)
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    joined = library(
-        lambda xp, x1, x2: xp.sort(xp.concatenate([x1, x2])),
-        torch=lambda torch, x1, x2: torch.sort(torch.cat([x1, x2])).values,
-    )
     merges, by_key = (functools.partial(one, n=2**k) for one in (merge_problem, merge_by_key_problem))
     return [
-        Case("merge", f"float32, 2^{k}", merges, parprims.merge, joined, skip=skip),
+        Case("merge", f"float32, 2^{k}", merges, parprims.merge, JOINED, skip=skip),
         Case("merge_by_key", f"float32 and int32, 2^{k}", by_key, parprims.merge_by_key, skip=skip),
     ]

@@ -210,8 +210,8 @@ def truth_problem(_, n, value):
 
 
 def others(scale: Scale):
-    yield Case("sum", "B5, 260817", b5, parprims.sum, {**library(lambda xp, x: xp.sum(x)), **CUDA_COMPUTE_SUM})
-    yield Case("vecdot", "E1, 1024", e1, parprims.vecdot, VECDOT_PEERS, whole_call=True)
+    yield Case("sum", "any length, 260817", b5, parprims.sum, {**library(lambda xp, x: xp.sum(x)), **CUDA_COMPUTE_SUM})
+    yield Case("vecdot", "call on integers, 1024", e1, parprims.vecdot, VECDOT_PEERS, whole_call=True)
     for k in scale.pick((), (10, 16), (10, 16, 20)):
         make = functools.partial(vecdot_problem, n=2**k)
         yield Case("vecdot", f"vecdot call, 2^{k}", make, parprims.vecdot, VECDOT_PEERS, whole_call=True)

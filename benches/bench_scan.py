@@ -208,7 +208,7 @@ def scans(scale: Scale):
     n = scale.pick(10**5, 10**7, 10**8)
     yield Case(
         "scan",
-        f"B9, {n:.0e}".replace("e+0", "e"),
+        f"exclusive sum, {n:.0e}".replace("e+0", "e"),
         functools.partial(b9, n=n),
         functools.partial(parprims.scan, exclusive=True),
         {**library(lambda xp, x: xp.cumsum(x, 0) - x), "cuda.compute": cuda_compute("PLUS", inclusive=False)},
@@ -408,7 +408,7 @@ def _affine_scan(cupy, a, b):
 def recurrences(scale: Scale):
     yield Case(
         "linear_recurrence",
-        "B10, 100",
+        "short call, 100",
         b10,
         parprims.linear_recurrence,
         {"numpy": by_loop, "numba": by_numba_loop, "jax": by_associative_scan},

@@ -173,7 +173,9 @@ SORT_BY_KEY = {
 LARGE = 2**26
 TIMED_SMALLER = {"array": "it is timed at smaller sizes"}
 # XLA takes up to ten seconds and more to compile it, whatever the size.
-TIMED_ONCE = dict.fromkeys(("jax-cuda array", "jax array"), "it is timed in B11 and as key and value int32, 2^20")
+TIMED_ONCE = dict.fromkeys(
+    ("jax-cuda array", "jax array"), "it is timed as sort by every method and as key and value int32, 2^20"
+)
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -182,7 +184,7 @@ def cases(scale: Scale) -> list[Case]:
 
     def add(function, name, make, peers, n, dtype, *, whole_call=False, **options):
         make = functools.partial(make, n=n, dtype=dtype, **options)
-        once = name.startswith("B11") or (name == "key and value, 2^20" and dtype == "int32")
+        once = name.startswith("sort by every method") or (name == "key and value, 2^20" and dtype == "int32")
         skip = TIMED_SMALLER if n >= LARGE else {} if once else TIMED_ONCE
         found.append(
             Case(
@@ -202,7 +204,7 @@ def cases(scale: Scale) -> list[Case]:
         add(parprims.sort, f"call, 2^{k}", sort_problem, SORT, 2**k, "int32", whole_call=True)
     add(parprims.argsort, "call, 2^10", argsort_problem, ARGSORT, 2**10, "int32", whole_call=True)
     k = scale.pick(12, 16, 20)
-    add(parprims.sort, f"B11, 2^{k}", sort_problem, SORT, 2**k, "uint32")
+    add(parprims.sort, f"sort by every method, 2^{k}", sort_problem, SORT, 2**k, "uint32")
     for k in scale.pick((14,), (14, 18, 20), (16, 20, 24, 28)):
         add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, "uint32")
     k = scale.pick(12, 18, 28)

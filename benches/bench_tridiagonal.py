@@ -87,7 +87,7 @@ def by_cusparse(cupy, lower, diag, upper, rhs):
 
 PEERS = {"jax": by_jax, "cusparse": by_cusparse}
 # XLA takes ten seconds and more to compile it, whatever the size.
-TIMED_ONCE = {"jax-cuda array": "it is timed in the batch of B8 and at 2^20"}
+TIMED_ONCE = {"jax-cuda array": "it is timed in the batch of diffusion steps and at 2^20"}
 
 
 def interleaved(rng, shape):
@@ -113,7 +113,7 @@ def cases(scale: Scale) -> list[Case]:
     found = []
 
     def add(name, make, peers, run=parprims.solve_tridiagonal, **options):
-        skip = {} if name.startswith("B8 batch") or name == "one system, 2^20" else TIMED_ONCE
+        skip = {} if name.startswith("batch of diffusion steps") or name == "one system, 2^20" else TIMED_ONCE
         case = Case("solve_tridiagonal", name, make, run, peers, skip=skip, **options)
         found.append(case)
         if not scale.gpu and "numba" in peers and not case.whole_call:
@@ -128,9 +128,9 @@ def cases(scale: Scale) -> list[Case]:
     loop = {"numba": by_numba_loop}
     across = {"numba": functools.partial(by_numba_loop, axis=0)}
     one, many = {**PEERS, "scipy": by_scipy, **loop}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays), **loop}
-    add("B8, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
+    add("diffusion call, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
     m = scale.pick(64, 4096, 65536)
-    add(f"B8 batch, {m} x 128", functools.partial(b8, shape=(m, 128), dtype="float32"), many)
+    add(f"batch of diffusion steps, {m} x 128", functools.partial(b8, shape=(m, 128), dtype="float32"), many)
     for k in scale.pick((14,), (16, 20), (16, 20, 24, 26)):
         add(f"one system, 2^{k}", functools.partial(random_problem, shape=2**k), one)
     add_pivots("one system", f"2^{k}", functools.partial(random_problem, shape=2**k))

@@ -56,8 +56,8 @@ class Contender:
         return (time.perf_counter() - began) / calls
 
 
-def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> None:
-    """Time contenders in turn, each for about ``budget`` seconds in all: 3 to 30 times, once if a call takes 2 s."""
+def interleave(contenders: list[Contender], whole_call: bool, budget: float, long: float = 2.0) -> None:
+    """Time contenders in turn, each for about ``budget`` seconds in all: 3 to 30 times, once if a call is ``long``."""
     plans = []
     for one in contenders:
         # The first call may wait for much that the others do not, and short calls are timed by several in a row.
@@ -66,7 +66,7 @@ def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> 
         # Enough calls between two looks at the clock to make waiting for the device a small part of the time.
         least = 0.02 if one.backend.cuda and not whole_call else 0.005
         calls = 1 if one.timed_by_events(whole_call) else math.ceil(min(1000, least / max(first, 1e-7)))
-        turns = 1 if first > 2 else min(30, max(3, int(budget / max(calls * first, 1e-7))))
+        turns = 1 if first > long else min(30, max(3, int(budget / max(calls * first, 1e-7))))
         plans.append((one, calls, turns))
         one.seconds = [first] if calls == 1 else []
     for _ in range(30):

@@ -15,16 +15,17 @@ from examples.backends import available, installed
 from parprims._compare import si
 
 LOSS = 1.1
-"""How many times as long as the best auto may take before the page calls it a loss."""
+"""How many times as long as the best peer auto may take before the page calls it a loss."""
 
 SIZES = (("up to 2^12", 0, 2**12), ("up to 2^18", 2**12, 2**18), ("larger", 2**18, math.inf))
 """The columns of winners, by the elements of a case's first input."""
 
-HEAD = ("primitive", "arrays", "cases", *(f"fastest {name}" for name, _, _ in SIZES), "auto / best", "worst", "at")
+HEAD = ("primitive", "arrays", "cases", *(f"fastest {name}" for name, _, _ in SIZES), "auto over peer", "least", "at")
 LEGEND = (
     "Fastest: who wins most cases of a size, and how many of them; kernel, native and array are ours, other names are "
-    "peers on the same arrays. auto / best: the median over the cases of the time of what auto takes over that of the "
-    f"fastest. Worst: the largest of these ratios and its case, a LOSS above {LOSS}."
+    "peers on the same arrays. auto over peer: the speed of what auto takes over that of the best peer, an outside one "
+    "or the routine of the library itself, above 1 ours is faster; the median over the cases, then the least and its "
+    f"case, a LOSS below {1 / LOSS:.2f}."
 )
 COLOURS = "Blue is our kernel, orange our array form, green our native, and grey are the peers. More is better."
 _CEILINGS = {
@@ -44,25 +45,26 @@ def rows(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         cases.setdefault((one["case"], one["dtype"]), []).append(one)
     found = []
     for (primitive, backend), cases in groups.items():
-        ratios = {name: ratio for (name, _), group in cases.items() if (ratio := _over_best(group)) is not None}
-        worst = max(ratios, key=ratios.__getitem__, default="")
+        ratios = {name: ratio for (name, _), group in cases.items() if (ratio := _over_peer(group)) is not None}
+        worst = min(ratios, key=ratios.__getitem__, default="")
         told = f"{ratios[worst]:.2f}" if ratios else ""
         found.append(
             (
                 *(primitive, backend, str(len(cases))),
                 *(_winner(cases.values(), low, high) for _, low, high in SIZES),
                 f"{statistics.median(ratios.values()):.2f}" if ratios else "",
-                f"LOSS {told}" if ratios and ratios[worst] > LOSS else told,
-                worst if ratios and ratios[worst] > 1 else "",
+                f"LOSS {told}" if ratios and ratios[worst] < 1 / LOSS else told,
+                worst if ratios and ratios[worst] < 1 else "",
             )
         )
     return found
 
 
-def _over_best(group: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the time of what auto takes in a case over that of the fastest; None where auto was not timed."""
+def _over_peer(group: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the speed of what auto takes in a case over that of the best peer; None where one was not timed."""
     taken = [one["seconds"] for one in group if one.get("auto")]
-    return taken[0] / min(one["seconds"] for one in group) if taken else None
+    peers = [one["seconds"] for one in group if one["method"] == "native" or one["method"].startswith("peer:")]
+    return min(peers) / taken[0] if taken and peers else None
 
 
 def _winner(groups: Iterable[Sequence[Mapping[str, Any]]], low: float, high: float) -> str:
@@ -84,12 +86,12 @@ def ceilings(head: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def missing() -> list[str]:
-    """Return what more would be compared if it were installed, a line each."""
+def missing(names: Iterable[str] = tuple(_EXTRAS)) -> list[str]:
+    """Return what more would be compared if it were installed, of some packages, a line each."""
     extras: dict[str, list[str]] = {}
-    for name, extra in _EXTRAS.items():
+    for name in names:
         if not (available(name) if name in ("cupy", "torch", "jax") else installed(name)):
-            extras.setdefault(extra, []).append(name)
+            extras.setdefault(_EXTRAS[name], []).append(name)
     return [f'{", ".join(names)}: pip install -e ".[{extra}]"' for extra, names in extras.items()]
 
 

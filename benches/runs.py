@@ -39,7 +39,8 @@ def present_backends(names: Iterable[str] | None = None) -> list[Backend]:
 class Outcome:
     """What a case came to: records in the file's form, the method auto takes by backend, errors and refusals.
 
-    ``spent`` holds the seconds it took to make the problem, to compile and check, and to time.
+    ``spent`` holds the seconds it took to make the problem, to compile and check, and to time. ``timed`` holds those
+    who were timed.
     """
 
     case: Case
@@ -48,10 +49,16 @@ class Outcome:
     errors: list[str]
     notes: list[str]
     spent: tuple[float, ...] = ()
+    timed: list[Contender] = dataclasses.field(default_factory=list)
 
 
-def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], budget: float) -> Outcome:
-    """Make a case's problem, pass every contender through the gate and time those that get through."""
+def run_case(
+    case: Case, present: list[Backend], ceilings: Mapping[str, float], budget: float, long: float = 2.0
+) -> Outcome:
+    """Make a case's problem, pass every contender through the gate and time those that get through.
+
+    ``budget`` and ``long`` are those of `interleave`.
+    """
     clock = [time.perf_counter()]
     for backend in present:
         backend.free()
@@ -87,7 +94,8 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
                 contenders.append(one)
     passed.clear()
     clock.append(time.perf_counter())
-    interleave(contenders, case.whole_call, budget)
+    interleave(contenders, case.whole_call, budget, long)
+    outcome.timed = contenders
     clock.append(time.perf_counter())
     outcome.spent = tuple(after - before for before, after in itertools.pairwise(clock))
     outcome.records = [

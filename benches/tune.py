@@ -87,7 +87,7 @@ SEARCHES = {
     ),
     "tridiagonal": Search(
         "_tridiagonal_batch",
-        ("B8 batch", "batch", "interleaved batch", "one system"),
+        ("batch of diffusion steps", "batch", "interleaved batch", "one system"),
         (
             *("rows_in_order", "threads_in_order", "rows_exchanging", "threads_exchanging", "block_exchanging"),
             *("rows", "threads", "interleaved_systems", "resident_blocks", "waiting_threads"),
@@ -98,7 +98,7 @@ SEARCHES = {
     ),
     "matmul": Search(
         "_matmul_tiles",
-        ("square", "C", "conflict_free", "tf32", "highest"),
+        ("square", "without bank conflicts", "tf32", "highest"),
         ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once", "at_once_uneven"),
     ),
     "histogram": Search(

@@ -29,7 +29,7 @@ NEWER = "newer-primitives-cpu"
 
 UNITS = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "key/s": (1e9, "Gkey/s"), "keys/s": (1e9, "Gkey/s")}
 
-RUNGS = re.compile(r"(A|C\d|D\d) ")
+RUNGS = re.compile(r"[a-z -]+ by hand")
 """Cases of one rung of the ladder to the fast matrix product, there to be studied."""
 
 PANELS = {

@@ -87,7 +87,7 @@ def numpy_only():
 def test_quick_comparison_end_to_end(tmp_path, capsys):
     path = tmp_path / "device.json"
     status = command.main(
-        ["--quick", "--backend", "numpy", "--primitive", "sum", "map_reduce", "--device-results", str(path)]
+        ["--full", "--quick", "--backend", "numpy", "--primitive", "sum", "map_reduce", "--device-results", str(path)]
     )
     printed = capsys.readouterr().out
     assert status == 0, printed
@@ -113,6 +113,7 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert ("numpy method 'kernel' refused" in every) != NUMBA
     assert tables.LEGEND in every
     assert page.LEGEND in printed
+    assert "At these toy sizes only Python's overhead is measured" in printed
     assert len(printed.splitlines()) < 30
     report = path.with_suffix(".html").read_text()
     assert page.LEGEND in report
@@ -128,14 +129,26 @@ def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypat
     monkeypatch.setattr(plots, "plot", lambda *_: "no plot")
     path = tmp_path / "device.json"
     # The first element is 0: leaving it out is no error, and the gate must not invent one.
-    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert command.main(["--full", "--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["method"] for one in json.loads(path.read_text())["records"]} == {*METHODS, "peer:numpy"}
     wrong = case(peers={"numpy": lambda np, x: np.sum(x[2:])}, whole_call=True)
-    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert command.main(["--full", "--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["method"] for one in json.loads(path.read_text())["records"]} == METHODS
     printed = capsys.readouterr().out
     assert "ERROR sum: sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
     assert "ERROR sum: sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
+
+
+def test_results_of_a_run_are_kept_for_a_commit_only_if_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "cases", lambda *_: [case()])
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(plots, "plot", lambda *_: "no plot")
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    asked = ["--full", "--quick", "--backend", "numpy"]
+    for options, folder in ((asked, tmp_path / "local"), ([*asked, "--record"], tmp_path)):
+        assert not list(folder.glob("*.json"))
+        assert command.main(options) == 0
+        assert len(list(folder.glob("*.json"))) == 1
 
 
 def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
@@ -144,7 +157,7 @@ def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda *_: {"copy": 1e9})
     monkeypatch.setattr(plots, "plot", lambda *_: "no plot")
     path = tmp_path / "device.json"
-    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert command.main(["--full", "--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["case"] for one in json.loads(path.read_text())["records"]} == {"sum, 1000"}
     assert "ERROR sum: broken, 1 FAILED: ZeroDivisionError" in capsys.readouterr().out
 

@@ -52,8 +52,8 @@ def test_ratios_are_of_the_largest_case_and_the_fastest_of_each_side():
         one("sum, 8", "peer:torch", 3.0),
         one("sum call, 8", "kernel", 1.0, ceiling=None),
         one("sum call, 8", "peer:cupy", 7.0, ceiling=None),
-        one("A naive, 8", "kernel", 1.0),
-        one("A naive, 8", "peer:cupy", 7.0),
+        one("naive by hand, 8", "kernel", 1.0),
+        one("naive by hand, 8", "peer:cupy", 7.0),
     ]
     assert plots.ratios(found) == {"sum": [3.0]}
     calls = [

@@ -34,7 +34,7 @@ RECORDS = [
 
 def test_rows():
     one, other = page.rows(RECORDS)
-    assert one == ("sum", "numpy", "3", "numpy 1/2", "", "kernel 1/1", "1.05", "LOSS 2.00", "a, 10")
+    assert one == ("sum", "numpy", "3", "numpy 1/2", "", "kernel 1/1", "1.00", "LOSS 0.50", "a, 10")
     assert other == ("sum", "torch", "1", "native 1/1", "", "", "1.00", "1.00", "")
 
 
