@@ -1,7 +1,6 @@
 """Tridiagonal solves under the transformations of JAX and PyTorch, and their derivatives."""
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,8 @@ def jax():
 
 
 @pytest.mark.parametrize("pivot", ["none", "partial"])
-def test_steps_are_the_logarithm(jax, pivot):
-    """The program grows by the same number of operations at every doubling of n, and not between."""
+def test_steps_are_those_of_a_loop(jax, pivot):
+    """The program does not grow with n: its loops take more steps."""
 
     def operations(n: int) -> int:
         x = np.ones(n)
@@ -35,14 +34,8 @@ def test_steps_are_the_logarithm(jax, pivot):
             program = program.eqns[0].params["jaxpr"].jaxpr
         return len(program.eqns)
 
-    counts = {n: operations(n) for n in (3, 4, 5, 8, 9, 16, 17, 33, 512, 513, 1024, 1025)}
-    step = counts[8] - counts[4]
-    assert 0 < step < (40 if pivot == "none" else 300)
-    for n, count in counts.items():
-        doublings = math.ceil(math.log2(n)) - 2
-        # A number of segments that is not even takes one more.
-        allowed = 0 if pivot == "none" or n in (4, 8, 16, 512, 1024) else 40 + 20 * doublings
-        assert 0 <= count - counts[4] - step * doublings <= allowed
+    counts = [operations(n) for n in (5, 8, 9, 16, 17, 33, 512, 513, 1024, 1025)]
+    assert max(counts) - min(counts) <= 20  # an odd number takes some more
 
 
 @pytest.mark.parametrize(("chosen", "pivot"), [("native", "auto"), ("array", "none"), ("array", "auto")])
