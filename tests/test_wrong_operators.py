@@ -455,6 +455,8 @@ class TestInPlace:
         yield lambda **way: parprims.reduce(x, combine, axis=1, **way)
         yield lambda **way: parprims.reduce(x, op, axis=1, initial=0, **way)
         yield lambda **way: parprims.map_reduce(lambda one: one, x, op=op, axis=1, **way)
+        yield lambda **way: parprims.scan(x, combine, axis=0, offsets=[0, 1, 3], **way)
+        yield lambda **way: parprims.reduce(x, op, axis=0, offsets=[0, 1, 3], **way)
         yield lambda **way: parprims.matmul(x, x.T, add=op, **way)
         yield lambda **way: parprims.matmul(x, x.T, multiply=combine, **way)
 
@@ -467,7 +469,8 @@ class TestInPlace:
             x = backend.asarray(values.copy())
             for method, call in itertools.product(methods, self.calls(x, combine)):
                 for _ in range(3):  # what was seen at a call before must not let the next one pass
-                    with pytest.raises(TypeError, match=rf"^op {combine.__name__} {WORDS}$"):
+                    name = rf"({combine.__name__}|segmented\({combine.__name__}\))"
+                    with pytest.raises(TypeError, match=rf"^op {name} {WORDS}$"):
                         call(method=method)
             compare(backend, x, values)
 
@@ -478,8 +481,9 @@ class TestInPlace:
             x = backend.asarray(values.copy())
             for method in ("array", "kernel") if backend.cuda else ("array", "auto"):
                 for fn in (lambda x: augmented(x, x + 1), lambda x: emptied(x, x)):
-                    with pytest.raises(TypeError, match=rf"^fn {WORDS}$"):
-                        parprims.map_reduce(fn, x, method=method)
+                    for options in ({}, {"axis": 0, "offsets": [0, 1, 3]}):
+                        with pytest.raises(TypeError, match=rf"^fn {WORDS}$"):
+                            parprims.map_reduce(fn, x, method=method, **options)
             compare(backend, x, values)
 
     def test_component(self, backend):
