@@ -211,11 +211,14 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
 def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Return an array of a shape and dtype to ask about, where another is. It takes no memory, and has no values."""
     one = xp.zeros((), dtype=dtype, device=device(like))
-    if is_jax(xp) and not is_traced(like) and len(like.devices()) == 1:
+    if is_jax(xp) and not (is_traced(like) or is_traced(one)) and len(like.devices()) == 1:
         kind: Any = type(one)  # which checks nothing here: no public name of JAX makes an array without its memory
         return kind(one.aval.update(shape=shape), one.sharding, [one], committed=True, _skip_checks=True)
     if is_tensor(like) and like.requires_grad and dtype_kind(dtype) in ("float", "complex"):
-        one.requires_grad_()
+        # Made of an element of it: inside torch.func, no tensor can be told to ask for a derivative.
+        element = like.sum() if 0 in like.shape else like[(0,) * like.ndim]
+        real = dtype_kind(dtype) == "float" and dtype_kind(like.dtype) == "complex"
+        one = xp.astype(element.real if real else element, dtype)
     return xp.broadcast_to(one, shape)
 
 
