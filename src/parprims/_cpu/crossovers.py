@@ -52,7 +52,7 @@ def compiles_in_vain(library: str, size: int) -> str | None:
     """
     if library == "jax" or size >= _FEW:
         return None
-    return f"below {_FEW} elements a kernel of a function of yours takes longer to compile than it saves"
+    return f"below {_FEW} elements array operations take less time than to compile a kernel of a function of yours"
 
 
 _NARROW, _MANY = 16, 256
