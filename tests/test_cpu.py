@@ -322,7 +322,7 @@ def test_without_numba(monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda _: None)
     compiler.failure.cache_clear()
     try:
-        reason = parprims.methods(parprims.reduce, np.arange(3.0), lambda e, _: e)["kernel"]
+        reason = parprims.methods(parprims.reduce, np.arange(100.0), lambda e, _: e)["kernel"]
         assert reason == f"the arrays are not on a CUDA device, and {compiler.MISSING}"
         assert compiler.MISSING.endswith("is not installed: pip install numba")
         assert f"  on CPUs          {compiler.MISSING}" in list(report.lines())

@@ -309,9 +309,8 @@ def test_a_remembered_call_is_one_program(jax, compiled, name):
     function, arrays = CALLS[name]
     if name in ("top_k", "partition", "argpartition"):  # of bytes, by array half the passes of halves to compile
         arrays = (KEYS,)
-    arrays = [jax.device_put(np.concatenate([x] * 19)) for x in arrays if x is not C] + [
-        jax.device_put(x) for x in arrays if x is C
-    ]
+    larger = [19 * x if x is OFFSETS else np.concatenate([x] * 19) for x in arrays if x is not C]
+    arrays = [jax.device_put(x) for x in (*larger, *(x for x in arrays if x is C))]
     for method in ("auto", "array"):
         compiled.clear()
         function(method, *arrays)
