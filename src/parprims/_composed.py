@@ -83,32 +83,46 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
 
 
 def _to_ask_about(xp: Namespace, call: Any, parts: Parts) -> Sequence[Part]:
-    """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these."""
+    """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these.
+
+    Arrays of the call itself are what they are, and so are those that scans and reductions begin with: they are
+    broadcast, which needs an array's memory, and have no elements along the axis.
+    """
     if not is_jax(xp) or any(map(is_traced, call.arrays)):
         return parts(xp, call)
     import jax
 
     found: list[Any] = []
 
-    def shapes(value: Any) -> Any:
+    def shapes(value: Any, given: tuple[Array, ...]) -> Any:
         if isinstance(value, tuple | list):
-            return tuple(map(shapes, value))
+            return tuple([shapes(one, given) for one in value])
+        for own, traced in zip(call.arrays, given, strict=True):
+            if value is traced:
+                return own
         return jax.ShapeDtypeStruct(value.shape, value.dtype) if is_traced(value) else value
 
-    def arrays(value: Any) -> Any:
+    def arrays(value: Any, made: Callable[..., Array]) -> Any:
         if isinstance(value, tuple):
-            return tuple(map(arrays, value))
+            return tuple([arrays(one, made) for one in value])
         if not isinstance(value, jax.ShapeDtypeStruct):
             return value
-        return stand_in(xp, call.arrays[0], tuple(value.shape), value.dtype)
+        return made(xp, call.arrays[0], tuple(value.shape), value.dtype)
 
     def ask(*given: Array) -> None:
         for function, arguments, options in parts(xp, call.on(*given)):
-            found.append((function, shapes(arguments), {name: shapes(value) for name, value in options.items()}))
+            found.append((function, shapes(arguments, given), shapes(tuple(options.items()), given)))
+
+    def zeros(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return xp.zeros(shape, dtype=dtype, device=device(like))
 
     jax.eval_shape(ask, *call.arrays)
     return [
-        (function, arrays(arguments), {name: arrays(value) for name, value in options.items()})
+        (
+            function,
+            arrays(arguments, stand_in),
+            {name: arrays(value, zeros if name == "initial" else stand_in) for name, value in options},
+        )
         for function, arguments, options in found
     ]
 
