@@ -168,7 +168,8 @@ class TestTurns:
 
     def start(self, tmp_path, *arguments):
         program = textwrap.dedent(self.PROGRAM)
-        environment = {**os.environ, "PARPRIMS_CACHE_DIR": str(tmp_path / "cache")}
+        found = {"PYTHONPATH": os.pathsep.join(sys.path), "PARPRIMS_CACHE_DIR": str(tmp_path / "cache")}
+        environment = os.environ | found
         command = [sys.executable, "-c", program, *arguments]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
