@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _trace
+from parprims import _languages, _trace
 from parprims._arrays import dtype_kind
 from parprims._cpu import NUMBA
 from parprims._cpu import plan as cpu_plan
@@ -383,7 +383,7 @@ class TestTrace:
 
     def test_gpu_texts_hold_them(self):
         k = 0.25
-        found = traced(lambda p, q: p + q * k, language=_trace.CUDA)
+        found = traced(lambda p, q: p + q * k, language=_languages.CUDA)
         assert not found.captured
         assert "__longlong_as_double" in "".join(found.lines)
 

@@ -10,7 +10,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _dispatch, _lasting, _reduction, _trace
+from parprims import _dispatch, _languages, _lasting, _reduction, _trace
 from parprims._operators import BUILT_IN
 from tests import emulator
 from tests.contract import compare
@@ -32,9 +32,9 @@ class TestTranslation:
 
     def test_constants_are_exact(self):
         for value in (0.1, -0.0, math.inf, 1e-310):
-            assert f"{np.float64(value).view(np.int64)}LL" in _trace.literal(value, "float64")
-        assert _trace.literal(-(2**63), "int64") == "(long long)9223372036854775808ULL"
-        assert "9.0" not in _trace.literal(9.0, "float32")
+            assert f"{np.float64(value).view(np.int64)}LL" in _languages.literal(value, "float64")
+        assert _languages.literal(-(2**63), "int64") == "(long long)9223372036854775808ULL"
+        assert "9.0" not in _languages.literal(9.0, "float32")
 
     @pytest.mark.parametrize("library", ["standard", "numpy", "torch"])
     def test_functions_of_any_library(self, library):

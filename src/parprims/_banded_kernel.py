@@ -12,7 +12,7 @@ from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_name, is_
 from parprims._banded_system import Matrix, by_reflections
 from parprims._derivatives import linear_system
 from parprims._dispatch import directly
-from parprims._trace import C_TYPES
+from parprims._languages import C_TYPES
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
 """The most rows that are taken together, by the dtype computed in: a thread keeps six times their square."""

@@ -10,7 +10,7 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode, move_axis
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
-from parprims._trace import C_TYPES
+from parprims._languages import C_TYPES
 
 MOST_ORDER = {"float": 24, "complex": 16}
 """The highest order of a filter, by the kind of its numbers. A thread keeps its states in registers."""

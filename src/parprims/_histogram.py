@@ -62,6 +62,7 @@ from parprims._histogram_numpy import (
     searchable,
 )
 from parprims._kernels import by_device
+from parprims._languages import C_TYPES
 from parprims._operators import BUILT_IN, segmented
 from parprims._options import is_array, listed_as_array, made_plain
 from parprims._promotion import promoted
@@ -74,7 +75,6 @@ from parprims._sort import sort, sort_by_key
 from parprims._sorting import comparable, flushes, from_comparable, widened
 from parprims._switches import asked_for
 from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
-from parprims._trace import C_TYPES
 from parprims._words import unknown_option
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_bits, dtype_name, mode
-from parprims._trace import C_TYPES, register_type
+from parprims._languages import C_TYPES, register_type
 
 
 @dataclasses.dataclass(frozen=True)

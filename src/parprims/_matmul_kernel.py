@@ -12,6 +12,7 @@ from parprims import _cuda, _derivatives, _matmul_residues
 from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
+from parprims._languages import C_TYPES, literal, register_type
 from parprims._layout import Layout, broadcast_strides, fold
 from parprims._matmul_tiles import (
     TUNING,
@@ -27,7 +28,7 @@ from parprims._matmul_tiles import (
 )
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
-from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
+from parprims._trace import Trace, Untraceable, trace
 
 
 @dataclasses.dataclass(frozen=True)

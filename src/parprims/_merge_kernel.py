@@ -12,9 +12,9 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
 from parprims._dispatch import unwatched
+from parprims._languages import C_TYPES
 from parprims._sort import sort, sort_by_key
 from parprims._sort_kernel import WORDS, Specialisation
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from parprims import _cuda, _sort_kernel
 from parprims._arrays import Array, Namespace, along, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._derivatives import asked_by_torch
+from parprims._languages import C_TYPES
 from parprims._quantiles import Quantiles, between
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import Sorting, index_dtype
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

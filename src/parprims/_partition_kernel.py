@@ -13,10 +13,10 @@ from parprims._composed import gathered
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import unwatched
+from parprims._languages import C_TYPES
 from parprims._sort import argsort, sort
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
+from parprims._languages import C_TYPES, register_type
 from parprims._lasting import lasting_key
 from parprims._layout import Layout, fold, is_aligned, row_major
 from parprims._memo import Memo
@@ -26,7 +27,7 @@ from parprims._reduction import (
     traced,
     with_initial,
 )
-from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type, state_size
+from parprims._trace import Untraceable, operator_struct, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from parprims._composed import positions, stand_in
 from parprims._dispatch import Checked, computing, listing, unwatched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
 from parprims._harmless import Few, harmless, harmless_map, is_own
+from parprims._languages import C_TYPES, CUDA, Captured, Language
 from parprims._lasting import lasting_key
 from parprims._operators import (
     BUILT_IN,
@@ -53,7 +54,7 @@ from parprims._options import check_entries, is_array
 from parprims._promotion import check_casts
 from parprims._scalars import as_array
 from parprims._switches import asked_for
-from parprims._trace import C_TYPES, CUDA, Captured, Dtype, Language, Trace, Untraceable, trace, trace_combine
+from parprims._trace import Dtype, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
 

@@ -24,12 +24,13 @@ from parprims._arrays import (
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._harmless import is_own
+from parprims._languages import Captured
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
-from parprims._trace import Captured, Trace, Untraceable, trace_combine
+from parprims._trace import Trace, Untraceable, trace_combine
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""

@@ -10,13 +10,14 @@ from parprims import _cuda, _derivatives, _recurrence_array, _scan_array, _scan_
 from parprims._arrays import Array, Namespace
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
+from parprims._languages import C_TYPES
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major, skew
 from parprims._operators import Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
 from parprims._scan_work import MOST_STRIPS, Tuning, columns_fit, cut_columns, cut_rows, cut_strips, fits, too_wide
-from parprims._trace import C_TYPES, Untraceable, state_size
+from parprims._trace import Untraceable, state_size
 
 # ---- Plan -----------------------------------------------------------------------------------------------------------
 

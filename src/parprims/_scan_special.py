@@ -25,21 +25,12 @@ from parprims._arrays import (
 )
 from parprims._block import COUNTER_WORDS, look_back_bytes
 from parprims._dispatch import Checked
+from parprims._languages import C_TYPES, literal, register_type
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
-from parprims._trace import (
-    C_TYPES,
-    Dtype,
-    Untraceable,
-    literal,
-    operator_struct,
-    register_type,
-    state_size,
-    trace,
-    trace_combine,
-)
+from parprims._trace import Dtype, Untraceable, operator_struct, state_size, trace, trace_combine
 
 BEFORE_PUBLISHING = ""
 """CUDA statements that a block runs before it publishes the state of its tile, whose number is ``tile``. Tests put a

@@ -12,9 +12,9 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_name, mode
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._derivatives import asked_for, constant
+from parprims._languages import C_TYPES
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import index_dtype, moved, widened
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode
+from parprims._languages import C_TYPES
 from parprims._operators import BUILT_IN
 from parprims._segments_kernel import on_cast
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

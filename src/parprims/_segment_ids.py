@@ -8,7 +8,7 @@ import numpy as np
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, device, dtype_bits, dtype_name, mode
-from parprims._trace import C_TYPES
+from parprims._languages import C_TYPES
 
 _THREADS, _EACH = 256, 8
 

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from parprims import _cuda
+from parprims._languages import C_TYPES
 from parprims._layout import Layout, access, broadcast_strides, lines_along, row_major
 from parprims._scan_special import Specialisation
-from parprims._trace import C_TYPES, state_size
+from parprims._trace import state_size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_name, mode
+from parprims._languages import C_TYPES
 from parprims._layout import access
 from parprims._scan_array import working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
 from parprims._segments_kernel import as_scan, on_cast
-from parprims._trace import C_TYPES, state_size
+from parprims._trace import state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

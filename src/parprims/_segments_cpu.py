@@ -12,8 +12,9 @@ from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._harmless import is_own
+from parprims._languages import Captured
 from parprims._scan_cpu import captured_identity, code_of
-from parprims._trace import Captured, Trace, Untraceable
+from parprims._trace import Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""

@@ -9,13 +9,14 @@ from typing import Any
 from parprims import _cuda, _scan_work, _segment_rows
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
 from parprims._block import look_back_bytes
+from parprims._languages import C_TYPES
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
 from parprims._operators import BUILT_IN
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
 from parprims._sorting import index_dtype
-from parprims._trace import C_TYPES, Untraceable, state_size
+from parprims._trace import Untraceable, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

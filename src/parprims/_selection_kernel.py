@@ -13,8 +13,8 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_name, mode
 from parprims._block import look_back_bytes
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._languages import C_TYPES
 from parprims._sorting import index_dtype
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from parprims._arrays import (
     spoken,
 )
 from parprims._cpu.language import loaded
+from parprims._languages import C_TYPES
 from parprims._layout import lines_along, row_major
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
-from parprims._trace import C_TYPES
 
 _TILE = 1 << 15
 """Elements of a tile of adjacent lines."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from parprims import _cuda, _sort_native
 from parprims._arrays import Array, Namespace, cast, device, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._languages import C_TYPES
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._languages import C_TYPES
 from parprims._sort_kernel import WORDS, Specialisation
 from parprims._sorting import index_dtype
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

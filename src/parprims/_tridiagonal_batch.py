@@ -10,8 +10,8 @@ import numpy as np
 
 from parprims._cuda import Number, Numbers, Pointer, Struct, device_source, power_of_two
 from parprims._cuda import Tuning as Base
+from parprims._languages import C_TYPES
 from parprims._layout import Axis, Layout, access, around, broadcast_strides, row_major
-from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
-from parprims._trace import Language
+from parprims._languages import Language
 
 _INFIX = {
     "add": "+",

@@ -12,8 +12,8 @@ from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import from_words, memory_type, register_type
+from parprims._languages import Captured
 from parprims._observing import observed
-from parprims._trace import Captured
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""The numbers that stand in the code of a function of the caller's, told from those that it reads."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def leaves(constants: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the constants of a function, those in tuples too."""
+    for one in constants:
+        yield from leaves(one) if type(one) is tuple else (one,)
+
+
+def with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, but that the numbers in its code are objects which nothing else refers to.
+
+    The compiler of Python makes one object of all equal numbers of a module.
+    """
+    if type(function) is functools.partial:
+        return functools.partial(with_own_numbers(function.func), *function.args, **function.keywords)
+    if type(function) is not types.FunctionType:
+        return function
+    code = _own_constants(function.__code__)
+    parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    found = types.FunctionType(code, *parts)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
+
+
+def _own_constants(x: Any) -> Any:
+    kind = type(x)
+    if kind in (int, float, complex):
+        opposite = -x
+        return -opposite  # which is another object
+    if kind is tuple:
+        return tuple([_own_constants(one) for one in x])
+    return x.replace(co_consts=_own_constants(x.co_consts)) if kind is types.CodeType else x
