@@ -99,7 +99,7 @@ def judged(outcome: Outcome, backend: str, alone: Callable[[list[Contender]], No
 
 
 def chosen(primitives: Iterable[str] | None, pattern: str | None) -> list[Row]:
-    """Return the calls of some primitives, and those whose name matches a pattern from its beginning."""
+    """Return the calls of these primitives, or of all, that have a label whose beginning matches the pattern."""
     known = {row.primitive for row in ROWS}
     unknown = set(primitives or ()) - known
     if unknown:
@@ -223,7 +223,7 @@ TOY = "At these toy sizes only Python's overhead is measured, so that nothing fo
 
 
 def conclusion(lines: Sequence[Line], quick: bool) -> tuple[str, str]:
-    """Return what to conclude, in two sentences."""
+    """Return two sentences: how often auto wins, and where to prefer the peer."""
     cells = [(line, size, cell) for line in lines for size, cell in zip(CLASSES, line.cells, strict=True)]
     known = [(line, size, cell) for line, size, cell in cells if cell and cell.taken in cell.speeds]
     losses = [(line, size) for line, size, cell in known if cell.loss]

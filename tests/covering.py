@@ -74,7 +74,7 @@ def _refuses(item: pytest.Item) -> bool:
 
 
 def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Return the cases of a suite that are run, in order: those of a covering design of each file.
+    """Return the cases to run, in order: a covering design of each file.
 
     They include the cases that are known to notice a mutation of a kernel.
     """

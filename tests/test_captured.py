@@ -388,7 +388,7 @@ class TestTrace:
         assert "__longlong_as_double" in "".join(found.lines)
 
     def test_nothing_is_seen_of_it(self):
-        """The function is given its own numbers, of its own types, and what it writes is seen outside."""
+        """The traced function reads numbers with their own types, and its writes to outer variables stay visible."""
         seen, k = [], 0.25
 
         def combine(p, q):

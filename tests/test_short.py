@@ -182,7 +182,7 @@ def test_a_wrong_result_fails_the_run_and_has_no_number(numpy_only, capsys):
 
 
 def test_compiled_ahead(monkeypatch):
-    """What is compiled is called at every size, whatever comes of it; toy sizes are not worth a process."""
+    """Compiling ahead calls each case at every size and ignores errors; at toy sizes no process is started."""
     called = []
 
     def run(x, *, method):

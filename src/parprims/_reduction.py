@@ -414,7 +414,7 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
 def names_once_rounded(
     xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes to reduce values of the dtypes ``own`` in, and those of the results."""
+    """Return the names of the dtypes to reduce in, and of those of the results, for values of dtypes ``own``."""
     results = as_dtypes(xp, dtype)
     if results is None:
         results = tuple([sum_dtype(xp, one) for one in own]) if sums else own

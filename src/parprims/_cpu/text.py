@@ -185,7 +185,7 @@ class Kernel:
     read, written : tuple of tuple of str
         The types in memory of each group of arrays.
     begins : tuple of str
-        What it does first: giving names that the texts use to numbers that it is told.
+        Its first lines, which name the captured numbers that the texts use.
     """
 
     name: str
