@@ -116,6 +116,8 @@ SPILLS = {
     "multiply_tiled<Semiring, 32, 32, 32, 8192> matmul float32": "16 bytes each way on sm_86 and sm_89, the same",
     "multiply_conflict_free<Semiring, 32, 64, 16, 12288, 1, ": "up to 120 bytes on sm_120: elements loaded one by one",
     "filters::filter_rows<filters::Tables<": "up to 200 bytes each way, while states are scanned: another block fits",
+    "filters::filter_rows<filters::Lattice<double, 3,": _OCCUPANCY,
+    "filters::filter_rows<filters::Lattice<double, 4,": _OCCUPANCY,
     # States of so many numbers, of which the look-back holds several, take all registers.
     "filters::filter_rows<filters::Lattice<double, 24,": "up to 700 bytes each way",
     "filters::filter_rows<filters::Lattice<Complex<double>, ": "up to 2.5 KB each way",

@@ -83,13 +83,18 @@ def test_lines_that_are_not_aligned(small, run, rng):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("sections", [1, 3, 6])
-def test_cascades(small, run, rng, sections):
-    """Of six sections, four are filtered by in one launch and two in another."""
+@pytest.mark.parametrize("shape", [(2, 3 * TILE + 2), (2, 3 * TILE + 1), (130, 4), (40, 40), (7, TILE - 2)])
+@pytest.mark.parametrize("inside", [0, 1000])
+def test_cascades(small, tuned, run, rng, sections, shape, inside):
+    """Of six sections, four are filtered by in one launch and two in another, in lines that are aligned and not."""
+    tuned(inside=inside, many=_filters_kernel.Tile(64, 32, 2))
     sos = np.stack([[0.5, 0.3 - at / 9, 0.1, 2.0, 0.3 * at - 1, 0.9 - at / 8] for at in range(sections)])
-    x, zi = random(rng, (2, 3 * TILE + 2), "float64"), random(rng, (sections, 2, 2), "float64")
+    x, zi = random(rng, shape, "float64"), random(rng, (sections, shape[0], 2), "float64")
     expected = filtered_in_turn(sos, x, zi)
-    found = run(parprims.sosfilt, *map(small.asarray, (sos, x)), zi=small.asarray(zi), method="kernel")
-    for one, other in zip(found, expected, strict=True):
+    given = tuple(map(small.asarray, (sos, x)))
+    found = run(parprims.sosfilt, *given, zi=small.asarray(zi), method="kernel")
+    without = run(parprims.sosfilt, *given, method="kernel"), filtered_in_turn(sos, x)[0]
+    for one, other in (*zip(found, expected, strict=True), without):
         assert abs(small.to_numpy(one) - other).max() <= 1e-13 * abs(other).max()
 
 
@@ -169,7 +174,7 @@ def test_the_same_bits(small, run, rng):
     assert first.tobytes() == second.tobytes()
 
 
-# ---- High orders: states in the basis of _filters_lattice.cu -----------------------------------------------------
+# ---- Designs of every order, within a multiple of SciPy's error ------------------------------------------------
 
 
 def circle(*angles, radius=1.0):
@@ -186,7 +191,24 @@ def cascade(*parts):
     return tuple(functools.reduce(np.convolve, (part[at] for part in parts)) for at in (0, 1))
 
 
-HIGH = {
+DESIGNS = {
+    "butter of 1": lambda: scipy().butter(1, 0.02),
+    "butter of 2": lambda: scipy().butter(2, 0.02),
+    "butter of 3": lambda: scipy().butter(3, 0.02, "high"),
+    "butter of 4": lambda: scipy().butter(4, 0.02),
+    "notch": lambda: scipy().iirnotch(0.01, 30),
+    "a sum": lambda: ([1.0], [1.0, -1.0]),
+    "a sum of sums": lambda: ([1.0], [1.0, -2.0, 1.0]),
+    "two on the circle": lambda: ([1.0], np.real(np.poly(circle(0.5)))),
+    "four on the circle": lambda: ([1.0, 0.5], np.real(np.poly(circle(0.5, 2.5)))),
+    "a pair twice": lambda: ([1.0], np.real(np.poly(circle(*[0.3] * 2, radius=0.999)))),
+    "delays of 3": lambda: ([0.0, 0.0, 1.0, 0.5], [1.0]),
+    "one growing": lambda: ([1.0], [1.0, -1.001]),
+    "one of 4 growing": lambda: ([1.0, 0.5], np.poly([1.001, 0.9, 0.5, -0.3])),
+    "complex, of 1": lambda: ([1.0, 0.5j], [1.0, -0.999 * np.exp(0.5j)]),
+    "complex, of 2 on the circle": lambda: ([1.0], np.poly(np.exp([0.5j, 0.51j]))),
+    "complex, of 3 growing": lambda: ([1.0, 0.5j], np.poly([1.001 * np.exp(0.5j), 0.9j, -0.5])),
+    "complex, of 4": lambda: ([1.0, 0.5j], np.poly(np.exp([0.5j, 0.5j, 1j, 0]) * [0.99, 0.98, 0.999, -0.5])),
     "butter, low": lambda: scipy().butter(6, 0.02),
     "butter, high": lambda: scipy().butter(7, 0.3, "high"),
     "butter of 10": lambda: scipy().butter(10, 0.1),
@@ -218,12 +240,12 @@ HIGH = {
     "complex, at 1j": lambda: ([1.0], np.poly([1j, 0.98j, 0.3, -0.5, 0.3 - 0.8j, 0.9])),
     "complex, of 16": lambda: ([1.0, 0.5j], np.poly(0.9 * np.exp(2j * np.pi * np.linspace(0, 0.9, 16)))),
 }
-"""Filters of orders from 5 on, of SciPy's families and with poles on the unit circle, near it, and just outside."""
+"""Filters of SciPy's families, and with poles on the unit circle, near it, and just outside."""
 
 
-def high(name):
+def design(name):
     """Return b and a of one length."""
-    b, a = (np.asarray(one) for one in HIGH[name]())
+    b, a = (np.asarray(one) for one in DESIGNS[name]())
     k = max(len(b), len(a)) - 1
     return tuple(np.concatenate([one, np.zeros(k + 1 - len(one))]) for one in (b, a))
 
@@ -238,7 +260,7 @@ def signal_of(name, n, dtype="float64"):
 @functools.cache
 def expected_of(name, n, dtype="float64", states=False):
     """Return the results and the last state by a loop in higher precision, and the errors of SciPy's loop."""
-    b, a = (one.astype(np.result_type(one, dtype) if one.dtype.kind == "c" else dtype) for one in high(name))
+    b, a = (one.astype(np.result_type(one, dtype) if one.dtype.kind == "c" else dtype) for one in design(name))
     x = signal_of(name, n, dtype)
     z = given = state_of(len(a) - 1, x.dtype) if states else np.zeros(len(a) - 1, x.dtype)
     serial = scipy().lfilter(b, a, x, zi=given)
@@ -257,7 +279,7 @@ def state_of(k, dtype):
     return random(np.random.default_rng(k), (k,), dtype.name)
 
 
-def check_high(backend, run, name, n, dtype="float64", states=False):
+def check_design(backend, run, name, n, dtype="float64", states=False):
     """The error is within ten times that of SciPy's loop, or ten roundings of the largest result."""
     (b, a, x, given), expected, errors = expected_of(name, n, dtype, states)
     options = {"zi": backend.asarray(given)} if states else {}
@@ -271,50 +293,52 @@ def check_high(backend, run, name, n, dtype="float64", states=False):
 
 
 @pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("name", HIGH)
-def test_high_orders(small, run, name, states):
+@pytest.mark.parametrize("name", DESIGNS)
+def test_designs(small, run, name, states):
     """Tiles that look back, with states and without."""
-    check_high(small, run, name, 9 * TILE + 7, states=states)
+    check_design(small, run, name, 9 * TILE + 7, states=states)
 
 
-@pytest.mark.parametrize("name", HIGH)
-def test_high_orders_of_long_signals(gpu, run, name):
+@pytest.mark.parametrize("name", DESIGNS)
+def test_designs_of_long_signals(gpu, run, name):
     """As the kernel divides lines by itself: threads with many samples, warps, and tiles."""
-    check_high(gpu, run, name, 20_000, states=name in ("butter, low", "wide band", "sums", "complex"))
+    check_design(gpu, run, name, 20_000, states=name in ("butter of 3", "butter, low", "wide band", "sums", "complex"))
     if gpu.name != "emulated" and name != "growing soon":
-        check_high(gpu, run, name, 300_000)
+        check_design(gpu, run, name, 300_000)
 
 
-@pytest.mark.parametrize("name", ["cheby1 of 5", "ellip of 9", "notches", "comb", "butter, high", "stop"])
-def test_high_orders_in_float32(gpu, run, name):
+@pytest.mark.parametrize("name", ["butter of 1", "butter of 3", "cheby1 of 5", "ellip of 9", "notches", "comb", "stop"])
+def test_designs_in_float32(gpu, run, name):
     """Far below the error of SciPy, which computes in float32: all but one rounding of the results."""
-    check_high(gpu, run, name, 20_000, "float32", states=True)
+    check_design(gpu, run, name, 20_000, "float32", states=True)
     (b, a, x, _), (y, _), _ = expected_of(name, 20_000, "float32")
     found = gpu.to_numpy(run(parprims.lfilter, *map(gpu.asarray, (b, a, x)), method="kernel"))
     assert abs(found - y).max() <= 2.0**-23 * abs(y).max()
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["butter of 1", "butter, low"])
 @pytest.mark.parametrize("n", [1, 5, 127, 128, 129, 33 * 128 + 5])
-def test_high_orders_at_edges(small, run, n):
+def test_designs_at_edges(small, run, n, name):
     """Lengths around the edges of a tile, and of a group of 32 tiles, with states."""
-    check_high(small, run, "butter, low", n, states=True)
+    check_design(small, run, name, n, states=True)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", ["butter of 24", "complex, of 16"])
 def test_the_highest_orders(small, run, name):
     """Orders whose powers are those of 1, 4, 16, ... threads, and whose coefficients are in shared memory."""
-    check_high(small, run, name, 5 * TILE + 3, states=True)
+    check_design(small, run, name, 5 * TILE + 3, states=True)
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["a sum", "butter of 4", "cheby1 of 5"])
 @pytest.mark.parametrize("lines", [2, 7, 130])
-def test_high_orders_of_lines(small, run, rng, lines):
+def test_designs_of_lines(small, run, rng, lines, name):
     """Lines of several tiles, that look back and that are chained, and short lines, not adjacent in memory."""
-    b, a = high("cheby1 of 5")
+    b, a = design(name)
     x = random(rng, (3 * TILE + 11 if lines < 100 else 16, 2 * lines), "float64")
-    zi = random(rng, (5, lines), "float64")
+    zi = random(rng, (len(a) - 1, lines), "float64")
     given = (*map(small.asarray, (b, a)), small.asarray(x)[:, ::2])
     y, z, largest = loop(b, a, x[:, ::2], zi)
     found = run(parprims.lfilter, *given, axis=0, zi=small.asarray(zi), method="kernel")
@@ -323,11 +347,11 @@ def test_high_orders_of_lines(small, run, rng, lines):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("shape", [(130, 16), (9, 13), (3, 500), (70, 60), (7, 3 * 512 + 8)])
-def test_high_orders_of_adjacent_lines(small, tuned, run, rng, shape):
+@pytest.mark.parametrize("shape", [(130, 16), (130, 4), (9, 13), (3, 500), (70, 60), (7, 3 * 512 + 8)])
+def test_designs_of_adjacent_lines(small, tuned, run, rng, shape):
     """Lines of a few lanes, of a block and of several, whose threads have several vectors."""
     tuned(many=_filters_kernel.Tile(64, 64, 2))
-    b, a = high("cheby1 of 5")
+    b, a = design("cheby1 of 5")
     x, zi = random(rng, shape, "float64"), random(rng, (shape[0], 5), "float64")
     for options, start in (({}, np.zeros((5, 1))), ({"zi": small.asarray(zi)}, zi.T)):
         y, _, largest = loop(b, a, x.T, start)
@@ -337,30 +361,32 @@ def test_high_orders_of_adjacent_lines(small, tuned, run, rng, shape):
 
 
 @pytest.mark.parametrize("poles", [[3.0], [40.0, -50.0], [1e4] * 3])
-def test_high_orders_with_poles_far_outside(small, run, poles):
+@pytest.mark.parametrize("order", [3, 6])
+def test_poles_far_outside(small, run, poles, order):
     """Powers that overflow, where nothing comes in for long."""
-    b, a = np.array([1.0]), np.poly([*poles, *[0.5] * (6 - len(poles))])
+    b, a = np.array([1.0]), np.poly([*poles, *[0.5] * (order - len(poles))])
     x = np.zeros(9 * TILE)
     x[-6:] = 1
-    y = loop(b, a, x, np.zeros(6))[0]
+    y = loop(b, a, x, np.zeros(order))[0]
     found = small.to_numpy(run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel"))
     assert not found[:-6].any()
     np.testing.assert_allclose(found[-6:], y[-6:].astype(np.float64), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["butter of 3", "butter, low"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_high_orders_of_coefficients_that_are_not_finite(small, run, rng, odd):
+def test_coefficients_that_are_not_finite(small, run, rng, odd, name):
     """The tables are made, of some basis, and nothing finite comes out."""
-    b, a = high("butter, low")
+    b, a = design(name)
     a[3] = odd
     x = random(rng, (700,), "float64")
     found = small.to_numpy(run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel"))
     assert not np.isfinite(found[6:]).any()
 
 
-def test_high_orders_that_are_not_finite(small, run, rng):
+def test_results_that_are_not_finite(small, run, rng):
     """What is not finite changes nothing before it."""
-    b, a = map(small.asarray, high("butter, high"))
+    b, a = map(small.asarray, design("butter, high"))
     x = random(rng, (4 * TILE,), "float64")
     clean = small.to_numpy(run(parprims.lfilter, b, a, small.asarray(x), method="kernel"))
     at = TILE + 77
@@ -371,17 +397,20 @@ def test_high_orders_that_are_not_finite(small, run, rng):
 
 
 @pytest.mark.once
-def test_plans_of_high_orders_fit_every_device():
+def test_plans_fit_every_device():
     """Tables, and what they are made in, have room in the shared memory of a block."""
     for capability in (75, 80, 86, 89, 90, 100, 120):
         tuning = _cuda.tuned(_filters_kernel.TUNING, capability)
         for kind, dtypes in (("float", ("float32", "float64")), ("complex", ("complex64", "complex128"))):
             for dtype in dtypes:
-                for order in range(5, _filters_kernel.MOST_ORDER[kind] + 1):
+                for order in range(1, _filters_kernel.MOST_ORDER[kind] + 1):
                     for lines, n in ((1, 1 << 26), (1 << 12, 1 << 14), (1 << 16, 64)):
                         of = _filters_kernel.Kind(dtype, (order + 1, 2), True, True)
                         launches = _filters_kernel.make_plan(of, tuning, lines, n, n).launches
-                        assert [one.template for one in launches] == ["filters::make_lattice", "filters::filter_rows"]
+                        *before, last = [one.template for one in launches]
+                        assert last == "filters::filter_rows"
+                        inside = order <= 4 and launches[-1].grid <= tuning.inside
+                        assert before == ([] if inside else ["filters::make_lattice"])
                         assert max(one.shared_bytes for one in launches) <= _cuda.shared_bytes(capability)
 
 

@@ -5,7 +5,7 @@
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
-//     Powers     the tables: Tables, or from order HIGH on Lattice (see _filters_lattice.cu)
+//     Powers     the tables: Lattice of one section (see _filters_lattice.cu), or Tables of a cascade
 //     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
 //     STATES     whether states are given, and returned
 //     INSIDE     whether every block makes the tables of powers; otherwise a launch before has made them
@@ -20,14 +20,12 @@
 //   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
 // The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
-// z nearly cancel each other. So between threads the state is in other numbers: from order HIGH on those that
-// _filters_lattice.cu explains, below it w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or -1
-// (or i or -i), is on the side of the poles. In these numbers one step is
+// z nearly cancel each other. So between threads the state is in other numbers: with Lattice those that
+// _filters_lattice.cu explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
+// -1 (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
 // where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
-// response in terms of 1 / (z - s). Four poles may be next to each other two by two, away from s, such as those of a narrow
-// band. Then a is nearly the square of a polynomial q, and the factors 1, (M - s), q(M), (M - s) q(M) take the place of
-// the powers of M - s. A state loses digits only within the samples of one thread, which forget them with it.
+// response in terms of 1 / (z - s). A state loses digits only within the samples of one thread, which forget them with it.
 // Causality: what is not finite changes nothing before it. All that follows it may become NaN.
 // Reproducibility: the grouping of samples depends only on shape and alignment. The same input gives the same bits.
 //
@@ -40,7 +38,6 @@ namespace filters {
 // ---- Arithmetic ------------------------------------------------------------------------------------------------
 
 using Wide = Complex<double>;
-enum { HIGH = 5 };  // the order from which on Lattice serves, as in _filters_kernel.py
 
 // a b + c
 DEVICE double product_sum(double a, double b, double c) { return __fma_rn(a, b, c); }
@@ -61,23 +58,6 @@ DEVICE double exact_sum(double a, double b, double& error) {
 DEVICE Wide exact_sum(Wide a, Wide b, Wide& error) {
     return {exact_sum(a.re, b.re, error.re), exact_sum(a.im, b.im, error.im)};
 }
-
-// Adds a b to a sum, whose error is in addition to `error`.
-DEVICE void add_exactly(double& sum, double& error, double a, double b) {
-    const double product = __dmul_rn(a, b);
-    error = __dadd_rn(error, __fma_rn(a, b, -product));
-    sum = exact_sum(sum, product, error);
-}
-DEVICE void add_exactly(Wide& sum, Wide& error, Wide a, Wide b) {
-    add_exactly(sum.re, error.re, a.re, b.re);
-    add_exactly(sum.re, error.re, -a.im, b.im);
-    add_exactly(sum.im, error.im, a.re, b.im);
-    add_exactly(sum.im, error.im, a.im, b.re);
-}
-
-// The number rounded to so few digits that the product of two is exact.
-DEVICE double shortened(double x) { return (double)(float)x; }
-DEVICE Wide shortened(Wide x) { return {shortened(x.re), shortened(x.im)}; }
 
 // The point on the unit circle, of few, that is nearest to the mean of the poles, whose sum is -a.
 DEVICE double side_of_poles(double a) { return a > 0 ? -1. : 1.; }
@@ -171,13 +151,14 @@ struct Sections {
 template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
 struct Tables {
     static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
-    enum { UNROLLED = 8 };  // the steps of scans: all of them
+    enum { UNROLLED = 8 };                     // the steps of scans: all of them
+    static constexpr bool DIRECT = true;       // whether between_threads takes few products
+    using Spare = W[2 * D * D];                // what the tables are made in: two matrices
     W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
     W warps[WARPS * D * D];
     W tiles[GROUP * D * D];
     W responses[ITEMS * D];
     W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
-    W root[S][2];     // q is (z - s)^2 + root[1] (z - s) + root[0], and zero if it is not used
     W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
 
     // Returns what filters samples.
@@ -222,39 +203,6 @@ struct Tables {
             for (int j = 0; j < i; ++j) sum = product_sum(ops::negative(alpha[j]), g[t][i - 1 - j], sum);
             g[t][i] = sum;
         }
-        root[t][0] = root[t][1] = W();
-        if constexpr (K == 4) {
-            const W half = ops::cast<W>(0.5), e1 = shortened(ops::multiply(half, alpha[0]));
-            const W e0 = shortened(ops::multiply(half, product_sum(ops::negative(e1), e1, alpha[1])));
-            const W twice = ops::add(e0, e0);
-            const double rest = ops::absolute(product_sum(ops::negative(twice), e1, alpha[2])) +
-                                ops::absolute(product_sum(ops::negative(e0), e0, alpha[3]));
-            if (rest < 0.01 * ops::absolute(product_sum(e1, e1, ops::negative(ops::add(twice, twice))))) {
-                root[t][0] = e0;
-                root[t][1] = e1;
-                g[t][3] = product_sum(e1, g[t][2], product_sum(e0, g[t][1], g[t][3]));
-                g[t][2] = product_sum(e1, g[t][1], product_sum(e0, g[t][0], g[t][2]));
-                // (z - s)^2 q(z) modulo the polynomial a, from the highest power of z - s on
-                W sum[K], error[K];
-#pragma unroll
-                for (int i = 0; i < K; ++i) {
-                    sum[i] = ops::negative(down[K - i]);
-                    error[i] = ops::negative(down_error[K - i]);
-                }
-                add_exactly(sum[3], error[3], one<W>(), e1);
-                add_exactly(sum[2], error[2], one<W>(), e0);
-#pragma unroll
-                for (int i = 3; i >= 2; --i) {
-                    const W high = sum[i], low = error[i];
-                    add_exactly(sum[i - 1], error[i - 1], ops::negative(high), e1);
-                    add_exactly(sum[i - 2], error[i - 2], ops::negative(high), e0);
-                    error[i - 1] = product_sum(ops::negative(low), e1, error[i - 1]);
-                    error[i - 2] = product_sum(ops::negative(low), e0, error[i - 2]);
-                }
-#pragma unroll
-                for (int i = 0; i < K; ++i) last[t][i] = ops::add(sum[i], error[i]);
-            }
-        }
         for (int j = 0; j < K; ++j)
             for (int i = 0; i < K; ++i) {
                 if (j == 0) {
@@ -265,10 +213,6 @@ struct Tables {
                 if (i == 0)
                     for (int c = 0; c < j; ++c) sum = product_sum(ops::negative(rows[t][j - 1][c]), a[t][c], sum);
                 rows[t][j][i] = product_sum(ops::negative(s), rows[t][j - 1][i], sum);
-                if (K == 4 && j == 2) {
-                    sum = product_sum(root[t][1], rows[t][1][i], rows[t][2][i]);
-                    rows[t][2][i] = product_sum(root[t][0], rows[t][0][i], sum);
-                }
             }
     }
 
@@ -283,8 +227,6 @@ struct Tables {
                 W next = product_sum(side[t], state(j), product_sum(g[t][j], x, j + 1 < K ? state(j + 1) : W()));
                 if (j + 1 == K)
                     for (int i = 0; i < K; ++i) next = product_sum(last[t][i], state(i), next);
-                if (K == 4 && j == 1)
-                    for (int i = 0; i < 2; ++i) next = product_sum(ops::negative(root[t][i]), state(i), next);
                 to[(t * K + j) * STEP] = next;
             }
             x = product_sum(b[t][0], x, state(0));
@@ -317,9 +259,9 @@ struct Tables {
         }
     }
 
-    // Makes all of it, by all threads of a block, in shared memory. `spare` has room for two matrices.
+    // Makes all of it, by all threads of a block, in shared memory.
     template <class C>
-    DEVICE void make(const Coefficients<C>& given, W* spare) {
+    DEVICE void make(const Coefficients<C>& given, Spare& spare) {
         const int thread = threadIdx.x, all = D * D;
         if (thread < S) make_section(given, thread);
         __syncthreads();  // separates the sections from their reads
@@ -392,7 +334,8 @@ template <class Tables, class W, class C>
 DEVICE void make_tables(const Coefficients<C>& given, W* to) {
     extern __shared__ uint4 shared[];
     Tables& tables = *reinterpret_cast<Tables*>(shared);
-    tables.make(given, reinterpret_cast<W*>(reinterpret_cast<char*>(shared) + TABLE_BYTES<Tables>));
+    char* const spare = reinterpret_cast<char*>(shared) + TABLE_BYTES<Tables>;
+    tables.make(given, *reinterpret_cast<typename Tables::Spare*>(spare));
     const W* from = reinterpret_cast<const W*>(&tables);
     for (int at = threadIdx.x; at < (int)(sizeof(Tables) / sizeof(W)); at += blockDim.x) to[at] = from[at];
 }
@@ -433,7 +376,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     constexpr int BYTES = VEC * (sizeof(Sample) > sizeof(Result) ? sizeof(Sample) : sizeof(Result));
     using Place = Slots<ROUNDS, WIDTH, ROUNDS>;
     static_assert(TABLE_BYTES<Powers> + Place::count(THREADS * ROUNDS) * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
-    static_assert(!INSIDE || TABLE_BYTES<Powers> + 2 * D * D * sizeof(W) <= SHARED_BYTES, "see _filters_kernel.py");
+    static_assert(!INSIDE || TABLE_BYTES<Powers> + sizeof(typename Powers::Spare) <= SHARED_BYTES, "see _filters_kernel.py");
 
     extern __shared__ uint4 shared[];
     Powers& tables = *reinterpret_cast<Powers*>(shared);
@@ -458,8 +401,8 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         });
     };
     if constexpr (INSIDE) {
-        tables.make(given, reinterpret_cast<W*>(staged));
-        __syncthreads();  // separates the reads of spare matrices from the copies
+        tables.make(given, *reinterpret_cast<typename Powers::Spare*>(staged));
+        __syncthreads();  // separates the tables from their reads, and the reads of what is spare from the copies
         stage();
     } else {
         stage();
@@ -544,7 +487,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         for (int j = 0; j < D; ++j) given_z[j] = ops::cast<W>(value(zi[own + j]));
         carry.state.tiles = 1;
         // Tiles after the first group take the state of the groups before instead.
-        if (K < HIGH || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
+        if (Powers::DIRECT || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
         __shared__ State state_before;

@@ -15,8 +15,8 @@ from parprims._languages import C_TYPES
 MOST_ORDER = {"float": 24, "complex": 16}
 """The highest order of a filter, by the kind of its numbers. A thread keeps its states in registers."""
 
-_HIGH = 5
-"""The order from which on states are carried in the basis of _filters_lattice.cu."""
+_INSIDE = 4
+"""The highest order for which blocks may make the tables: above it, a launch before leaves the filter its registers."""
 
 
 class Tile(NamedTuple):
@@ -108,6 +108,11 @@ class Kind:
         return self.counts[0] if len(self.counts) == 1 else 1
 
     @property
+    def lattice(self) -> bool:
+        """Whether tables are those of _filters_lattice.cu, which are of one section: lfilter's, of every order."""
+        return len(self.counts) == 2
+
+    @property
     def working(self) -> str:
         """The dtype of states."""
         return "complex128" if self.dtype.startswith("complex") else "float64"
@@ -140,35 +145,36 @@ class _Cut:
         """The warps that share a tile of a line."""
         return max(1, self.lanes // 32)
 
-    def table_bytes(self, count: int, k: int, wide_bytes: int) -> int:
+    def table_bytes(self, kind: Kind, count: int) -> int:
         """Return the size of the tables of powers of so many sections."""
+        k, wide_bytes = kind.order, kind.wide_bytes
         d, items = count * k, self.rounds * self.vector
-        if k < _HIGH:
+        if not kind.lattice:
             powers = 32 + self.warps + (32 if self.carry != "ALONE" else 1)
-            elements = d * (d * powers + items) + count * (4 + 4 * k + k * k)
+            elements = d * (d * powers + items) + count * (2 + 4 * k + k * k)
         else:
             threads = 32 * self.warps * 32 if self.carry != "ALONE" else 32 * self.warps - 1
             powers = -(-threads.bit_length() // (2 if k * wide_bytes > 128 else 1))
             elements = d * (d * (powers + 1) + items) + 2 * k + 1
         return -(-elements * wide_bytes // 16) * 16
 
-    def spare_bytes(self, count: int, k: int, wide_bytes: int) -> int:
+    def spare_bytes(self, kind: Kind, count: int) -> int:
         """Return the shared memory that tables are made in."""
-        d = count * k
-        if k < _HIGH:
-            return 2 * d * d * wide_bytes
-        return 2 * (4 * d * d + self.rounds * self.vector * d + 2 * (k + 1)) * wide_bytes
+        d = count * kind.order
+        if not kind.lattice:
+            return 2 * d * d * kind.wide_bytes
+        return 2 * (4 * d * d + self.rounds * self.vector * d + 2 * (d + 1)) * kind.wide_bytes
 
-    def shared_bytes(self, count: int, k: int, wide_bytes: int, size: int) -> int:
+    def shared_bytes(self, kind: Kind, count: int, size: int) -> int:
         """Return the shared memory of a block: the tables, and samples of ``size`` bytes or what tables are made of."""
         places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
-        spare = self.spare_bytes(count, k, wide_bytes) if k < _HIGH else 0  # a launch before makes the tables of others
-        return self.table_bytes(count, k, wide_bytes) + max(spare, places * self.vector * size)
+        spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # a launch before makes those of others
+        return self.table_bytes(kind, count) + max(spare, places * self.vector * size)
 
-    def fits(self, most: int, count: int, k: int, wide_bytes: int, size: int) -> bool:
-        """Return whether so much shared memory has room for it."""
-        spare = self.spare_bytes(count, k, wide_bytes)
-        return max(spare if k >= _HIGH else 0, self.shared_bytes(count, k, wide_bytes, size)) <= most
+    def fits(self, most: int, kind: Kind, count: int, size: int) -> bool:
+        """Return whether so much shared memory has room for it, and for what a launch before makes tables in."""
+        spare = self.spare_bytes(kind, count) if kind.lattice else 0
+        return max(spare, self.shared_bytes(kind, count, size)) <= most
 
 
 def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) -> _Cut:
@@ -177,11 +183,11 @@ def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) 
     Where shared memory has no room for the tile, its threads have fewer samples.
     """
     tile = tuning.few if count * kind.order <= 4 else tuning.many
-    if kind.order >= _HIGH:
+    if kind.order > _INSIDE:
         tile = tile._replace(resident=1)
     while True:
         cut = _divided(tuning, tile, size, kind.aligned, lines, n)
-        if cut.rounds == 1 or cut.fits(tuning.shared_bytes, count, kind.order, kind.wide_bytes, size):
+        if cut.rounds == 1 or cut.fits(tuning.shared_bytes, kind, count, size):
             return cut
         tile = tile._replace(staged_bytes=tile.staged_bytes // 2)
 
@@ -214,11 +220,10 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     Outputs are the lines filtered, and the states after.
     """
     shared = "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_staging.cuh", "_filters.cu"
-    high = kind.order >= _HIGH
-    source = _cuda.device_source(*shared, *(("_filters_lattice.cu",) if high else ()))
+    source = _cuda.device_source(*shared, *(("_filters_lattice.cu",) if kind.lattice else ()))
     numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
-    signal = len(kind.counts) if len(kind.counts) == 2 else 1
+    signal = 2 if kind.lattice else 1
     line_count, length, apart = numbers("lines", lines), numbers("n", n), numbers("step", step)
     sections = numbers("sections", kind.sections)
     launches: list[_cuda.Launch] = []
@@ -229,11 +234,11 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         size = max(itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
         d, cut = count * k, _cut(tuning, kind, count, size, lines, n)
         tile, waits = cut.tile, cut.carry != "ALONE"
-        table_bytes = cut.table_bytes(count, k, wide_bytes)
-        shared_bytes = cut.shared_bytes(count, k, wide_bytes, size)
+        table_bytes = cut.table_bytes(kind, count)
+        shared_bytes = cut.shared_bytes(kind, count, size)
         tile_bytes = tile.threads * cut.rounds * cut.vector * 2 * size
-        inside = cut.grid <= tuning.inside and not high
-        if len(kind.counts) == 2:
+        inside = cut.grid <= tuning.inside and k <= _INSIDE
+        if kind.lattice:
             given = (("in0", 0), ("in1", 0)), kind.counts, 0
         else:
             given = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
@@ -244,20 +249,19 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
             type=f"filters::Coefficients<{whole}>",
         )
         shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
-        tables = (
-            f"filters::Lattice<{wide}, {k}, {shape}>" if high else f"filters::Tables<{wide}, {count}, {k}, {shape}>"
-        )
+        tables = f"Lattice<{wide}, {k}, {shape}>" if kind.lattice else f"Tables<{wide}, {count}, {k}, {shape}>"
+        tables = f"filters::{tables}"
         made = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
         if not inside:
             launches.append(
                 _cuda.Launch(
                     source,
-                    "filters::make_lattice" if high else "filters::make_tables",
+                    "filters::make_lattice" if kind.lattice else "filters::make_tables",
                     (tables, wide),
                     (coefficients, made),
                     1,
                     tile.threads,
-                    shared_bytes=cut.spare_bytes(count, k, wide_bytes) + (0 if high else table_bytes),
+                    shared_bytes=cut.spare_bytes(kind, count) + (0 if kind.lattice else table_bytes),
                 )
             )
             scratch_bytes += table_bytes
@@ -425,7 +429,7 @@ def _runner(xp: Namespace, f: Any, inputs: tuple[Array, ...], lines_by_array: Li
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield what each is for, and the plan, of every kind of kernel here."""
     for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
-        for counts in ((2, 2), (5, 5), (2,), (4,), (5,)):
+        for counts in ((2, 2), (4, 3), (5, 5), (2,), (4,), (5,)):
             for states in (False, True):
                 yield f"filter {dtype}", make_plan(Kind(dtype, counts, states, True), TUNING[90], 1, 1 << 26, 1 << 26)
     for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (3, 1000), (1000, 1000)):
@@ -439,7 +443,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
         for order in (5, 8, 12, MOST_ORDER["complex" if dtype.startswith("complex") else "float"]):
             kind = Kind(dtype, (order + 1, order + 1), order % 8 == 0, aligned=True)
-            yield f"filter {dtype} high", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+            yield f"filter {dtype}", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
     for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (1, 20_000), (3, 1000)):
         for dtype, states, aligned in (("float32", False, True), ("float64", True, False), ("complex64", True, True)):
-            yield f"filter {dtype} high", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, n)
+            yield f"filter {dtype}", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, n)

@@ -1,4 +1,4 @@
-// Tables of filters of high orders K, of one section (see _filters.cu, which it needs).
+// Tables of filters of any order K, of one section (see _filters.cu, which it needs).
 //
 // The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1], and a step without a
 // sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the
@@ -97,7 +97,8 @@ constexpr int digits(int count, int bits) { return count ? 1 + digits(count >> b
 template <class W, int K, int ITEMS, int WARPS, bool TILES>
 struct Lattice {
     static constexpr int D = K;
-    enum { UNROLLED = 1 };  // the steps of scans: none of them, as each takes D * D products
+    enum { UNROLLED = 1, ROWS = D <= 4 ? D : 2 };  // unrolled: no steps of scans, and rows of products
+    static constexpr bool DIRECT = false;
     static constexpr int DIGIT = K * sizeof(W) > 128 ? 2 : 1;  // bits of a number of threads for which a power is there
     static constexpr double MARGIN = 9.1e-13;  // how much below 1 the square of a reflection coefficient must be
     static constexpr int CIRCLES = 43;         // of inverse_radius
@@ -251,8 +252,8 @@ struct Lattice {
         for (const W* power = powers[0]; count > 0; count >>= DIGIT, power += D * D)
 #pragma unroll 1
             for (unsigned times = count % (1 << DIGIT); times > 0; --times) {
-                W next[D];  // in local memory, as its index is not constant: registers and code are not enough for more
-#pragma unroll 2
+                W next[D];  // of many rows in local memory, as their index is not constant: registers are not enough
+#pragma unroll ROWS
                 for (int row = 0; row < D; ++row) {
                     W sum = W();
 #pragma unroll
