@@ -304,7 +304,7 @@ def words(found):
 def random_code(rng, depth=4):
     """Return an expression of p, q, numbers of its own, and k[0] to k[2]."""
     if depth == 0:
-        return rng.choice(["p", "q", "k[0]", "k[1]", "k[2]", "0.5", "2"])
+        return rng.choice(["p", "q", "k[0]", "k[1]", "k[2]", "0.5", "2.0"])
     one, other = (random_code(rng, depth - 1 - int(rng.integers(0, 2 if depth > 1 else 1))) for _ in range(2))
     way = rng.choice(["({} + {})", "({} - {})", "({} * {})", "np.maximum({}, {})", "np.where(p > q, p + {}, {})"])
     return str(way).format(one, other)
