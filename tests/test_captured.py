@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -273,6 +274,191 @@ class TestOneText:
         environment = {**os.environ, "PARPRIMS_CACHE_DIR": str(tmp_path)}
         command = [sys.executable, "-c", program, str(tmp_path)]
         assert subprocess.check_output(command, env=environment, text=True).strip() == "[1, 1, 1]"
+
+
+_compilations: list[str] = []
+
+
+@pytest.fixture
+def compilations(backend):
+    """The programs that JAX has compiled."""
+    if backend.name not in ("jax", "jax-cuda"):
+        pytest.skip("programs are JAX's")
+    import jax
+
+    if not _compilations:
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda name, _, **__: _compilations.append(name) if "backend_compile" in name else None
+        )
+        _compilations.append("begun")
+    return _compilations
+
+
+def joined(k):
+    """Return an operator that is another for every sign of a number, and associative if that is positive."""
+
+    def combine(p, q):
+        return p + q + k * p * q if k > 0 else p + q
+
+    return combine
+
+
+class TestPrograms:
+    """Programs of JAX are told numbers: the first value alone compiles one."""
+
+    def check(self, backend, compilations, call, values, *, compiles=(0,)):
+        """Check results for each value against NumPy's, and which of the values may compile a program."""
+        found = []
+        for at, value in enumerate(values):
+            before = len(compilations)
+            result = call(backend.asarray, value)
+            if len(compilations) > before:
+                found.append(at)
+            compare(backend, result, call(np.asarray, value))
+        assert {*found} <= {*compiles}  # programs of other tests serve too
+
+    @pytest.mark.parametrize(("reader", "dtype"), [*zip(READERS, DTYPES, strict=True)])
+    def test_ways_to_read_it(self, backend, compilations, reader, dtype):
+        x = backend.to_numpy(elements(backend, dtype, (2,)))
+
+        def call(made, k):
+            return parprims.scan(made(x), reader(k), method="array")
+
+        # A bool is a choice between operations: true changes nothing, and JAX leaves it out.
+        values = VALUES[dtype_kind(dtype)]
+        if dtype == "bool":
+            self.check(backend, compilations, call, values[:1])
+        else:
+            self.check(backend, compilations, call, values)
+
+    @pytest.mark.parametrize(
+        "name", ["scan", "of two", "of a dict", "from initial", "by offsets", "reduce", "reduce in order", "map"]
+    )
+    @pytest.mark.parametrize("way", ["array", "native"])
+    def test_primitives(self, backend, compilations, name, way):
+        if way == "native" and name in ("reduce", "reduce in order", "map"):
+            pytest.skip("no routine of the library takes an operator of the caller's")
+
+        def call(made, k):
+            on = types.SimpleNamespace(asarray=made, name=backend.name)
+            return TestOneText().calls(on)[name](k, way if made is backend.asarray else "array")
+
+        self.check(backend, compilations, call, (0.1, 0.2, -0.3, 0.1))
+
+    @pytest.mark.parametrize("name", ["segments", "matmul", "segmented"])
+    def test_operators_in_operators(self, backend, compilations, name):
+        x = np.arange(12.0).reshape(3, 4) / 8
+
+        def call(made, k):
+            op = parprims.Operator(lambda p, q: p + q + k * p * q, identity=0)
+            if name == "segments":
+                return parprims.segment_reduce(made(x[0]), made(np.array([0, 1, 0, 1])), 2, op, method="array")
+            if name == "matmul":
+                return parprims.matmul(made(x), made(x.T), add=op, multiply=lambda a, b: a * b - k, method="array")
+            flags = np.array([True, False, True, False])
+            return parprims.scan((made(flags), made(x[1])), parprims.segmented(op), exclusive=True, method="array")[1]
+
+        self.check(backend, compilations, call, (0.1, 0.2, -0.3, 0.1))
+
+    def test_what_decides_a_branch(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), joined(k), method="array")
+
+        self.check(backend, compilations, call, (0.5, 0.25, -1.0, -2.0, 0.125), compiles=(0, 2))
+
+    def test_a_global_that_changes(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def combine(p, q):
+            return p + q + number * p * q
+
+        def call(made, k):
+            global number
+            number = k
+            return parprims.scan(made(x), combine, method="array")
+
+        self.check(backend, compilations, call, (0.5, 0.25, 0.125, 0.5))
+
+    def test_numbers_that_programs_hold(self, backend, compilations):
+        """Of functions that depend on shapes, capture arrays of the library, or raise to a power."""
+        x = np.arange(9.0) / 8
+        asarray = backend.asarray
+
+        def by_shape(made, k):
+            return parprims.map_reduce(lambda x: x * k / x.shape[0], made(x), method="array")
+
+        def by_array(made, k):
+            weight = made(np.array(k))
+            return parprims.map_reduce(lambda x: x * weight, made(x), method="array")
+
+        def by_power(made, k):
+            return parprims.map_reduce(lambda x: x**k, made(x), method="array")
+
+        for call in (by_shape, by_array, by_power):
+            for k in (0.5, 1.5, 2.0, 0.5):
+                compare(backend, call(asarray, k), call(np.asarray, k))
+        assert compilations
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+    def test_dtypes_are_as_ever(self, backend, compilations, dtype):
+        x = backend.asarray(np.arange(5).astype(dtype))
+        for k in (2, 3) if dtype == "int32" else (2, 0.5, np.float32(0.25)):
+            result = parprims.scan(x, lambda p, q: p + q + k * p * q, method="array")  # noqa: B023
+            assert result.dtype == x.dtype
+        with pytest.raises(TypeError, match="returned"):
+            parprims.scan(x, lambda p, q: p + q * (1j * k), method="array")
+        assert compilations
+
+    def test_in_programs_of_the_caller(self, backend, compilations):
+        """There JAX keeps what the function read, and numbers without a value are the program's."""
+        import jax
+
+        x = backend.asarray(np.arange(9.0) / 8)
+
+        def scan(x, k):
+            return parprims.scan(x, lambda p, q: p + q + k * p * q, method="array")
+
+        for k in (0.5, 0.25):
+            expected = scan(backend.to_numpy(x), k)
+            for found in (jax.jit(scan)(x, k), jax.jit(functools.partial(scan, k=k))(x), scan(x, k)):
+                compare(backend, found, expected)
+            compare(backend, jax.vmap(scan, (None, 0))(x, backend.asarray(np.array([k, k])))[1], expected)
+            compare(backend, jax.jvp(lambda k: scan(x, k), (k,), (1.0,))[0], expected)
+            with jax.disable_jit():
+                compare(backend, scan(x, k), expected)
+        assert compilations
+
+    def test_many_at_once(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), lambda p, q: p + q + k * p * q, method="array")
+
+        call(backend.asarray, 1.0)
+        before = len(compilations)
+        values = [at / 64 for at in range(32)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(functools.partial(call, backend.asarray), values))
+        for k, result in zip(values, results, strict=True):
+            compare(backend, result, call(np.asarray, k))
+        assert len(compilations) == before
+
+    def test_what_was_let_go_is_made_again(self, backend, compilations):
+        """A program that is compiled again has the functions of the call at hand, not of the first one."""
+        import jax
+
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), lambda p, q: p + q + k * p * q, method="array")
+
+        compare(backend, call(backend.asarray, 0.3), call(np.asarray, 0.3))
+        for k in (0.4, 0.3):
+            jax.clear_caches()
+            compare(backend, call(backend.asarray, k), call(np.asarray, k))
+        assert compilations
 
 
 class TestOnGPUs:
