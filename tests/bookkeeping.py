@@ -64,6 +64,12 @@ def plain(names, kind):
     word(names["out0"]).value = 2 * word(names["in0"]).value
 
 
+def shift(names, kind):
+    """A launch that adds a captured number."""
+    yield
+    word(names["out0"]).value = word(names["in0"]).value + names["captured_0"]
+
+
 def half_word(address):
     return ctypes.c_uint.from_address(address)
 
@@ -92,7 +98,7 @@ def halve(names, kind):
         half_word(names["zeroed"] + 12).value = 0
 
 
-_ALL = (double, plain, first, middle, last, check, negate, halve)
+_ALL = (double, plain, shift, first, middle, last, check, negate, halve)
 KERNELS = {one.__name__: one for one in _ALL}
 
 

@@ -71,6 +71,7 @@ FIXED uint3 block_index();
 FIXED uint3 block_size();
 FIXED uint3 grid_size();
 FIXED char* dynamic_memory();
+FIXED long long parameter(int at);
 
 [[noreturn]] void refuse(const char* text);
 void pause();

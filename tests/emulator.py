@@ -193,7 +193,9 @@ def _without_asm(text: str) -> Iterator[str]:
         code = "".join(re.findall(r'^\s*((?:"[^"]*"\s*)+)', inside)).strip()
         ptx = " ".join("".join(re.findall(r'"([^"]*)"', code)).replace("\\n", " ").replace("\\t", " ").split())
         operands = list(_operands(inside[inside.index(code) + len(code) :]))
-        yield _with_operands(PTX[ptx] if ptx in PTX else _product(ptx), operands).rstrip(";")
+        parameter = re.fullmatch(r"ld\.param\.b64 %0, \[kernel_param_(\d+)\];", ptx)
+        meaning = f"%0 = emulated::parameter({parameter[1]})" if parameter else PTX.get(ptx)
+        yield _with_operands(_product(ptx) if meaning is None else meaning, operands).rstrip(";")
     yield text[at:]
 
 
@@ -445,6 +447,9 @@ class Runner:
     def returning(self, length: int) -> "Runner":
         outputs = tuple(((length,), name) for _, name in self.plan.outputs)
         return type(self)(None, dataclasses.replace(self.plan, outputs=outputs), 0)
+
+    def telling(self, captured: tuple[Any, ...]) -> "Runner":
+        return type(self)(None, dataclasses.replace(self.plan, captured=captured), 0)
 
     def _launch(self, at: int, values: Sequence[int], given: Sequence[_Given]) -> None:
         plan, launch = self.plan, self.plan.launches[at]

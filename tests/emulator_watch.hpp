@@ -251,6 +251,7 @@ static int actor(const Block& mine) { return mine.outside < 0 ? mine.now : (int)
 static Fiber& self() { return (*block->fibers)[block->now]; }
 
 uint3 thread_index() { return block->thread; }
+long long parameter(int at) { return static_cast<const long long*>(block->arguments)[at]; }
 uint3 block_index() { return block->number; }
 uint3 block_size() { return block->threads; }
 uint3 grid_size() { return block->blocks; }

@@ -1,4 +1,4 @@
-"""Numbers that an operator captures: kernels for CPUs are told them, and no value has a text of its own."""
+"""Numbers that an operator captures: kernels are told them, and no value has a text of its own."""
 
 import concurrent.futures
 import functools
@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from parprims import _languages, _trace
 from parprims._arrays import dtype_kind
 from parprims._cpu import NUMBA
 from parprims._cpu import plan as cpu_plan
+from parprims._cuda import compiler
+from tests import emulator
+from tests.gpu_calls import capture, finish, launch, new_stream, on
 
 pytest.importorskip("numba")
 
@@ -29,9 +33,9 @@ VALUES = {
 
 
 @pytest.fixture
-def _compiles(backend):
-    if backend.name not in ("numpy", "jax", "torch"):
-        pytest.skip("kernels for CPUs take no such arrays")
+def _compiles(backend, request):
+    if backend.name in ("array-api-strict", "jax-cuda", "jax" if request.config.getoption("--as-gpu") else ""):
+        pytest.skip("no kernel takes such arrays, or it holds the numbers")
 
 
 @pytest.fixture
@@ -39,13 +43,26 @@ def texts(monkeypatch):
     """The texts of all kernels that calls need, compiled or found again."""
     found = set()
 
-    def compiled(kernel):
-        found.add(kernel.identity)
-        return original(kernel)
+    def collecting(module, text_of):
+        original = module.compiled if module is not emulator else emulator._compiled
 
-    original = cpu_plan.compiled
-    monkeypatch.setattr(cpu_plan, "compiled", compiled)
+        def compiled(kernel, *rest):
+            found.add(text_of(kernel))
+            return original(kernel, *rest)
+
+        monkeypatch.setattr(module, "_compiled" if module is emulator else "compiled", compiled)
+
+    collecting(cpu_plan, lambda kernel: kernel.identity)
+    collecting(compiler, str)
+    collecting(emulator, str)
+    emulator.forget(monkeypatch)  # kernels that are compiled ask for no text
     return found
+
+
+def needs(backend, *libraries):
+    """Skip a test on the other libraries, where kernels are the same or the test's functions are NumPy's."""
+    if backend.name not in libraries:
+        pytest.skip("the library makes no difference, or its functions are not NumPy's")
 
 
 # ---- Ways to read a number --------------------------------------------------------------------------------------
@@ -157,13 +174,14 @@ def compare(backend, result, expected):
 
 
 @pytest.mark.usefixtures("_compiles")
+@pytest.mark.sanitize
 class TestOneText:
     """Calls with other numbers are right, and use the text of the first."""
 
     @pytest.mark.parametrize(("reader", "dtype"), [*zip(READERS, DTYPES, strict=True)])
     def test_ways_to_read_it(self, backend, texts, reader, dtype):
-        if backend.name != "numpy" and reader not in (from_closure, from_partial, from_array):
-            pytest.skip("tracing knows no library")
+        if reader not in (from_closure, from_partial, from_array):
+            needs(backend, "numpy", "emulated", "cupy")
         x = elements(backend, dtype, (2,))  # two of which are combined once, in whatever order
         call = functools.partial(parprims.scan, x)
         check_one_text(backend, texts, lambda k, way: call(reader(k), method=way), VALUES[dtype_kind(x.dtype)])
@@ -200,7 +218,9 @@ class TestOneText:
             "reduce by offsets": lambda k, way: reduce(x, shifted(k), axis=1, offsets=offsets, method=way),
             "map": lambda k, way: map_reduce(lambda x: (x - k) * k, x, op=op(k), axis=1, method=way),
             "segments": lambda k, way: parprims.segment_reduce(x, ids, 4, shifted(k), axis=1, method=way),
-            "matmul": lambda k, way: parprims.matmul(x, x.T, add=op(k), multiply=lambda a, b: a * b - k, method=way),
+            "matmul": lambda k, way: parprims.matmul(
+                x, x.T, add=shifted(k), multiply=lambda a, b: a * b - k, method=way
+            ),
         }
 
     @pytest.mark.parametrize(
@@ -209,14 +229,13 @@ class TestOneText:
         "matmul".split(","),
     )
     def test_primitives(self, backend, texts, name):
-        if backend.name != "numpy" and name not in ("exclusive", "map", "segments"):
-            pytest.skip("the library makes no difference")
+        if name not in ("exclusive", "map", "segments"):
+            needs(backend, "numpy", "emulated", "cupy")
         call = self.calls(backend)[name]
         check_one_text(backend, texts, call, (0.1, 0.2, -0.3, 0.1))
 
     def test_random_operators(self, backend, texts):
-        if backend.name != "numpy":
-            pytest.skip("the library makes no difference")
+        needs(backend, "numpy", "emulated")
         rng = np.random.default_rng()
         x = rng.normal(size=(2, 5))
         for _ in range(3):
@@ -244,8 +263,7 @@ class TestOneText:
 
     def test_files(self, backend, tmp_path):
         """The cache has a file for the first value alone."""
-        if backend.name != "numpy":
-            pytest.skip("the library makes no difference")
+        needs(backend, "numpy")
         program = """if True:
             import numpy as np, pathlib, parprims, sys
             counts = []
@@ -258,12 +276,224 @@ class TestOneText:
         assert subprocess.check_output(command, env=environment, text=True).strip() == "[1, 1, 1]"
 
 
+_compilations: list[str] = []
+
+
+@pytest.fixture
+def compilations(backend):
+    """The programs that JAX has compiled."""
+    if backend.name not in ("jax", "jax-cuda"):
+        pytest.skip("programs are JAX's")
+    import jax
+
+    if not _compilations:
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda name, _, **__: _compilations.append(name) if "backend_compile" in name else None
+        )
+        _compilations.append("begun")
+    return _compilations
+
+
+def joined(k):
+    """Return an operator that is another for every sign of a number, and associative if that is positive."""
+
+    def combine(p, q):
+        return p + q + k * p * q if k > 0 else p + q
+
+    return combine
+
+
+class TestPrograms:
+    """Programs of JAX are told numbers: the first value alone compiles one."""
+
+    def check(self, backend, compilations, call, values, *, compiles=(0,)):
+        """Check results for each value against NumPy's, and which of the values may compile a program."""
+        found = []
+        for at, value in enumerate(values):
+            before = len(compilations)
+            result = call(backend.asarray, value)
+            if len(compilations) > before:
+                found.append(at)
+            compare(backend, result, call(np.asarray, value))
+        assert {*found} <= {*compiles}  # programs of other tests serve too
+
+    @pytest.mark.parametrize(("reader", "dtype"), [*zip(READERS, DTYPES, strict=True)])
+    def test_ways_to_read_it(self, backend, compilations, reader, dtype):
+        x = backend.to_numpy(elements(backend, dtype, (2,)))
+
+        def call(made, k):
+            return parprims.scan(made(x), reader(k), method="array")
+
+        # A bool is a choice between operations: true changes nothing, and JAX leaves it out.
+        values = VALUES[dtype_kind(dtype)]
+        if dtype == "bool":
+            self.check(backend, compilations, call, values[:1])
+        else:
+            self.check(backend, compilations, call, values)
+
+    @pytest.mark.parametrize(
+        "name", ["scan", "of two", "of a dict", "from initial", "by offsets", "reduce", "reduce in order", "map"]
+    )
+    @pytest.mark.parametrize("way", ["array", "native"])
+    def test_primitives(self, backend, compilations, name, way):
+        if way == "native" and name in ("reduce", "reduce in order", "map"):
+            pytest.skip("no routine of the library takes an operator of the caller's")
+
+        def call(made, k):
+            on = types.SimpleNamespace(asarray=made, name=backend.name)
+            return TestOneText().calls(on)[name](k, way if made is backend.asarray else "array")
+
+        self.check(backend, compilations, call, (0.1, 0.2, -0.3, 0.1))
+
+    @pytest.mark.parametrize("name", ["segments", "matmul", "segmented"])
+    def test_operators_in_operators(self, backend, compilations, name):
+        x = np.arange(12.0).reshape(3, 4) / 8
+
+        def call(made, k):
+            op = parprims.Operator(lambda p, q: p + q + k * p * q, identity=0)
+            if name == "segments":
+                return parprims.segment_reduce(made(x[0]), made(np.array([0, 1, 0, 1])), 2, op, method="array")
+            if name == "matmul":
+                return parprims.matmul(made(x), made(x.T), add=op, multiply=lambda a, b: a * b - k, method="array")
+            flags = np.array([True, False, True, False])
+            return parprims.scan((made(flags), made(x[1])), parprims.segmented(op), exclusive=True, method="array")[1]
+
+        self.check(backend, compilations, call, (0.1, 0.2, -0.3, 0.1))
+
+    def test_what_decides_a_branch(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), joined(k), method="array")
+
+        self.check(backend, compilations, call, (0.5, 0.25, -1.0, -2.0, 0.125), compiles=(0, 2))
+
+    def test_a_global_that_changes(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def combine(p, q):
+            return p + q + number * p * q
+
+        def call(made, k):
+            global number
+            number = k
+            return parprims.scan(made(x), combine, method="array")
+
+        self.check(backend, compilations, call, (0.5, 0.25, 0.125, 0.5))
+
+    def test_numbers_that_programs_hold(self, backend, compilations):
+        """Of functions that depend on shapes, capture arrays of the library, or raise to a power."""
+        x = np.arange(9.0) / 8
+        asarray = backend.asarray
+
+        def by_shape(made, k):
+            return parprims.map_reduce(lambda x: x * k / x.shape[0], made(x), method="array")
+
+        def by_array(made, k):
+            weight = made(np.array(k))
+            return parprims.map_reduce(lambda x: x * weight, made(x), method="array")
+
+        def by_power(made, k):
+            return parprims.map_reduce(lambda x: x**k, made(x), method="array")
+
+        for call in (by_shape, by_array, by_power):
+            for k in (0.5, 1.5, 2.0, 0.5):
+                compare(backend, call(asarray, k), call(np.asarray, k))
+        assert compilations
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+    def test_dtypes_are_as_ever(self, backend, compilations, dtype):
+        x = backend.asarray(np.arange(5).astype(dtype))
+        for k in (2, 3) if dtype == "int32" else (2, 0.5, np.float32(0.25)):
+            result = parprims.scan(x, lambda p, q: p + q + k * p * q, method="array")  # noqa: B023
+            assert result.dtype == x.dtype
+        with pytest.raises(TypeError, match="returned"):
+            parprims.scan(x, lambda p, q: p + q * (1j * k), method="array")
+        assert compilations
+
+    def test_in_programs_of_the_caller(self, backend, compilations):
+        """There JAX keeps what the function read, and numbers without a value are the program's."""
+        import jax
+
+        x = backend.asarray(np.arange(9.0) / 8)
+
+        def scan(x, k):
+            return parprims.scan(x, lambda p, q: p + q + k * p * q, method="array")
+
+        for k in (0.5, 0.25):
+            expected = scan(backend.to_numpy(x), k)
+            for found in (jax.jit(scan)(x, k), jax.jit(functools.partial(scan, k=k))(x), scan(x, k)):
+                compare(backend, found, expected)
+            compare(backend, jax.vmap(scan, (None, 0))(x, backend.asarray(np.array([k, k])))[1], expected)
+            compare(backend, jax.jvp(lambda k: scan(x, k), (k,), (1.0,))[0], expected)
+            with jax.disable_jit():
+                compare(backend, scan(x, k), expected)
+        assert compilations
+
+    def test_many_at_once(self, backend, compilations):
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), lambda p, q: p + q + k * p * q, method="array")
+
+        call(backend.asarray, 1.0)
+        before = len(compilations)
+        values = [at / 64 for at in range(32)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(functools.partial(call, backend.asarray), values))
+        for k, result in zip(values, results, strict=True):
+            compare(backend, result, call(np.asarray, k))
+        assert len(compilations) == before
+
+    def test_what_was_let_go_is_made_again(self, backend, compilations):
+        """A program that is compiled again has the functions of the call at hand, not of the first one."""
+        import jax
+
+        x = np.arange(9.0) / 8
+
+        def call(made, k):
+            return parprims.scan(made(x), lambda p, q: p + q + k * p * q, method="array")
+
+        compare(backend, call(backend.asarray, 0.3), call(np.asarray, 0.3))
+        for k in (0.4, 0.3):
+            jax.clear_caches()
+            compare(backend, call(backend.asarray, k), call(np.asarray, k))
+        assert compilations
+
+
+class TestOnGPUs:
+    """Launches hold the numbers that they were given."""
+
+    def test_streams_and_graphs(self, streams):
+        x = elements(streams, "float64", (1000,))
+
+        def call(k):
+            return parprims.scan(x, lambda p, q: p + q + k * p * q)
+
+        call(0.0)
+        graphs, found = [], []
+        for k in (1e-4, 2e-4):
+            stream = new_stream(streams)
+            graphs.append((k, stream, *capture(streams, stream, lambda k=k: call(k))))
+        for number in range(10):
+            for _, stream, graph, _ in graphs:
+                launch(streams, graph, stream)
+                with on(streams, stream):
+                    found.append((number * 1e-4, call(number * 1e-4)))
+        finish(streams)
+        for k, result in (*found, *((k, result) for k, _, _, result in graphs)):
+            compare(streams, result, parprims.scan(x, lambda p, q: p + q + k * p * q, method="array"))  # noqa: B023
+
+
+@pytest.mark.usefixtures("_compiles")
 class TestSameBits:
     """Results have the bits that they have if the numbers stand in the text."""
 
-    @pytest.mark.once
+    @pytest.mark.sanitize
     @pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
-    def test_all_operations(self, monkeypatch, dtype):
+    def test_all_operations(self, backend, monkeypatch, dtype):
+        needs(backend, "numpy", "emulated", "cupy")
+        language = NUMBA if backend.name == "numpy" else _languages.CUDA
         rng = np.random.default_rng(2)
         x = rng.normal(size=200) * 100
         x[:6] = 0.0, -0.0, math.inf, -math.inf, math.nan, 1e-310
@@ -280,10 +510,11 @@ class TestSameBits:
         for k in {"int32": (0, 2, -3), "float32": (0.5,), "float64": (-0.0, 1.7)}[dtype]:
             made = []
             for tells in (True, False):
-                monkeypatch.setattr(type(NUMBA), "tells", tells)
+                monkeypatch.setattr(language, "tells", tells)
                 # An operator of another identity, so that nothing is found again.
                 combine = parprims.Operator(functools.partial(op, k), identity=int(tells))
-                made.append(parprims.scan(np.stack((x, x)), combine, axis=0, method="kernel")[1])
+                two = backend.asarray(np.stack((x, x)))
+                made.append(backend.to_numpy(parprims.scan(two, combine, axis=0, method="kernel"))[1])
             first, second = (np.where(one != one, 0, one).view(f"u{one.itemsize}") for one in made)
             np.testing.assert_array_equal(first, second)
             np.testing.assert_array_equal(made[0] != made[0], made[1] != made[1])
@@ -381,11 +612,31 @@ class TestTrace:
         ):
             assert NUMBA.words(number, dtype) == expected
 
-    def test_gpu_texts_hold_them(self):
+    def test_gpu_texts(self):
         k = 0.25
-        found = traced(lambda p, q: p + q * k, language=_languages.CUDA)
+        found = traced(lambda p, q: p * 0.5 + q * k, language=_languages.CUDA)
+        assert found.lines[1] == "const double t1 = ops::multiply(later_0, __longlong_as_double(captured0_0()));"
+        assert words(found) == [NUMBA.words(0.25, "float64")]
+        found = traced(lambda p, q: p + q * k, language=_languages.cuda(in_programs=True))
         assert not found.captured
-        assert "__longlong_as_double" in "".join(found.lines)
+        assert NUMBA.words(0.25, "float64")[0] == int("".join(found.lines).split("double(")[1].split("LL")[0])
+
+    @pytest.mark.parametrize(
+        ("dtype", "code"),
+        [
+            ("bool", "(captured_0() != 0)"),
+            ("int16", "(short)captured_0()"),
+            ("uint64", "(unsigned long long)captured_0()"),
+            ("float16", "__int_as_float((int)captured_0())"),
+            ("float64", "__longlong_as_double(captured_0())"),
+            (
+                "complex64",
+                "Complex<float>{__int_as_float((int)captured_0()), __int_as_float((int)captured_1())}",
+            ),
+        ],
+    )
+    def test_numbers_of_gpu_texts(self, dtype, code):
+        assert _languages.CUDA.captured("captured", dtype) == code
 
     def test_nothing_is_seen_of_it(self):
         """The traced function reads numbers with their own types, and its writes to outer variables stay visible."""

@@ -27,6 +27,7 @@ from parprims._rehearsal import rehearsed
 from parprims._signature import signature, traced_signature
 from parprims._switches import autocast, compiling, without_autocast
 from parprims._through_numpy import quietly
+from parprims._told import shared
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -88,9 +89,13 @@ class Checked:
 
     def described(self) -> Any:
         """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
-        names = [field.name for field in dataclasses.fields(self)]
-        rest = plain(tuple([getattr(self, name) for name in names if name not in _NOT_PLAIN]))
+        rest = self.options(*_NOT_PLAIN)
         return (getattr(self, "operation", None), rest) if self.lasts and rest is not None else None
+
+    def options(self, *apart: str) -> Any:
+        """Return all fields but some as a key, or None where that cannot be told from plain values."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return plain(tuple([getattr(self, name) for name in names if name not in apart]))
 
 
 _NOT_PLAIN = ("arrays", "key", "complete", "op", "add", "multiply", "operation")
@@ -480,7 +485,8 @@ class Methods:
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                run = self._program(run, name, call)
+                told = self._telling(one, name, xp, call)
+                run = self._program(run, name, call) if told is None else told
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
             kinds = autocast(xp)
@@ -502,6 +508,13 @@ class Methods:
                 "gather them without a word: give the mesh axes of type Explicit, or call inside jax.shard_map"
             )
         return found
+
+    def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
+        """Return a function of JAX arrays whose program is told the numbers of the caller's functions, or None."""
+        arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
+        if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
+            return None
+        return shared(call, (self.primitive, name, arrays, options), lambda call: one.prepare(xp, call), unwatched)
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.

@@ -15,7 +15,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, quiet
 from parprims._dispatch import unwatched
-from parprims._operators import Combine, Operator
+from parprims._operators import Operator, with_combine
 
 # What was seen to leave its arguments as they are: keys, or by function where there is none.
 _tried: dict[Any, None] = {}
@@ -46,12 +46,6 @@ def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[
         return lambda *xs: fn(*_copied(xp, xs))
     _try_once(xp, "fn", fn, key, 1, False, arrays)
     return fn
-
-
-def with_combine(op: Operator, combine: Combine) -> Operator:
-    new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
-    new._segments, new._structure = op._segments, op._structure
-    return new
 
 
 def _only_copies_are_safe(xp: Namespace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ class Language:
     ``tells`` says whether kernels are told numbers that do not stand in the code of a function.
     """
 
-    tells = False
+    def __init__(self, *, tells: bool = True) -> None:
+        self.tells = tells
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
         """Return the line that gives a name to a value."""
@@ -70,7 +72,29 @@ class Language:
 
     def words(self, value: Any, dtype: str) -> tuple[int, ...]:
         """Return the integers of 64 bits by which a kernel is told a number of a dtype."""
-        raise NotImplementedError
+        kind = dtype_kind(dtype)
+        if kind == "complex":
+            part = part_of(dtype)
+            return *self.words(value.real, part), *self.words(value.imag, part)
+        if kind == "float":
+            number = as_float(value, dtype)
+            return (int(number.view(f"int{8 * number.itemsize}")),)
+        return ((int(value) + 2**63) % 2**64 - 2**63,)
+
+    def from_words(self, words: Sequence[str], dtype: str) -> str:
+        """Return a number of a dtype, given the integers by which a kernel is told it."""
+        kind, kept = dtype_kind(dtype), register_type(dtype)
+        if kind == "complex":
+            return f"{kept}{{{', '.join(self.from_words((one,), part_of(dtype)) for one in words)}}}"
+        (word,) = words
+        if kind == "float":
+            return f"__longlong_as_double({word})" if dtype == "float64" else f"__int_as_float((int){word})"
+        return f"({word} != 0)" if kind == "bool" else f"({kept}){word}"
+
+    def captured(self, name: str, dtype: str, /) -> str:
+        """Return the expression for a number that a kernel is told under a name: see `word_name`."""
+        count = 2 if dtype_kind(dtype) == "complex" else 1
+        return self.from_words([f"{word_name(name, at)}()" for at in range(count)], dtype)
 
     def component(self, element: str, index: int) -> str:
         """Return a component of an argument of an operator, which is "earlier" or "later"."""
@@ -78,6 +102,18 @@ class Language:
 
 
 CUDA = Language()
+
+_CUDA_IN_PROGRAMS = Language(tells=False)
+
+
+def cuda(*, in_programs: bool) -> Language:
+    """Return the language of CUDA kernels. Those in programs of JAX are told nothing: their texts hold all numbers."""
+    return _CUDA_IN_PROGRAMS if in_programs else CUDA
+
+
+def word_name(name: str, at: int) -> str:
+    """Return the function of a CUDA text that returns a word of a captured number."""
+    return f"{name}_{at}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +135,23 @@ class Captured:
     words: tuple[int, ...]
 
 
+def captured_identity(language: Language, identity: Sequence[Any], dtypes: Sequence[str]) -> tuple[Captured, ...]:
+    """Return the identity of an operator as numbers that kernels are told."""
+    pairs = enumerate(zip(identity, dtypes, strict=True))
+    return tuple([Captured(f"captured_identity{at}", to, language.words(one, to)) for at, (one, to) in pairs])
+
+
+def part_of(dtype: str) -> str:
+    """Return the dtype of the parts of complex numbers."""
+    return "float32" if dtype == "complex64" else "float64"
+
+
+def as_float(value: Any, dtype: str) -> Any:
+    """Return a number in the precision in which a floating dtype is computed."""
+    with np.errstate(over="ignore"):
+        return np.float64(float(value)) if dtype == "float64" else np.float32(value)
+
+
 def integer_range(dtype: str) -> tuple[int, int]:
     """Return the least and the greatest value of an integer dtype."""
     bits = dtype_bits(dtype)
@@ -113,9 +166,8 @@ def literal(value: Any, dtype: str) -> str:
     if kind in ("int", "uint"):
         return f"({C_TYPES[dtype]}){int(value) % 2**64}ULL"
     if kind == "complex":
-        part = "float32" if dtype == "complex64" else "float64"
+        part = part_of(dtype)
         return f"{C_TYPES[dtype]}{{{literal(value.real, part)}, {literal(value.imag, part)}}}"
     if dtype == "float64":
-        return f"__longlong_as_double({int(np.float64(value).view(np.int64))}LL)"
-    with np.errstate(over="ignore"):
-        return f"__int_as_float({int(np.float32(value).view(np.int32))})"
+        return f"__longlong_as_double({int(as_float(value, dtype).view(np.int64))}LL)"
+    return f"__int_as_float({int(as_float(value, dtype).view(np.int32))})"

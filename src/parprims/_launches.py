@@ -156,7 +156,7 @@ def _listed(plan: Plan | _cpu.Plan, arrays: tuple[Any, ...]) -> list[KernelLaunc
         *(f"in{index}" for index in range(plan.inputs)),
         *(f"out{index}" for index in range(len(plan.outputs))),
         *SCRATCH,
-        *(number.name for number in plan.numbers),
+        *(number.name for number in (*plan.numbers, *plan.words)),
     )
     return [
         KernelLaunch(

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from parprims import _cuda, _derivatives, _matmul_residues
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_name, is_jax, mode
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
-from parprims._languages import C_TYPES, literal, register_type
+from parprims._languages import C_TYPES
 from parprims._layout import Layout, broadcast_strides, fold
+from parprims._matmul_operators import Semiring, semiring, sum_identity
 from parprims._matmul_tiles import (
     TUNING,
     Arithmetic,
@@ -28,7 +29,7 @@ from parprims._matmul_tiles import (
 )
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
-from parprims._trace import Trace, Untraceable, trace
+from parprims._trace import Untraceable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,59 +85,6 @@ class Problem:
 
 
 # ---- The text that is made for two operators --------------------------------------------------------------------
-
-
-def semiring(problem: Problem, *, immutable: bool) -> str:
-    """Return the definition of the struct ``Semiring``, which is `Op` of _matmul.cu.
-
-    ``immutable`` tells that the library's arrays cannot be written to (see `trace`).
-    """
-    arithmetic = problem.arithmetic
-    dtype, memory = arithmetic.registers, arithmetic.memory
-    narrow = dtype_bits(dtype) < 32  # such numbers stay in registers of 32 bits between operations
-    word = register_type(dtype)
-
-    def traced(op: Operator, earlier: str, later: str) -> Trace:
-        elements = ((dtype, earlier),), ((dtype, later),)
-        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
-        if found.dtypes != (dtype,):
-            raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
-        return found
-
-    def function(name: str, earlier: str, later: str, of: Trace) -> list[str]:
-        head = f"    static DEVICE {word} {name}({word} {earlier}, {word} {later}) {{"
-        return [head, *(f"        {line}" for line in of.lines), f"        return {of.outputs[0]};", "    }"]
-
-    product, total = traced(problem.multiply, "x", "y"), traced(problem.add, "earlier", "later")
-    identity = literal(0 if arithmetic.ring else sum_identity(problem), dtype)
-    # What is unrolled should fit the instruction cache, and not take long to compile.
-    steps = 1 if product.lines.long or total.lines.long else 16 if arithmetic.ring else 8
-    return "\n".join(
-        (
-            "struct Semiring {",
-            f"    using Element = {C_TYPES[memory]};",
-            f"    using Sum = {'int' if narrow else word};",
-            "    static DEVICE Sum load(Element x) { return ops::cast<Sum>(value(x)); }",
-            "    static DEVICE Element save(Sum x) {",
-            f"        return store<Element>(ops::cast<{register_type(memory)}>(x));",
-            "    }",
-            f"    static constexpr int STEPS = {steps};",
-            f"    static DEVICE Sum identity() {{ return {identity}; }}",
-            *function("add", "earlier", "later", total),
-            *function("multiply", "x", "y", product),
-            f"    static DEVICE Sum combine(Sum earlier, Sum later) {{ return add(({word})earlier, ({word})later); }}",
-            "    static DEVICE Sum step(Sum sum, Sum x, Sum y) {",
-            f"        return add(({word})sum, multiply(({word})x, ({word})y));",
-            "    }",
-            "};",
-        )
-    )
-
-
-def sum_identity(problem: Problem) -> Any:
-    """Return the identity of the sum, or None if it has none."""
-    found = problem.add.identity(problem.arithmetic.registers)
-    return None if found is None else found[0]
 
 
 def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool) -> str:
@@ -216,8 +164,9 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
 class _Builder:
     """Makes the launches of one plan, from the integers that they share and the batch of products."""
 
-    def __init__(self, problem: Problem, text: str, batch: _Folded, tiles: int, splits: int, part: int) -> None:
-        self.problem, self.text, self.batch = problem, text, batch
+    def __init__(self, problem: Problem, code: Semiring, batch: _Folded, tiles: int, splits: int, part: int) -> None:
+        self.problem, self.text, self.batch = problem, code.text, batch
+        self.captured = code.captured
         self.number = Numbers()
         self.element = C_TYPES[problem.arithmetic.memory]
         a, b = batch.a, batch.b
@@ -271,17 +220,17 @@ class _Builder:
     def plan(self, *launches: Launch, **scratch: int) -> Plan:
         """Return the plan of these launches."""
         outputs = ((self.problem.shape, self.problem.arithmetic.memory),)
-        return Plan(launches, 2, outputs, self.number.all(), **scratch)
+        return Plan(launches, 2, outputs, self.number.all(), captured=self.captured, **scratch)
 
 
 def make_plan(
-    problem: Problem, text: str, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
+    problem: Problem, code: Semiring, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
 ) -> Plan:
-    """Return the launches for factors of these layouts; ``text`` is what `semiring` returns for the problem."""
+    """Return the launches for factors of these layouts; ``code`` is what `semiring` returns for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
-        return _matmul_residues.plan(_Builder, problem, text, batch, capability, multiprocessors)
+        return _matmul_residues.plan(_Builder, problem, code, batch, capability, multiprocessors)
     (m, n, k), matrices, tile = batch.lengths, batch.matrices, problem.tile
     if problem.kernel is None and tile is None:
         tile = tiny_tile(arithmetic, batch.lengths)
@@ -304,7 +253,7 @@ def make_plan(
     if units >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of {rows} x {columns}, got {units}")
 
-    make = _Builder(problem, text, batch, tiles, splits, part)
+    make = _Builder(problem, code, batch, tiles, splits, part)
     sizes: dict[str, Any] = {"grid": units, "block": block.threads, "shared_bytes": block.shared_bytes}
     if kernel == "naive":
         return make.plan(make.launch("multiply_naive", ("Semiring", rows, columns), **sizes))
@@ -515,21 +464,21 @@ def refusal(xp: Namespace, p: Any) -> str | None:
     if reason is not None:
         return reason
     try:
-        _text(problem, p.operation, is_jax(xp))
+        _code(problem, p.operation, is_jax(xp))
     except Untraceable as untraceable:
         return str(untraceable)
     return None
 
 
-_texts: Memo[str] = Memo()
+_codes: Memo[Semiring] = Memo()
 
 
-def _text(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> str:
-    """Return the struct ``Semiring``, remembered if the operators can be (see `lasting_key`)."""
+def _code(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> Semiring:
+    """Return the operators as device code, remembered if they can be (see `lasting_key`)."""
     if None in operation:
         return semiring(problem, immutable=immutable)
     key = operation, problem.arithmetic, immutable
-    return _texts.get(key) or _texts.keep(key, semiring(problem, immutable=immutable))
+    return _codes.get(key) or _codes.keep(key, semiring(problem, immutable=immutable))
 
 
 def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
@@ -566,12 +515,12 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
     """Return the remembered function that launches the plan for factors like these; ``p`` holds no arrays."""
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     problem = Problem.of(p.on(a, b))
-    operation = p.operation
-    if None in operation:
+    operation, code = p.operation, _code(problem, p.operation, is_jax(xp))
+    if None in operation or code.captured:
         # Variables that the operators read may have changed, so the key holds their translation. JAX may call the
         # operators again later, so there the key holds their ids too, and the runner keeps them alive.
         own = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
-        operation = (semiring(problem, immutable=is_jax(xp)), own)
+        operation = (code.text, own)
     key = (
         "matmul", operation, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
         layouts,
@@ -579,7 +528,7 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
 
     def plan() -> _cuda.Plan:
         device = _cuda.capability(xp, a), _cuda.multiprocessors(xp, a)
-        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, *device)
+        return make_plan(problem, code, layouts, *device)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*factors: Array) -> tuple[Array, ...]:
@@ -593,7 +542,7 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
 
         return otherwise, batched
 
-    return _cuda.ready(xp, a, key, plan, in_program)
+    return _cuda.ready(xp, a, key, plan, in_program, code.captured)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -125,9 +125,9 @@ class _Scratch:
 
 
 def plan(
-    builder: Callable[..., Any], problem: Any, text: str, batch: Any, capability: int, multiprocessors: int | None
+    builder: Callable[..., Any], problem: Any, code: Any, batch: Any, capability: int, multiprocessors: int | None
 ) -> Plan:
-    """Return the launches, made by a ``builder`` that takes problem, text, batch, tiles, and parts of a sum."""
+    """Return the launches, made by a ``builder`` that takes problem, code, batch, tiles, and parts of a sum."""
     (m, n, k), dtype = batch.lengths, problem.arithmetic.memory
     matrices, entry = batch.matrices, _cuda.tuned(TUNING, capability)
     tuned = entry.residues
@@ -136,7 +136,7 @@ def plan(
     tiles = down * across * matrices
     if max(16 * tiles, 4 * (down + 2 * across) * deep * matrices) >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {tiles}")
-    make = builder(problem, text, batch, down * across, 1, k)
+    make = builder(problem, code, batch, down * across, 1, k)
     make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
     number, scratch = make.number, _Scratch(make)
     lines = [

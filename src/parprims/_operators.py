@@ -61,8 +61,8 @@ class Operator:
     lists and dicts, attributes of modules, other functions. Where one of them has changed since the last call, or
     cannot be told (an attribute of an object), the function is translated anew, so that a call never uses an old value.
     ``math``, NumPy, CuPy, PyTorch, jax.numpy and other array namespaces count as constant.
-    What is compiled: kernels for CPUs are told numbers that do not stand in the function's code, so that another value
-    compiles nothing unless it decides what is computed. Kernels for GPUs are compiled for each value.
+    What is compiled: kernels are told numbers that do not stand in the function's code, so that another value compiles
+    nothing unless it decides what is computed; so are programs of JAX, unless they hold a kernel for GPUs.
     What is not: under ``jax.jit`` JAX runs the function once for a compiled program and keeps the values it read then,
     like those that any other function under jit reads. ``torch.compile`` compiles anew where its release guards what a
     function reads: PyTorch 2.13 does, 2.11 keeps the values.
@@ -479,6 +479,11 @@ def as_operator(op: Any, name: str = "op") -> Operator:
     return Operator(op)
 
 
+def capturing(number: float) -> Operator:
+    """Return an operator that captures a number, for plans that only a compiler sees."""
+    return Operator(lambda p, q: p + q + number * p * q, identity=0, commutative=True, name="captured")
+
+
 def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> None:
     """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes."""
     if op.components is not None and len(dtypes) != op.components:
@@ -511,6 +516,13 @@ def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: s
 
 
 # ---- Elements of any structure ------------------------------------------------------------------------------------
+
+
+def with_combine(op: Operator, combine: Combine) -> Operator:
+    """Return an operator with another function."""
+    new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
+    new._segments, new._structure = op._segments, op._structure
+    return new
 
 
 def restructured(op: Operator, structure: Structure) -> Operator:

@@ -10,11 +10,11 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
-from parprims._languages import C_TYPES, register_type
+from parprims._languages import C_TYPES, cuda, register_type
 from parprims._lasting import lasting_key
 from parprims._layout import Layout, fold, is_aligned, row_major
 from parprims._memo import Memo
-from parprims._operators import BUILT_IN, Operator, as_operator, segmented
+from parprims._operators import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._reduce_array import array, native_refusal
 from parprims._reduction import (
     Map,
@@ -95,12 +95,15 @@ class Specialisation:
         The functions that identify it, if only their identity does.
     positions : bool
         Whether the last input is positions and no array.
+    like : Specialisation, optional
+        One that differs in nothing but its captured numbers, and stands for all of these.
     """
 
     code: Traced
     outputs: tuple[str, ...]
     functions: tuple[Any, ...] = ()
     positions: bool = False
+    like: Specialisation | None = None
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -182,7 +185,7 @@ class Specialisation:
 
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
     """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
-    code = traced(xp, r, inputs)
+    code = traced(xp, r, inputs, cuda(in_programs=is_jax(xp)))
     if r.positions is not None:
         return Specialisation(code, (dtype_name(r.positions),), positions=True)
     # If an initial element is still to be combined, results keep the dtype they are computed in.
@@ -196,17 +199,21 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
     fn, names = lasting_key(r.fn), dtype_names(r)
     rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
-    if r.operation is not None and fn is not None:
-        key: Any = (r.operation, fn, *rest)
-        found = _specialisations.get(key)
-        return found or _specialisations.keep(key, specialise(xp, r, names))
-    # Variables that the functions read may have changed, so the key holds their translation. JAX may call the functions
-    # again later, so there the key holds their ids too, and the specialisation keeps them alive.
+    lasts = r.operation is not None and fn is not None
+    known: Any = (r.operation, fn, *rest)
+    found = _specialisations.get(known) if lasts else None
+    if found is not None:
+        return found
     made = specialise(xp, r, names)
-    if is_jax(xp):
-        made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
-    key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
-    return _specialisations.get(key) or _specialisations.keep(key, made)
+    if not lasts or made.code.captured:
+        # Variables that the functions read may have changed, so the key holds their translation. JAX may call the
+        # functions again later, so there the key holds their ids too, and the specialisation keeps them alive.
+        if is_jax(xp):
+            made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
+        key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, made)
+        made = like if like.code.captured == made.code.captured else dataclasses.replace(made, like=like)
+    return _specialisations.keep(known, made) if lasts else made
 
 
 _WIDE = 512
@@ -301,6 +308,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
             numbers.all(),
             zeroed_bytes=4 * (grid // chunks) if chunks > 1 else 0,
             scratch_bytes=grid * totals * special.scratch_bytes if chunks > 1 else 0,
+            captured=special.code.captured,
         )
 
     # Threads of columns exchange all their states, those of a row one of each warp.
@@ -456,8 +464,8 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
 
         return otherwise, batched
 
-    key = (special, r.shape, r.axes, r.keepdims, layouts)
-    return _cuda.ready(xp, r.arrays[0], key, plan, in_program)
+    key = (special.like or special, r.shape, r.axes, r.keepdims, layouts)
+    return _cuda.ready(xp, r.arrays[0], key, plan, in_program, special.code.captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
@@ -496,6 +504,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for dtype in ("int8", "float32", "complex128"):
             yield _case("add", (dtype,), shape, axis)
         yield _case(as_operator(lambda earlier, later: earlier + later), ("float32",), shape, axis)
+        yield _case(capturing(0.5), ("float32",), shape, axis)
         yield _case("argmax", ("float32", "int32"), shape, axis, positions=True)
     for shape, axis in (_LAYOUTS[0], _LAYOUTS[8]):
         for dtype in C_TYPES:

@@ -24,7 +24,7 @@ from parprims._arrays import (
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._harmless import is_own
-from parprims._languages import Captured
+from parprims._languages import Captured, captured_identity
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
@@ -82,13 +82,7 @@ def _identity(r: Scan) -> tuple[Captured, ...]:
     """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
     if r.starts or r.identity is None or r.op._built_in:
         return ()
-    return captured_identity(r.identity, [dtype_name(one) for one in r.working])
-
-
-def captured_identity(identity: Sequence[Any], states: Sequence[str]) -> tuple[Captured, ...]:
-    """Return an identity as numbers that kernels are told."""
-    pairs = enumerate(zip(identity, states, strict=True))
-    return tuple([Captured(f"captured_identity{at}", to, _cpu.NUMBA.words(one, to)) for at, (one, to) in pairs])
+    return captured_identity(_cpu.NUMBA, r.identity, [dtype_name(one) for one in r.working])
 
 
 def functions(

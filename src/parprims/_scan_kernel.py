@@ -12,7 +12,7 @@ from parprims._block import look_back_bytes
 from parprims._dispatch import directly
 from parprims._languages import C_TYPES
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major, skew
-from parprims._operators import Operator, segmented
+from parprims._operators import Operator, capturing, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
@@ -145,6 +145,7 @@ def make_plan(
         tuple([(result, name) for name in special.outputs]),
         numbers.all(),
         status_bytes=look_back_bytes(work.slots, work.tiles, state_size(special.states)) if work.waits else 0,
+        captured=special.captured,
     )
 
 
@@ -233,8 +234,8 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
 
         return otherwise, batched
 
-    key = (special, call.shape, axis, call.reverse, call.n, shapes, layouts)
-    return _cuda.ready(xp, call.arrays[0], key, plan, in_program)
+    key = (special.like or special, call.shape, axis, call.reverse, call.n, shapes, layouts)
+    return _cuda.ready(xp, call.arrays[0], key, plan, in_program, special.captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
@@ -308,6 +309,8 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             (segmented("add"), ("bool", "float32")),
         ):
             yield _case(op, dtypes, shape, axis)
+    for shape, axis in _LAYOUTS:
+        yield _case(capturing(0.5), ("float32",), shape, axis, exclusive=True)
     for shape, axis in (_LAYOUTS[2], _LAYOUTS[4], _LAYOUTS[5], _LAYOUTS[9]):
         yield _case("add", ("float32",), shape, axis, exclusive=True)
         yield _case("add", ("float32",), shape, axis, reverse=True)

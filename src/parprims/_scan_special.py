@@ -25,7 +25,7 @@ from parprims._arrays import (
 )
 from parprims._block import COUNTER_WORDS, look_back_bytes
 from parprims._dispatch import Checked
-from parprims._languages import C_TYPES, literal, register_type
+from parprims._languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
@@ -113,8 +113,12 @@ class Specialisation:
         the initial states of lines.
     definitions : str
         The CUDA text of Operator, Scan and Starts, which kernels for all layouts of the arrays share.
+    captured : tuple of Captured
+        The numbers of the operator that the text does not hold.
     function : callable, optional
         The function that identifies it, if only its identity does.
+    like : Specialisation, optional
+        One that differs in nothing but its captured numbers, and stands for all of these.
     """
 
     inputs: tuple[str, ...]
@@ -122,7 +126,9 @@ class Specialisation:
     outputs: tuple[str, ...]
     starts: tuple[str, ...]
     definitions: str
+    captured: tuple[Captured, ...] = ()
     function: Any = None
+    like: Specialisation | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -235,6 +241,7 @@ def _specialise(
     starts: tuple[Any, ...] | None,
     *,
     constant_start: bool = False,
+    tells_start: bool = False,
     exclusive: bool = False,
     element: Callable[..., Any] | None = None,
     result: Callable[..., Any] | None = None,
@@ -256,6 +263,8 @@ def _specialise(
         The initial state of a line: the dtypes of arrays that hold it, or the state itself.
     constant_start : bool
         Whether ``starts`` is the state itself.
+    tells_start : bool
+        Whether kernels are told such a state, where they are told numbers at all.
     exclusive : bool
         Whether a result leaves out its own element.
     element : callable, optional
@@ -298,8 +307,13 @@ def _specialise(
         return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
 
     arrays: tuple[str, ...] = () if constant_start or starts is None else starts
+    language = cuda(in_programs=immutable)
+    identity: tuple[Captured, ...] = ()
     if constant_start and starts is not None:
         start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
+        if tells_start and language.tells:
+            identity = captured_identity(language, starts, states)
+            start = [language.captured(one.name, one.dtype) for one in identity]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
     elif arrays:  # the state before a recurrence: x, with a coefficient that is not read
@@ -315,8 +329,9 @@ def _specialise(
         "IGNORES_FIRST": ignores_first,
     }
     size = state_size(states)
+    combined = trace_combine(op, states, immutable=immutable, language=language)
     definitions = (
-        operator_struct("Operator", states, trace_combine(op, states, immutable=immutable), commutative=op.commutative),
+        operator_struct("Operator", states, combined, commutative=op.commutative),
         f"static_assert(COUNTER_WORDS == {COUNTER_WORDS} && 16 * StateSlots<Operator::State>::WORDS =="
         f' {look_back_bytes(1, 1, size) - look_back_bytes(0, 1, size)} / 2, "look_back_bytes of _block.py");',
         "struct Scan {",
@@ -350,7 +365,10 @@ def _specialise(
         "    }",
         "};",
     )
-    return Specialisation(inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions))
+    captured = (*combined.captured, *identity)
+    return Specialisation(
+        inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions), captured
+    )
 
 
 Call = Scan | Recurrence | Adjoint
@@ -368,6 +386,7 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
             starts or call.identity,
             constant_start=not starts,
+            tells_start=not call.op._built_in,
             exclusive=call.exclusive or call.n > call.shape[call.axis],
             immutable=is_jax(xp),
         )
@@ -442,17 +461,20 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
     known: Any = True
     if isinstance(call, Scan):
         inclusive = not call.exclusive and call.n == call.shape[call.axis]
-        rest += call.working, call.dtypes, inclusive, call.identity
-        known = call.operation
+        rest += call.working, call.dtypes, inclusive
+        known = None if call.operation is None else (call.operation, call.identity)
     elif isinstance(call, Recurrence):
         rest += (call.dtype,)
-    if known is not None:
-        key: Any = (known, *rest)
-        found = _specialisations.get(key)
-        return found or _specialisations.keep(key, specialisation(xp, call, inputs, starts))
-    # Variables that the operator reads may have changed, so the key holds its translation. JAX may call the operator
-    # again later, so there the key holds its id too, and the specialisation keeps it alive.
-    assert isinstance(call, Scan)
-    made = dataclasses.replace(specialisation(xp, call, inputs, starts), function=call.op.combine)
-    key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
-    return _specialisations.get(key) or _specialisations.keep(key, made)
+    found = None if known is None else _specialisations.get((known, *rest))
+    if found is not None:
+        return found
+    made = specialisation(xp, call, inputs, starts)
+    if known is None or made.captured:
+        # Variables that the operator reads may have changed, so the key holds their translation. JAX may call the
+        # operator again later, so there the key holds its id too, and the specialisation keeps it alive.
+        assert isinstance(call, Scan)
+        made = dataclasses.replace(made, function=call.op.combine)
+        key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, made)
+        made = like if like.captured == made.captured else dataclasses.replace(made, like=like)
+    return made if known is None else _specialisations.keep((known, *rest), made)

@@ -179,4 +179,5 @@ def make_plan(
         numbers.all(),
         zeroed_bytes=4 * every * several,
         scratch_bytes=every * blocks * lanes * part_bytes * several,
+        captured=special.captured,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_name, mode
 from parprims._languages import C_TYPES
 from parprims._layout import access
+from parprims._operators import Operator, capturing
 from parprims._scan_array import working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
 from parprims._segments_kernel import as_scan, on_cast
@@ -167,6 +169,7 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
         numbers.all(),
         zeroed_bytes=4 * lines * (several and stores),
         scratch_bytes=-(-slot // 4) * 4 * lines * blocks * segments * several,
+        captured=special.captured,
     )
 
 
@@ -191,6 +194,7 @@ def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Ca
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
     special = specialised(xp, as_scan(xp, c))
+    kind = special.like or special
     bare = c.on(*(None,) * len(c.arrays))
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
@@ -198,7 +202,8 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
 
     def launched(work: _Work, x: Array, in_program: Callable[[], tuple[_cuda.Run, _cuda.Run]]) -> _cuda.Run:
         key = "segments by tables", mode(xp), work
-        return _cuda.ready(xp, x, key, lambda: make_plan(work, _cuda.tuned_for(TUNING, xp, x)), in_program)
+        plan = functools.partial(make_plan, work, _cuda.tuned_for(TUNING, xp, x))
+        return _cuda.ready(xp, x, key, plan, in_program, special.captured)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
         """Take the rows of a batch as lines."""
@@ -207,7 +212,7 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
         x, ids = arrays[:2]
         lines = max(one.shape[0] for one in arrays)
         steps = [0 if one.shape[0] == 1 else math.prod(one.shape[1:]) for one in arrays]
-        work = _Work(special, dtype_name(ids.dtype), lines, x.shape[1], c.segments, tuple(steps), (1, 1), batched=True)
+        work = _Work(kind, dtype_name(ids.dtype), lines, x.shape[1], c.segments, tuple(steps), (1, 1), batched=True)
 
         def mapped(*arrays: Array) -> tuple[Array, ...]:
             whole = [xp.broadcast_to(one, (lines, *one.shape[1:])) for one in arrays]
@@ -219,7 +224,7 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
     def find(arrays: tuple[Array, ...]) -> _cuda.Run:
         x, ids = arrays[:2]
         strides = _cuda.layout(xp, x)[0][0], _cuda.layout(xp, ids)[0][0]
-        work = _Work(special, dtype_name(ids.dtype), 1, x.shape[0], c.segments, (0,) * len(arrays), strides)
+        work = _Work(kind, dtype_name(ids.dtype), 1, x.shape[0], c.segments, (0,) * len(arrays), strides)
         return launched(work, x, lambda: (otherwise, batched))
 
     return _cuda.on_readable(xp, c.arrays, find, otherwise)
@@ -241,15 +246,24 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     yield _case("maximum", "float32", several, start=True)
     yield _case("maximum", "float32", few, start=True)
     yield _case("multiply", "complex64", few, strided=True)
+    for size in (few, several, many):
+        yield _case(capturing(0.5), "float32", size)
 
 
 def _case(
-    name: str, dtype: str, size: tuple[int, int], *, ids: str = "int32", start: bool = False, strided: bool = False
+    op: str | Operator,
+    dtype: str,
+    size: tuple[int, int],
+    *,
+    ids: str = "int32",
+    start: bool = False,
+    strided: bool = False,
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
     n, segments = size
-    call = without_arrays(name, (dtype,), (n,), 0, begins=not start)
+    call = without_arrays(op, (dtype,), (n,), 0, begins=not start)
     special = specialisation(xp, call, (dtype,), (dtype,) * start)
     plan = make_plan(_Work(special, ids, 1, n, segments, (0, 0, 0), (2 if strided else 1, 1)), TUNING[90])
+    name = op if isinstance(op, str) else op.name
     return f"segments by tables {name} {dtype} {ids}{' start' * start}{' strided' * strided}", plan

@@ -12,8 +12,8 @@ from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._harmless import is_own
-from parprims._languages import Captured
-from parprims._scan_cpu import captured_identity, code_of
+from parprims._languages import Captured, captured_identity
+from parprims._scan_cpu import code_of
 from parprims._trace import Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
@@ -39,7 +39,7 @@ def _identity(xp: Namespace, c: Any) -> tuple[Captured, ...]:
     if c.starts or c.op._built_in:
         return ()
     state = dtype_name(_state(xp, c))
-    return captured_identity(c.op.identity(state), (state,))
+    return captured_identity(_cpu.NUMBA, c.op.identity(state), (state,))
 
 
 def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dty
 from parprims._block import look_back_bytes
 from parprims._languages import C_TYPES
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
-from parprims._operators import BUILT_IN
+from parprims._operators import BUILT_IN, Operator, capturing
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
@@ -150,7 +150,8 @@ class _Work:
         """Return the plan of a launch."""
         special = self.special
         outputs = tuple([(result, name) for name in special.outputs])
-        return _cuda.Plan((launch,), len(special.inputs) + 1 + len(special.starts), outputs, numbers.all(), **scratch)
+        inputs = len(special.inputs) + 1 + len(special.starts)
+        return _cuda.Plan((launch,), inputs, outputs, numbers.all(), captured=special.captured, **scratch)
 
 
 _SOURCES = "_ticket.cuh", "_search.cuh", "_staging.cuh", "_segment_parts.cuh", "_segments.cu"
@@ -437,8 +438,8 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
         return otherwise, batched
 
     names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
-    key = ("segments", special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
-    return _cuda.ready(xp, others[0], key, plan, in_program)
+    key = ("segments", special.like or special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
+    return _cuda.ready(xp, others[0], key, plan, in_program, special.captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
@@ -489,6 +490,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
                 yield _case("add", (dtype,), reduces, *layout)
             yield _case("add", ("float32",), reduces, *layout, offsets="int32")
             yield _case("maximum", ("float32",), reduces, *layout, start=True)
+            yield _case(capturing(0.5), ("float32",), reduces, *layout)
             if not reduces:
                 yield _case("add", ("float32",), reduces, *layout, exclusive=True)
                 yield _case("add", ("float32",), reduces, *layout, reverse=True)
@@ -509,6 +511,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for ordered in (False, True):
             yield _case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
         yield _case("maximum", ("float32",), True, *rows, start=True)
+        yield _case(capturing(0.5), ("float32",), True, *rows)
     for dtype in C_TYPES:
         yield _case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
     for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
@@ -518,7 +521,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
 
 
 def _case(
-    op: str,
+    op: str | Operator,
     dtypes: tuple[str, ...],
     reduces: bool,
     shape: tuple[int, ...],
@@ -547,5 +550,6 @@ def _case(
         plan = _segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)
     assert plan is not None
     options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned, "ordered": ordered}
-    names = ("segments", op, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
+    name = op if isinstance(op, str) else op.name
+    names = ("segments", name, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
     return " ".join(names), plan

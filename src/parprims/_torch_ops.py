@@ -31,9 +31,8 @@ from parprims import (
 from parprims._arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
 from parprims._dispatch import Inside, MethodRefused
 from parprims._elements import is_structured
-from parprims._harmless import with_combine
 from parprims._lasting import lasting_key
-from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted
+from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted, with_combine
 from parprims._options import check_entries, made_plain
 from parprims._promotion import check_casts
 from parprims._reduction import reduced_values

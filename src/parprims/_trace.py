@@ -6,7 +6,7 @@ PyTorch's own functions through their override protocols. Every operation append
 finished trace is the body of a function: of CUDA, whose C++ functions stand in _common.cuh, or of another `Language`.
 
 Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
-change from call to call. A language can leave them out of the text, which then has a name for each: see `Captured`.
+change from call to call. The text can leave them out, and then has a name for each: see `Captured`.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -
         return Scalar(lines, dtype, lines.language.literal(value, dtype))
     name = f"{lines.told}{len(lines.captured)}"
     lines.captured.append(Captured(name, dtype, lines.language.words(value, dtype)))
-    return Scalar(lines, dtype, name)
+    return Scalar(lines, dtype, lines.language.captured(name, dtype))
 
 
 # ---- Numbers that stand in the code -----------------------------------------------------------------------------

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
-from parprims._languages import Language
+from parprims._languages import Language, as_float, part_of
 
 _INFIX = {
     "add": "+",
@@ -65,8 +63,6 @@ def memory_type(dtype: str) -> str:
 class _Numba(Language):
     """Python as Numba reads it. Numba widens narrow integers, whose results are cast to their dtype."""
 
-    tells = True
-
     def assign(self, name: str, dtype: str, expression: str) -> str:
         return f"{name} = {register_type(dtype)}({expression})" if dtype in _NARROW else f"{name} = {expression}"
 
@@ -119,53 +115,32 @@ class _Numba(Language):
         if kind in ("int", "uint"):
             return f"{dtype}({int(value)})"
         if kind == "complex":
-            part = _part(dtype)
+            part = part_of(dtype)
             return f"{dtype}(complex({self.literal(value.real, part)}, {self.literal(value.imag, part)}))"
-        number = float(_as_float(value, dtype))
+        number = float(as_float(value, dtype))
         text = repr(number) if math.isfinite(number) else f"({number})"
         return f"{register_type(dtype)}({text})"
 
-    def words(self, value: Any, dtype: str) -> tuple[int, ...]:
+    def from_words(self, words: Sequence[str], dtype: str) -> str:
         kind = dtype_kind(dtype)
         if kind == "complex":
-            part = _part(dtype)
-            return *self.words(value.real, part), *self.words(value.imag, part)
+            return f"{dtype}(complex({', '.join(self.from_words((one,), part_of(dtype)) for one in words)}))"
+        (word,) = words
+        if kind == "bool":
+            return f"({word} != 0)"
         if kind == "float":
-            number = _as_float(value, dtype)
-            return (int(number.view(f"int{8 * number.itemsize}")),)
-        return ((int(value) + 2**63) % 2**64 - 2**63,)
+            bits = register_type(dtype).removeprefix("float")
+            return f"as_float{bits}(uint{bits}({word}))"
+        return f"{dtype}({word})"
+
+    def captured(self, name: str, _dtype: str, /) -> str:
+        return name
 
     def component(self, element: str, index: int) -> str:
         return f"{element}_{index}"
 
 
-def _part(dtype: str) -> str:
-    """Return the dtype of the parts of complex numbers."""
-    return "float32" if dtype == "complex64" else "float64"
-
-
-def _as_float(value: Any, dtype: str) -> Any:
-    """Return a number in the precision in which a floating dtype is computed."""
-    with np.errstate(over="ignore"):
-        return np.float64(float(value)) if dtype == "float64" else np.float32(value)
-
-
 NUMBA = _Numba()
-
-
-def from_words(dtype: str, words: Sequence[str]) -> str:
-    """Return a number of a dtype, given the integers of 64 bits by which a kernel is told it."""
-    kind = dtype_kind(dtype)
-    if kind == "complex":
-        part = _part(dtype)
-        return f"{dtype}(complex({', '.join(from_words(part, (one,)) for one in words)}))"
-    (word,) = words
-    if kind == "bool":
-        return f"({word} != 0)"
-    if kind == "float":
-        bits = register_type(dtype).removeprefix("float")
-        return f"as_float{bits}(uint{bits}({word}))"
-    return f"{dtype}({word})"
 
 
 def loaded(dtype: str, code: str) -> str:

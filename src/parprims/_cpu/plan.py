@@ -11,7 +11,7 @@ import numpy as np
 from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
-from parprims._cpu.language import from_words, memory_type, register_type
+from parprims._cpu.language import NUMBA, memory_type, register_type
 from parprims._languages import Captured
 from parprims._observing import observed
 
@@ -94,7 +94,7 @@ class Plan:
         at = len(self.numbers)
         for one in self.captured:
             words = [f"numbers[{at + part}]" for part in range(len(one.words))]
-            yield f"{one.name} = {from_words(one.dtype, words)}"
+            yield f"{one.name} = {NUMBA.from_words(words, one.dtype)}"
             at += len(words)
 
     def text(self, at: int = 0) -> str:

@@ -35,6 +35,7 @@ from parprims._cuda.plan import (
 from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
+from parprims._languages import Captured
 from parprims._memo import Memo
 from parprims._switches import transformed
 
@@ -52,16 +53,35 @@ _runners: Memo[Run] = Memo()
 
 
 @overload
-def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], in_program: InProgram) -> Run: ...
+def ready(
+    xp: Namespace,
+    x: Array,
+    key: Hashable,
+    plan: Callable[[], Plan],
+    in_program: InProgram,
+    captured: tuple[Captured, ...] = (),
+) -> Run: ...
 @overload
 def ready(
-    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram
+    xp: Namespace,
+    x: Array,
+    key: Hashable,
+    plan: Callable[[], Plan | None],
+    in_program: InProgram,
+    captured: tuple[Captured, ...] = (),
 ) -> Run | None: ...
-def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram) -> Run | None:
+def ready(
+    xp: Namespace,
+    x: Array,
+    key: Hashable,
+    plan: Callable[[], Plan | None],
+    in_program: InProgram,
+    captured: tuple[Captured, ...] = (),
+) -> Run | None:
     """Return a function that carries out a plan on arrays on the device of x, or None if there is no plan.
 
     The function is remembered under ``key``, which must hold all that the plan and both functions of ``in_program``
-    depend on, except the namespace and the device.
+    depend on, except the namespace, the device and the ``captured`` numbers of the call's operators.
     """
     place = None if is_jax(xp) else device_index(xp, x)
     whole = (xp, place, key)
@@ -72,7 +92,7 @@ def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None
             return None
         found = traced(made, *in_program()) if place is None else Runner(xp, made, place)
         _runners.keep(whole, found)
-    return found
+    return found.telling(captured) if captured else found  # type: ignore[union-attr]
 
 
 def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:

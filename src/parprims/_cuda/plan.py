@@ -12,6 +12,8 @@ import functools
 import importlib.resources
 from typing import Any, TypeAlias
 
+from parprims._languages import Captured, word_name
+
 # ---- Parameters -------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +196,8 @@ class Plan:
         are captured into a graph have the graph's, where scratch that starts at zero is zeroed in every replay.
     temporary_bytes : int
         The bytes of the call's own memory, ``temporary`` in the kernel, from the allocator of its library.
+    captured : tuple of Captured
+        The numbers of operators that no text holds. Launches are given their words behind the other integers.
     """
 
     launches: tuple[Launch, ...]
@@ -204,11 +208,19 @@ class Plan:
     status_bytes: int = 0
     scratch_bytes: int = 0
     temporary_bytes: int = 0
+    captured: tuple[Captured, ...] = ()
+
+    @property
+    def words(self) -> tuple[Number, ...]:
+        """The words of the captured numbers, under the names of the functions that return them in the texts."""
+        return tuple(
+            [Number(word_name(one.name, at), word) for one in self.captured for at, word in enumerate(one.words)]
+        )
 
     @property
     def integers(self) -> tuple[int, ...]:
-        """The values of the integers."""
-        return tuple([number.value for number in self.numbers])
+        """The values of the integers, those that a text does not hold in any case last."""
+        return tuple([number.value for number in (*self.numbers, *self.words)])
 
     def zeros(self) -> dict[str, int]:
         """Return the bytes of each kind of scratch that starts at zero."""
@@ -229,7 +241,9 @@ class Plan:
         launch = self.launches[at]
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
+        head: list[str] = []
         if static:
+            assert not self.captured, "a JAX program holds its numbers"
             zeros = [f"void* {name}" for name, nbytes in self.zeros().items() if nbytes]
             results = [*outs, *(f"void* {name}" for name, nbytes in self.unset().items() if nbytes)]
             given = ["void*" for _ in results] if at else []
@@ -241,11 +255,14 @@ class Plan:
             scratch = (f"void* {name}" for name in SCRATCH)
             parameters = [*ins, *outs, *scratch, *(f"long long {one.name}" for one in self.numbers)]
             locals_ = [_WAIT] if at else []
+            head = [_word(one.name, len(parameters) + place) for place, one in enumerate(self.words)]
+            parameters += [f"long long {one.name}" for one in self.words]
         resident = 1 if launch.unbound_registers else launch.resident_blocks
         bounds = f"{launch.block}, {resident}" if resident else launch.block
         cluster = f"__cluster_dims__({launch.cluster}, 1, 1) " if launch.cluster > 1 else ""
         return "\n".join(
             (
+                *head,
                 launch.source,
                 f'extern "C" __global__ void {cluster}__launch_bounds__({bounds}) kernel({", ".join(parameters)}) {{',
                 *locals_,
@@ -253,6 +270,17 @@ class Plan:
                 "}\n",
             )
         )
+
+
+def _word(name: str, at: int) -> str:
+    """Return the text of the function that returns a word, the parameter of the kernel at a place among them all.
+
+    Operators are functions of their types alone, which know no variables of the kernel. The function is inlined into
+    the kernel, where PTX knows the parameter by this name, and a number costs what a constant costs. A global variable
+    would have to be written before the launch, and launches on other streams may read it then.
+    """
+    read = f'asm("ld.param.b64 %0, [kernel_param_{at}];" : "=l"(word));'
+    return f"__device__ __forceinline__ long long {name}() {{ long long word; {read} return word; }}"
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from parprims._arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.plan import Plan
+from parprims._languages import Captured
 from parprims._observing import is_observing, observed
 
 
@@ -56,6 +57,7 @@ class Packet:
             for at, one in enumerate(plan.launches)
         ]
         self.stream = stream
+        self.functions: tuple[int, ...] = ()  # the kernels, if they are loaded
         self.zeroed = 0  # the index of the address of zeroed scratch among the values
         self.turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.values = (ctypes.c_longlong * len(values))(*values)
@@ -71,9 +73,9 @@ class Runner:
 
     def __init__(self, xp: Namespace, plan: Plan, device: int) -> None:
         self.plan = plan
+        self._told: list[Any] = [word.value for word in plan.words]
         self._device = device
-        self._function = 0
-        self._later: tuple[int, ...] = ()
+        self._functions: tuple[int, ...] = ()  # the kernels, when they are loaded
         self._begun: list[Future[bytes]] | None = None  # what becomes of the kernels that are being compiled
         self._packets: dict[int, list[Packet]] = {}
         self._driver = driver.current()
@@ -125,7 +127,7 @@ class Runner:
                 return self._rehearsed(stream)
             self._rehearse(stream)
             packet = self._packet(stream, wait=False)
-            if not self._function:
+            if not self._functions:
                 return self._while_compiling(packet, arrays, outputs)
             if len(self._packets) >= 256:  # most are for destroyed streams
                 self._packets.clear()
@@ -134,12 +136,14 @@ class Runner:
             values, address = packet.values, self._address
             for at, array in enumerate((*arrays, *outputs)):
                 values[at] = address(array)
-            if self._later:
+            if self._told:
+                values[-len(self._told) :] = self._told
+            if packet.later:
                 status = self._launch_all(packet)
             else:
-                status = self._launch(packet.config, self._function, None, packet.extra)
+                status = self._launch(packet.config, packet.functions[0], None, packet.extra)
                 if status:
-                    status = self._launch_again(packet, packet.config, self._function, status)
+                    status = self._launch_again(packet, packet.config, packet.functions[0], status)
         finally:
             packets.append(packet)  # type: ignore[union-attr]
         if status:
@@ -164,7 +168,9 @@ class Runner:
                     values[at] = address(array)
                     at += 1
                 values[at] = address(output)
-                status = self._launch(packet.config, self._function, None, packet.extra)
+                if self._told:
+                    values[-len(self._told) :] = self._told
+                status = self._launch(packet.config, packet.functions[0], None, packet.extra)
             finally:
                 packets.append(packet)
             if not status:
@@ -176,13 +182,22 @@ class Runner:
 
         It is for kernels that find in an input how long their results are.
         """
-        if not self._function and not _rehearsal.under_way():
+        if not self._functions and not _rehearsal.under_way():
             with self._driver.prepares(self._device):
                 self._load()
         made = copy.copy(self)
         made.plan = dataclasses.replace(self.plan, outputs=tuple([((length,), name) for _, name in self.plan.outputs]))
         own = self._outputs[len(self.plan.outputs) :]
         made._outputs = (*(self._empty(length, name) for _, name in self.plan.outputs), *own)
+        return made
+
+    def telling(self, captured: tuple[Captured, ...]) -> Runner:
+        """Return what carries out the same plan with other captured numbers, and shares the packets of this one."""
+        if captured == self.plan.captured:
+            return self
+        made = copy.copy(self)
+        made.plan = dataclasses.replace(self.plan, captured=captured)
+        made._told = [word.value for word in made.plan.words]
         return made
 
     def _empty(self, length: int, name: str) -> Callable[[], Array]:
@@ -210,8 +225,8 @@ class Runner:
         with packet.turn:
             status, done = 0, False
             try:
-                functions = self._function, *self._later
-                for config, function in launches or zip((packet.config, *packet.later), functions, strict=True):
+                configs = packet.config, *packet.later
+                for config, function in launches or zip(configs, packet.functions, strict=True):
                     status = self._launch(config, function, None, packet.extra)
                     if status:
                         status = self._launch_again(packet, config, function, status)
@@ -227,7 +242,7 @@ class Runner:
 
     def _rehearse(self, stream: int) -> None:
         """Begin to compile the kernels, and rehearse the call that this is a step of, unless an earlier one has."""
-        if self._function or self._begun is not None or (stream > 1 and self._is_capturing(stream)):
+        if self._functions or self._begun is not None or (stream > 1 and self._is_capturing(stream)):
             return
         with self._driver.prepares(self._device):
             self._begin()
@@ -237,7 +252,7 @@ class Runner:
         """Return outputs that are zero, and begin to compile the kernels."""
         outputs = tuple([output() for output in self._outputs[: len(self.plan.outputs)]])
         with self._driver.prepares(self._device):
-            if not self._function:
+            if not self._functions:
                 self._begin()
             for one in outputs:
                 if one.nbytes:
@@ -321,16 +336,17 @@ class Runner:
         values = (*addresses, *scratch, *plan.integers)
         packet = Packet(plan, stream, values, overlaps=self._driver.overlaps(self._device))
         packet.zeroed = len(addresses)
+        packet.functions = self._functions
         return packet
 
     def _load(self, *, wait: bool = True) -> None:
         """Load the kernels, if they are not; without ``wait`` not yet, if some are compiling that may not be needed."""
-        if self._function:
+        if self._functions:
             return
         begun = self._begin()
         if wait or not any(one.if_any for one in self.plan.launches) or all(one.done() for one in begun):
-            functions = [self._loaded(at, begun) for at in range(len(begun))]
-            self._later, self._function, self._begun = tuple(functions[1:]), functions[0], None
+            self._functions = tuple([self._loaded(at, begun) for at in range(len(begun))])
+            self._begun = None
 
     def _begin(self) -> list[Future[bytes]]:
         """Begin to compile the kernels, unless a call has; first those whose launches always have something to do."""
