@@ -67,7 +67,7 @@ from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
 from parprims._words import unknown_option
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
-# they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a program traced by PyTorch.
+# they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
 _PRECISIONS = ("float32", "tf32", "highest", "residues")
