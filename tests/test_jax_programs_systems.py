@@ -83,11 +83,6 @@ CALLS: dict[str, tuple[Any, Any]] = {
         lambda x, sos, **how: parprims.sosfilt(sos, x, **how),
         lambda n: [*_rows(1, n), jax.ShapeDtypeStruct((2, 6), np.float32)],
     ),
-    "matmul": (parprims.matmul, _squares),
-    "matmul, min plus": (
-        lambda a, b, **how: parprims.matmul(a, b, add="minimum", multiply="add", **how),
-        _squares,
-    ),
     "solve_block_tridiagonal": (
         parprims.solve_block_tridiagonal,
         lambda n: [*[jax.ShapeDtypeStruct((n, 2, 2), np.float32)] * 3, jax.ShapeDtypeStruct((n, 2), np.float32)],
@@ -157,6 +152,22 @@ def test_lanes_keep_the_order(n: int) -> None:
     scale = 1e-3 * np.maximum.accumulate(np.abs(x))
     assert np.all(np.abs(np.asarray(parprims.scan(given, _OWN, method="array")[1]) - x) <= scale)
     assert abs(float(parprims.reduce(given, _OWN, method="array")[1]) - x[-1]) <= scale[-1]
+
+
+@pytest.mark.parametrize("operators", [("add", "multiply"), ("minimum", "add"), ("logaddexp", "add")])
+def test_programs_of_products_do_not_grow(operators: tuple[str, str]) -> None:
+    """However many tiles there are; only the tree along k has a few steps more."""
+
+    def size(side: int) -> int:
+        add, multiply = operators
+        return _equations(
+            jax.make_jaxpr(lambda a, b: parprims.matmul(a, b, add=add, multiply=multiply, method="array"))(
+                *_squares(side**2)
+            ).jaxpr
+        )
+
+    assert size(900) <= 240
+    assert size(4000) <= size(900) + 40
 
 
 @pytest.mark.parametrize("operators", [("add", "multiply"), ("minimum", "add")])

@@ -6,11 +6,13 @@ convolution, and A a triangular matrix of k + 1 diagonals. The states after are 
 for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
 transpose of A is A from the other end.
 
-The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does. Elsewhere:
+The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does, in float64 or of more
+poles than two. Elsewhere:
 
 One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
 with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
-are the same recurrence of M^L, log_L n times.
+are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last 1024
+states one after another.
 
 More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
 digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
