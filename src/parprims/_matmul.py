@@ -57,11 +57,12 @@ from parprims._dispatch import (
 from parprims._harmless import Few, harmless, is_own
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
+from parprims._matmul_loop import tiles_in_a_loop
 from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._options import made_plain
 from parprims._reduce_array import tree
-from parprims._steps import in_programs, repeated
+from parprims._steps import in_programs
 from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
 from parprims._words import unknown_option
@@ -422,7 +423,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
     a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
     tile = _tile_lengths(xp, lengths, p.tile, dtype_bits(p.working) // 8)
     if in_programs(xp) and tile != list(lengths) and 0 not in lengths:
-        return xp.reshape(_tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
+        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
     *outer, inner, rows, columns = (
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
@@ -451,58 +452,6 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         elif done is not None:
             product = at(product)[where].set(done)
     return as_result(xp.reshape(product, p.shape))
-
-
-def _tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tuple[int, ...], tile: list[int]) -> Array:
-    """Return the product of a (..., k, m, 1) and b (..., k, 1, n) on JAX, whose program has a loop over all tiles.
-
-    The last tile along an axis ends where the axis does, and has part of the one before again. Only along k, where
-    nothing is to be added twice, is the last one shorter. A derivative computes every tile again: to keep what it
-    needs of them all would take k times the memory of the product.
-    """
-    import jax
-    from jax import lax
-
-    deep = len(lengths) - 3
-    step, count = tile[deep], lengths[deep] // tile[deep]
-    rest = lengths[deep] - count * step
-    axes = [axis for axis in range(len(lengths)) if axis != deep]
-    across = [-(-lengths[axis] // tile[axis]) for axis in axes]
-
-    def part(a: Array, b: Array, starts: list[Any], first: Any, length: int) -> tuple[Array, ...]:
-        """Return the products of a tile from a place of axis k on, so many of them, combined."""
-        factors = []
-        for x in (a, b):
-            places = zip(x.shape, [*starts[:deep], first, *starts[deep:]], strict=True)
-            sizes = zip(x.shape, [*tile[:deep], length, *tile[deep + 1 :]], strict=True)
-            begins = [0 if one == 1 else start for one, start in places]
-            found = lax.dynamic_slice(x, begins, [min(one, size) for one, size in sizes])
-            factors.append((cast(xp, found, p.working),))
-        return tree(p.multiply(*factors), p.add, deep)
-
-    @partial(jax.checkpoint, prevent_cse=False)
-    def block(a: Array, b: Array, starts: list[Any]) -> Array:
-        def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            return p.add(total, part(a, b, starts, (i + 1) * step, step))
-
-        total = repeated(xp, count - 1, add, part(a, b, starts, 0, step))
-        if rest:
-            total = p.add(total, part(a, b, starts, count * step, rest))
-        done = cast(xp, xp.squeeze(total[0], axis=deep), p.dtype)
-        # An operator that returns one of its arguments leaves out an axis.
-        return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))
-
-    def put(i: Any, product: Array) -> Array:
-        starts: list[Any] = []
-        for axis, number in zip(reversed(axes), reversed(across), strict=True):
-            starts.insert(0, xp.minimum(i % number * tile[axis], lengths[axis] - tile[axis]))
-            i = i // number
-        return lax.dynamic_update_slice(product, block(a, b, starts), starts)
-
-    if math.prod(across) == 1:  # jaxlib 0.11 crashes where all of an array is set inside shard_map
-        return block(a, b, [0] * len(axes))
-    product = xp.zeros(tuple([lengths[axis] for axis in axes]), dtype=p.dtype)
-    return repeated(xp, math.prod(across), put, product)
 
 
 def _out_of_place(x: Array) -> bool:
