@@ -43,7 +43,8 @@ def tiles_in_a_loop(xp: Namespace, p: Any, a: Array, b: Array, lengths: tuple[in
     @partial(jax.checkpoint, prevent_cse=False)
     def block(a: Array, b: Array, starts: list[Any]) -> Array:
         def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            return p.add(total, part(a, b, starts, (i + 1) * step, step))
+            found: tuple[Array, ...] = p.add(total, part(a, b, starts, (i + 1) * step, step))
+            return found
 
         total = repeated(xp, count - 1, add, part(a, b, starts, 0, step))
         if rest:
