@@ -71,6 +71,9 @@ from parprims._words import unknown_option
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
+_LOOP_BLOCK = 2**20
+"""The bytes of products of JAX's tiles: they stay in a core's cache."""
+
 _PRECISIONS = ("float32", "tf32", "highest", "residues")
 
 _ADD, _MULTIPLY, _FLOAT32, _AUTO = "add", "multiply", "float32", "auto"
@@ -493,8 +496,8 @@ def _tile_lengths(
     parts of sums take up to four times as long as those over tiles.
     """
     block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
-    if in_programs(xp) and 1 in lengths[-2:]:  # there are as many products with a vector as elements of the matrix
-        block = max(block, _LARGEST_BLOCK)
+    if in_programs(xp):  # whose length no tiles add to; products with a vector are no more than a matrix has elements
+        block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
     found = [max(length, 1) for length in lengths]
     free = len(found)
     if tile is not None:
