@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from benches import programs
 
 # For each name a function of a method and arrays, and what makes the arrays of a length and a dtype.
 RNG = np.random.default_rng(0)
@@ -109,6 +110,78 @@ def test_memory_maps(jax, name):
         grown.append(maps() - before)
         del kept
     assert min(grown) <= MORE_MAPS.get(name, 40)
+
+
+LARGER = {
+    "argmax": (45, 1.0),
+    "unique": (50, 1.0),
+    "sort by offsets": (55, 1.0),
+    "histogram": (65, 1.0),
+    "histogram with weights": (85, 1.2),
+    "segment_reduce": (85, 1.2),
+    "solve_tridiagonal, no exchanges": (45, 1.0),
+    "solve_tridiagonal": (215, 3.5),
+    "solve_tridiagonal, periodic": (205, 3.5),
+    "solve_block_tridiagonal": (160, 3.0),
+    "solve_banded": (170, 3.0),
+    "lfilter": (115, 1.5),
+    "sosfilt": (145, 1.8),
+}
+"""Memory maps and seconds of processors of programs that have more than 40 or take over a second.
+
+XLA compiles every piece that it fuses by itself, for some 30 ms and 4 maps. These are several sorts, scans and
+searches, or loops of many pieces: 48 in the three loops of a tridiagonal system, and its residual.
+"""
+
+
+@pytest.mark.parametrize("name", programs.rows())
+def test_the_cost_of_a_first_call(jax, name):
+    jax.block_until_ready(jax.numpy.linalg.qr(jax.numpy.eye(3)))  # LAPACK has maps of its own
+    jax.block_until_ready(jax.lax.linalg.triangular_solve(jax.numpy.eye(3), jax.numpy.eye(3)))
+    _, seconds, kept = programs.cost(*programs.rows()[name])
+    most_kept, most_seconds = LARGER.get(name, (40, 1.0))
+    assert kept <= most_kept
+    assert seconds <= most_seconds
+
+
+def test_every_function_has_a_row():
+    """Every function of arrays that has the method array."""
+    functions = {name for name in parprims.__all__ if name.islower() and callable(getattr(parprims, name))}
+    others = {
+        "check_associative",
+        "compare",
+        "explain",
+        "jax_export_checks",
+        "launches",
+        "methods",
+        "segmented",
+        "warm",
+    }
+    assert functions - others == {name.replace(",", "").split()[0] for name in programs.rows()}
+
+
+def test_programs_with_many_maps_are_let_go(jax, monkeypatch):
+    """Before the process has all maps that it may have, however few programs there are."""
+    import gc
+
+    from parprims import _programs
+
+    def sort(n):
+        jax.block_until_ready(parprims.sort(jax.numpy.arange(n), method="array"))
+
+    monkeypatch.setattr(_programs, "FEWEST_PROGRAMS", 2)
+    monkeypatch.setattr(_programs, "_most_maps", lambda: 0)
+    for n in range(600, 603):
+        sort(n)
+    assert len(_programs._programs) <= 3  # all others are gone
+    gc.collect()
+    limit = maps() + 100
+    monkeypatch.setattr(_programs, "_most_maps", lambda: 2 * limit)
+    for n in range(610, 630):
+        sort(n)
+    gc.collect()
+    assert len(_programs._programs) > 2
+    assert maps() <= limit + 40  # and those of the last one
 
 
 def test_programs_are_let_go(jax, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ def _rows(count: int, n: int) -> list[Any]:
     return [jax.ShapeDtypeStruct((n,), np.float32)] * count
 
 
+def _squares(n: int) -> list[Any]:
+    return [jax.ShapeDtypeStruct((math.isqrt(n),) * 2, np.float32)] * 2
+
+
 CALLS: dict[str, tuple[Any, Any]] = {
     "reduce": (parprims.reduce, lambda n: _rows(1, n)),
     "reduce, own operator": (lambda a, b, **how: parprims.reduce((a, b), _OWN, **how), lambda n: _rows(2, n)),
@@ -69,6 +74,14 @@ CALLS: dict[str, tuple[Any, Any]] = {
     "solve_banded": (
         lambda ab, b, **how: parprims.solve_banded((2, 2), ab, b, **how),
         lambda n: [jax.ShapeDtypeStruct((5, n), np.float32), *_rows(1, n)],
+    ),
+    "lfilter": (
+        lambda x, b, a, **how: parprims.lfilter(b, a, x, **how),
+        lambda n: [*_rows(1, n), *_rows(2, 3)],
+    ),
+    "sosfilt": (
+        lambda x, sos, **how: parprims.sosfilt(sos, x, **how),
+        lambda n: [*_rows(1, n), jax.ShapeDtypeStruct((2, 6), np.float32)],
     ),
     "solve_block_tridiagonal": (
         parprims.solve_block_tridiagonal,
@@ -139,3 +152,42 @@ def test_lanes_keep_the_order(n: int) -> None:
     scale = 1e-3 * np.maximum.accumulate(np.abs(x))
     assert np.all(np.abs(np.asarray(parprims.scan(given, _OWN, method="array")[1]) - x) <= scale)
     assert abs(float(parprims.reduce(given, _OWN, method="array")[1]) - x[-1]) <= scale[-1]
+
+
+@pytest.mark.parametrize("operators", [("add", "multiply"), ("minimum", "add"), ("logaddexp", "add")])
+def test_programs_of_products_do_not_grow(operators: tuple[str, str]) -> None:
+    """However many tiles there are; only the tree along k has a few steps more."""
+
+    def size(side: int) -> int:
+        add, multiply = operators
+        return _equations(
+            jax.make_jaxpr(lambda a, b: parprims.matmul(a, b, add=add, multiply=multiply, method="array"))(
+                *_squares(side**2)
+            ).jaxpr
+        )
+
+    assert size(900) <= 300
+    assert size(4000) <= size(900) + 40
+
+
+@pytest.mark.parametrize("operators", [("add", "multiply"), ("minimum", "add")])
+def test_derivatives_of_products_keep_no_products(operators: tuple[str, str]) -> None:
+    """A derivative of matrices of 300 rows has memory for the products of a few tiles, and not for all 108 MB."""
+    add, multiply = operators
+
+    def total(a: Any, b: Any) -> Any:
+        return parprims.matmul(a, b, add=add, multiply=multiply, method="array").sum()
+
+    program = jax.jit(jax.grad(total, argnums=(0, 1))).lower(*_squares(300**2)).compile()
+    assert program.memory_analysis().temp_size_in_bytes <= 24e6
+
+
+@pytest.mark.parametrize("shape", [(150, 130, 170), (9, 300, 1100), (3, 40000, 30), (1, 700, 900), (900, 700, 1)])
+def test_products_of_many_tiles(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    a, b = (rng.integers(-9, 9, two).astype(np.float32) for two in ((m, k), (k, n)))
+    given = jnp.asarray(a), jnp.asarray(b)
+    assert np.all(np.asarray(parprims.matmul(*given, method="array")) == a @ b)  # all of them exact
+    least = np.stack([np.min(row[:, None] + b, axis=0) for row in a])
+    assert np.all(np.asarray(parprims.matmul(*given, add="minimum", multiply="add", method="array")) == least)

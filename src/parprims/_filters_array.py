@@ -6,11 +6,13 @@ convolution, and A a triangular matrix of k + 1 diagonals. The states after are 
 for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
 transpose of A is A from the other end.
 
-The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does. Elsewhere:
+The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does, in float64 or of more
+poles than two. Elsewhere:
 
 One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
 with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
-are the same recurrence of M^L, log_L n times.
+are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last 1024
+states one after another.
 
 More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
 digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
@@ -32,7 +34,7 @@ from parprims._cumulative import cumulative_max
 from parprims._derivatives import linear_system
 from parprims._matmul import matmul
 from parprims._scan_array import steps_in_jax
-from parprims._steps import repeated
+from parprims._steps import doubled, repeated
 
 Solve = Callable[[Namespace, Array, Array], Array]
 """Takes the namespace, the coefficients a and lines u; returns the lines y with A y = u. Without a derivative."""
@@ -294,20 +296,27 @@ def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
         nearness = s * s + s * a[1:2] + a[2:]  # the distance of one pole from s times that of the other
         matrix = xp.reshape(xp.concat([-a[1:2] - s, one, -nearness, s]), (2, 2))
         c = xp.concat([-a[1:2], s * s - nearness])
-    y = _by_chunks(xp, matrix, c, u)
-    before = _extended(xp, y, 2, 0)
-    latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
-    missing = u - (latest - s * previous)
-    if k == 1:
-        missing = missing - (a[1:2] + s) * previous
-    else:
-        missing = missing + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
-    return y + _by_chunks(xp, matrix, c, xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)))
+    outputs = _by_chunks(xp, matrix, c, u.shape[1])
+
+    def missing(y: Array) -> Array:
+        before = _extended(xp, y, 2, 0)
+        latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
+        found = u - (latest - s * previous)
+        if k == 1:
+            return found - (a[1:2] + s) * previous
+        return found + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
+
+    def correct(i: Any, y: Array) -> Array:
+        rest = missing(y)
+        return y + outputs(xp.where(xp.isfinite(rest) | (i == 0), rest, xp.zeros_like(rest)))
+
+    if is_jax(xp):  # where y = 0 is corrected twice, so that the program has the outputs once
+        return repeated(xp, 2, correct, xp.zeros_like(u * c[0]))
+    return correct(1, outputs(u))
 
 
-def _by_chunks(xp: Namespace, matrix: Array, c: Array, x: Array) -> Array:
-    """Return the outputs x + z[0] of z' = M z + c x, where z begins with zeros."""
-    lines, n = x.shape
+def _by_chunks(xp: Namespace, matrix: Array, c: Array, n: int) -> Callable[[Array], Array]:
+    """Return what gives, for lines x of n samples, the outputs x + z[0] of z' = M z + c x. The first z is zero."""
     length = min(_CHUNK, n)
     powers = _powers(xp, matrix, length)
     reach = xp.sum(powers * c, axis=-1)  # M^t c, for every t
@@ -315,15 +324,17 @@ def _by_chunks(xp: Namespace, matrix: Array, c: Array, x: Array) -> Array:
     outputs = xp.permute_dims(_lower(xp, impulse, length), (1, 0))
     inputs = xp.flip(reach[:length, :], axis=0)  # M^(L-1-s) c, by s
     starts = xp.permute_dims(powers[:length, 0, :], (1, 0))
-
     count = -(-n // length)
-    whole = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
-    y = matmul(whole, outputs)
-    if count > 1:
-        sums = matmul(whole, inputs)
-        before, _ = _states(xp, powers[length, ...], sums, xp.zeros_like(sums[:, 0, :]))
-        y = y + matmul(before, starts)
-    return xp.reshape(y, (lines, count * length))[:, :n]
+
+    def run(x: Array) -> Array:
+        lines = x.shape[0]
+        whole = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
+        y = matmul(whole, outputs)
+        if count > 1:
+            y = y + matmul(_states(xp, powers[length, ...], matmul(whole, inputs)), starts)
+        return xp.reshape(y, (lines, count * length))[:, :n]
+
+    return run
 
 
 def _multiplied(xp: Namespace, x: Array, y: Array) -> Array:
@@ -334,11 +345,10 @@ def _multiplied(xp: Namespace, x: Array, y: Array) -> Array:
 def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
     """Return the powers 0, 1, ..., length of a matrix, by doubling."""
     k = matrix.shape[0]
-    powers, last = xp.reshape(xp.eye(k, dtype=matrix.dtype, device=device(matrix)), (1, k, k)), matrix
-    while powers.shape[0] <= length:
-        powers = xp.concat([powers, _multiplied(xp, powers, last)], axis=0)
-        last = _multiplied(xp, last, last)
-    return powers[: length + 1, ...]
+    identity = xp.reshape(xp.eye(k, dtype=matrix.dtype, device=device(matrix)), (1, k, k))
+    same = xp.broadcast_to(matrix, (length, k, k))
+    (powers,) = doubled(xp, (same,), lambda xs, ys: (_multiplied(xp, xs[0], ys[0]),), 0)
+    return xp.concat([identity, powers], axis=0)
 
 
 def _lower(xp: Namespace, column: Array, length: int) -> Array:
@@ -348,31 +358,46 @@ def _lower(xp: Namespace, column: Array, length: int) -> Array:
     return _toeplitz(xp, circle, length, length)
 
 
-def _states(xp: Namespace, matrix: Array, u: Array, z: Array) -> tuple[Array, Array]:
-    """Return the states before each of z' = M z + u, and the last, given M and the first."""
+_STEPS = 1024
+"""States that JAX computes on a CPU one after another, which leaves its program fewer levels."""
+
+
+def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
+    """Return the states before each of z' = M z + u, given M. The first is zero."""
     lines, m, k = u.shape
+    if m <= _STEPS and is_jax(xp) and steps_in_jax():
+        start = xp.zeros_like(u[:, 0, :]) + xp.zeros_like(matrix[0, :])
+        found = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
+        return xp.permute_dims(found, (1, 0, 2))
     length = min(_CHUNK, m)
+    count = -(-m // length)
     powers = _powers(xp, matrix, length)
     # The state after t + 1 steps of a group, without one before: the sum of M^(t-s) u[s] over s <= t.
     blocks = _lower(xp, powers[:length, ...], length)
     blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
-    later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
-    count = m // length
-    whole = xp.reshape(u[:, : count * length, :], (lines, count, length * k))
+    behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))
+    whole = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
     sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
-    if count == 1:
-        step = xp.permute_dims(powers[length, ...], (1, 0))
-        first, end = xp.expand_dims(z, axis=1), _times(xp, z, step) + sums[:, 0, length - 1, :]
-    else:
-        first, end = _states(xp, powers[length, ...], sums[:, :, length - 1, :], z)
-    inner = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
-    found = inner + xp.reshape(_times(xp, first, later), (lines, count, length, k))
-    found = xp.reshape(found, (lines, count * length, k))
-    rest = m - count * length
-    if rest:
-        tail, last = _states(xp, matrix, u[:, count * length :, :], end)
-        return xp.concat([found, tail], axis=1), last
-    return found, end
+    found = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
+    if count > 1:
+        first = _states(xp, powers[length, ...], sums[:, :, length - 1, :])
+        later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
+        found = found + xp.reshape(_times(xp, first, later), (lines, count, length, k))
+    return xp.reshape(found, (lines, count * length, k))[:, :m, :]
+
+
+def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """Return what gives the state M z + u after a state z, and z. What may have overflowed is as in `_times`."""
+    known = xp.isfinite(matrix)
+    finite = xp.where(known, matrix, xp.zeros_like(matrix))
+
+    def step(z: Array, u: Array) -> tuple[Array, Array]:
+        row = xp.expand_dims(z, axis=1)
+        found = xp.sum(row * finite, axis=2) + u
+        lost = xp.any((row != 0) & ~known, axis=2)
+        return xp.where(lost, xp.full_like(found, math.nan), found), z
+
+    return step
 
 
 def _times(xp: Namespace, rows: Array, powers: Array) -> Array:

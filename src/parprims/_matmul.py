@@ -57,17 +57,22 @@ from parprims._dispatch import (
 from parprims._harmless import Few, harmless, is_own
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
+from parprims._matmul_loop import tiles_in_a_loop
 from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._options import made_plain
 from parprims._reduce_array import tree
+from parprims._steps import in_programs
 from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
 from parprims._words import unknown_option
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
-# they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
+# they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
+
+_LOOP_BLOCK = 2**20
+"""The bytes of products of JAX's tiles: they stay in a core's cache."""
 
 _PRECISIONS = ("float32", "tf32", "highest", "residues")
 
@@ -419,7 +424,9 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
     # Now a is (..., k, m, 1) and b is (..., k, 1, n): the product is the sum of a b along axis k.
     lengths = (*p.batch, a.shape[-3], a.shape[-2], b.shape[-1])
     a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
-    tile = _tile_lengths(lengths, p.tile, dtype_bits(p.working) // 8)
+    tile = _tile_lengths(xp, lengths, p.tile, dtype_bits(p.working) // 8)
+    if in_programs(xp) and tile != list(lengths) and 0 not in lengths:
+        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
     *outer, inner, rows, columns = (
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
@@ -443,8 +450,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         product = xp.full_like(product, p.identity())
     for where in itertools.product(*pieces):
         done = block(where)
-        # A block may be the whole product: jaxlib 0.11 crashes where all of an array is set inside shard_map.
-        if done is not None and is_jax(xp) and done.shape == product.shape:
+        if done is not None and in_programs(xp):  # the only one
             product = done
         elif done is not None:
             product = at(product)[where].set(done)
@@ -480,23 +486,36 @@ def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
     return tuple(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True))
 
 
-def _tile_lengths(lengths: tuple[int, ...], tile: tuple[int, int, int] | None, itemsize: int) -> list[int]:
+def _tile_lengths(
+    xp: Namespace, lengths: tuple[int, ...], tile: tuple[int, int, int] | None, itemsize: int
+) -> list[int]:
     """Return how much of each axis of (..., k, m, n) is multiplied at once.
 
     Starting from everything, the longest axis is halved until the products are few enough; m, n and k only if they
-    are not asked for.
+    are not asked for. JAX's batches, m and n are halved before, in this order, down to `_NARROWEST`: its loops over
+    parts of sums take up to four times as long as those over tiles.
     """
     block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
+    if in_programs(xp):  # whose length no tiles add to; products with a vector are no more than a matrix has elements
+        block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
     found = [max(length, 1) for length in lengths]
     free = len(found)
     if tile is not None:
         free -= 3
         m, n, k = tile
         found[free:] = (min(asked, length) for asked, length in zip((k, m, n), found[free:], strict=True))
+    deep = len(found) - 3
+    narrowest = [*[(axis, 1) for axis in range(deep)], *zip((deep + 1, deep + 2), _NARROWEST, strict=True)]
+    first = [(axis, least) for axis, least in narrowest if axis < free] if in_programs(xp) else []
     while math.prod(found) * itemsize > block and max(found[:free], default=1) > 1:
         longest = found.index(max(found[:free]))
-        found[longest] = -(-found[longest] // 2)
+        halved = next((axis for axis, least in first if found[axis] > least), longest)
+        found[halved] = -(-found[halved] // 2)
     return found
+
+
+_NARROWEST = (8, 128)
+"""Rows and columns of JAX's tiles before sums are split into parts."""
 
 
 # ---- The library's own routine ----------------------------------------------------------------------------------
