@@ -66,7 +66,7 @@ def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
     found, get = [], _dispatch._prepared.get
     monkeypatch.setattr(_dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
     SHORT[name](x)
-    assert [one.call.primitive for one in found] == [name]
+    assert found == []  # the door knows the call itself
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -31,6 +31,7 @@ from parprims._dispatch import (
     call_key,
     devices,
     directly,
+    entered,
     extensions,
     in_graph,
     listing,
@@ -267,6 +268,7 @@ def map_reduce(
     return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
 
 
+@entered
 def sum(
     x: Array,
     /,
@@ -313,6 +315,7 @@ def sum(
     return call("sum", None, only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
 
 
+@entered
 def prod(
     x: Array,
     /,
@@ -359,6 +362,7 @@ def prod(
     return call("prod", None, only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
 
 
+@entered
 def max(
     x: Array,
     /,
@@ -401,6 +405,7 @@ def max(
     return call("max", None, only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def min(
     x: Array,
     /,
@@ -443,6 +448,7 @@ def min(
     return call("min", None, only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def any(
     x: Array,
     /,
@@ -485,6 +491,7 @@ def any(
     return call("any", is_nonzero, only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def all(
     x: Array,
     /,
@@ -527,6 +534,7 @@ def all(
     return call("all", is_nonzero, only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def vecdot(
     x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None, **others: Never
 ) -> Array:
@@ -685,7 +693,12 @@ _METHODS = {
             Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
             Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower, quiet=True),
         ),
-        native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal, eager=_reduce_array.is_eager),
+        native=Method(
+            _reduce_array.prepare_native,
+            _reduce_array.native_refusal,
+            eager=_reduce_array.is_eager,
+            quiet=_reduce_array.never_warns,
+        ),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")

@@ -36,7 +36,7 @@ from parprims._arrays import (
 from parprims._derivatives import own_refusal
 from parprims._dispatch import directly
 from parprims._harmless import harmless
-from parprims._operators import BUILT_IN, Operator, restructured
+from parprims._operators import BUILT_IN, Operator, op_never_warns, restructured
 from parprims._reduction import (
     OWN_MAPS,
     SUMS,
@@ -337,6 +337,13 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     return run or directly(_native)(xp, r)
 
 
+def never_warns(xp: Namespace, r: Reduction) -> bool:
+    """Return whether NumPy's routine cannot warn."""
+    del xp
+    given = tuple([x.dtype for x in r.arrays])
+    return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)
+
+
 def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the routine and one combination with the initial element, or None where totals are not in its dtype."""
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
@@ -365,7 +372,8 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
             axes, result = r.axes, r.result_shape
             return lambda x: _sums_numpy.total(x, axes, dtype).reshape(result)
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
-        return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
+        as_array = np.asarray  # NumPy makes scalars of arrays of no dimension
+        return lambda x: as_array(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
         return _torch_routine(r, dtype)
     function = library_routine(xp, _ROUTINES[r.op.name], r.arrays)
@@ -476,8 +484,8 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return quietly(lambda *arrays: returned(xp, np.asarray(np.vecdot(*map(as_numpy, arrays))), arrays))
     axis = r.axes[0] - len(r.shape)
     if library(xp) == "numpy":
-        routine: Callable[..., Any] = np.vecdot
-        return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
+        routine, as_array = np.vecdot, np.asarray
+        return lambda x1, x2: as_array(routine(x1, x2, axis=axis))
     if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
         import torch
 

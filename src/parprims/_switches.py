@@ -16,7 +16,7 @@ _ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("
 """What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
 
 
-_asks: tuple[Callable[[], bool], ...] = ()
+asks: list[Callable[[], bool]] = []
 """PyTorch's functions that tell whether it compiles or exports, once a tensor has been seen while it does neither."""
 
 
@@ -27,9 +27,8 @@ def compiling(x: Any) -> bool:
     this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
     of them imports another when it is looked at.
     """
-    global _asks
-    if _asks:
-        if not (_asks[0]() or _asks[1]()):
+    if asks:
+        if not (asks[0]() or asks[1]()):
             return False
     elif type(x) is tuple:
         if not any(hasattr(one, "requires_grad") for one in x):
@@ -38,10 +37,9 @@ def compiling(x: Any) -> bool:
         return False
     import torch
 
-    asks = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
-    if asks[0]() or asks[1]():
+    if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
-    _asks = asks
+    asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
     return False
 
 
