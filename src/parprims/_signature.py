@@ -153,10 +153,10 @@ def _jax_makers() -> tuple[_Maker, _Maker]:
     allowing = (None, "allow", "log", "log_explicit")
 
     def make(x: Array, _: bool) -> Signature:
-        sharding = x.sharding
+        aval, sharding = x.aval, x.sharding  # the array itself asks its aval, in a function of Python
         if type(sharding) is not one_device:  # what has a mesh in its type takes the longer way
             return None
-        return x.dtype, x.shape, sharding, config.jax_enable_x64
+        return aval.dtype, aval.shape, sharding
 
     def first(x: Array, gradient: bool) -> Signature:
         # Besides what looks for NaN, what the dispatch switches off for the time of a call (see `quiet`).
@@ -167,7 +167,8 @@ def _jax_makers() -> tuple[_Maker, _Maker]:
             or config.jax_transfer_guard_host_to_device not in allowing
         ):
             return None
-        return make(x, gradient)
+        found = make(x, gradient)
+        return None if found is None else (found, config.jax_enable_x64)
 
     return make, first
 

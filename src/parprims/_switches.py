@@ -27,19 +27,25 @@ def compiling(x: Any) -> bool:
     this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
     of them imports another when it is looked at.
     """
+    xs = x if type(x) is tuple else (x,)
     if asks:
         if not (asks[0]() or asks[1]()):
             return False
-    elif type(x) is tuple:
-        if not any(hasattr(one, "requires_grad") for one in x):
-            return False
-    elif not hasattr(x, "requires_grad"):
+    elif not _one_is_tensor(xs):
         return False
-    import torch
+    else:
+        import torch
 
-    if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
-        return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
-    asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+        if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+            asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+            return False
+    return _one_is_tensor(xs)
+
+
+def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
+    for x in xs:  # in no expression that makes a function, for calls of other libraries' arrays come here
+        if hasattr(x, "requires_grad"):
+            return True
     return False
 
 

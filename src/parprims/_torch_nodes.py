@@ -6,12 +6,14 @@ Each is an operator of PyTorch, made at the end of this file from a row of a tab
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat.torch
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 from parprims import (
     _arrays,
@@ -180,12 +182,20 @@ def _run_matmul(
 
 
 def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
-    given, options = ast.literal_eval(arguments)
+    given, options = _read(arguments)
     named, function = {**dict(zip(given, arrays, strict=True)), **options}, primitives[primitive]
     first = [named.pop(name) for name in positional(function) if name in named]
     return _whole(function(*first, **named, method=_inside(method)))
 
 
+@functools.lru_cache(maxsize=4096)
+def _read(arguments: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of the arrays of a call, and its options by name."""
+    given, options = ast.literal_eval(arguments)
+    return given, options
+
+
+@functools.cache
 def positional(function: Callable[..., Any]) -> list[str]:
     """Return the parameters of a function that have no name to a caller."""
     parameters = inspect.signature(function).parameters.values()
@@ -233,8 +243,14 @@ def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+_shares = getattr(torch._C, "_any_output_is_alias_to_input_or_output", lambda *_: True)
+"""PyTorch's own look whether results share memory; without it they are looked at here."""
+
+
 def _apart(results: Any, inputs: Sequence[Any]) -> Any:
     """Return the results of a node, those copied that share their memory with an input or another result."""
+    if not _shares(inputs, {}, (results,)):
+        return results
     known = {x.untyped_storage().data_ptr() for one in inputs for x in _arrays_of(one)}
     apart = []
     for x in results if isinstance(results, list) else [results]:
@@ -518,6 +534,40 @@ def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) ->
 
 # ---- The table --------------------------------------------------------------------------------------------------
 
+_LIBRARY = torch.library.Library("parprims", "FRAGMENT")
+
+
+def _define(name: str, schema: str, run: Callable[..., Any], pull: Callable[..., Any], keep: Any) -> None:
+    """Make an operator of PyTorch, by its dispatcher itself: a custom_op takes ten times as long to come to ``run``.
+
+    The operator hands its arguments to another, which computes. That has no derivative of its own, and is all that a
+    compiled program holds, where derivatives are nodes themselves.
+    """
+    computes, tags = f"{name}_result", (torch.Tag.pt2_compliant_tag,)
+    for one in (name, computes):
+        _LIBRARY.define(one + schema, tags=tags)
+        _LIBRARY.impl(one, _with_values(run), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"parprims::{one}", _fake(run), lib=_LIBRARY)
+    _LIBRARY.impl(computes, torch.library.fallthrough_kernel, "Autograd")
+    result = getattr(torch.ops.parprims, computes).default
+    differentiable = make_autograd_impl(result, Info(pull, keep))
+    asked, asked_by, below = torch.is_grad_enabled, torch._C._any_requires_grad, torch._C._AutoDispatchBelowAutograd
+
+    def enter(keys: Any, *arguments: Any) -> Any:
+        if asked() and asked_by(*arguments):
+            return differentiable(keys, *arguments)
+        with below():
+            return result(*arguments)
+
+    _LIBRARY.impl(name, enter, "Autograd", with_keyset=True)
+
+
+def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
+    """Refuse: nodes of derivatives are differentiated by operations, and indices have none."""
+    del ctx, gs
+    raise RuntimeError("this operator of torch.ops.parprims has no derivative")
+
+
 _ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
 
 for _title, _schema, _run, _kept_for, _pull, _batch in (
@@ -568,7 +618,7 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
         "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
         _run_argsort,
         None,
-        None,
+        _has_no_derivative,
         _torch_vmap.argsort,
     ),
     (
@@ -599,17 +649,9 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
     ),
 ):
     runs[_title] = _run
-    _op = torch.library.custom_op(f"parprims::{_title}", _with_values(_run), mutates_args=(), schema=_schema)
-    _op.register_fake(_fake(_run))
-    _op.register_vmap(_batch)
-    if _pull is not None:
-        _op.register_autograd(_pull, setup_context=_kept_for)
+    _define(_title, _schema, _run, _pull, _kept_for)
+    torch.library.register_vmap(f"parprims::{_title}", _batch, lib=_LIBRARY)
     if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "call", "matmul"):
         _arguments = _schema[1 : _schema.index(")")]
-        _op = torch.library.custom_op(
-            f"parprims::{_title}_backward",
-            _with_values(_backward(_run)),
-            mutates_args=(),
-            schema=f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]",
-        )
-        _op.register_fake(_fake(_backward(_run)))
+        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]"
+        _define(f"{_title}_backward", _back, _backward(_run), _has_no_derivative, None)
