@@ -88,7 +88,7 @@ def _is_told_by_itself(option: Any) -> bool:
     kind = type(option)
     if kind is float:
         return bool(option != 0)
-    return kind in (type(None), bool, int, str) or isinstance(option, dtype | type) or kind.__name__ == "dtype"
+    return kind in (type(None), bool, int) or isinstance(option, str | dtype | type) or kind.__name__ == "dtype"
 
 
 def door(body: Function, watch: Callable[[], Any], nothing: Any) -> Function:

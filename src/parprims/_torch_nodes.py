@@ -69,14 +69,23 @@ def _run_reduce(
     keepdims: bool,
     method: str,
 ) -> list[Array]:
-    axes = None if axis is None else tuple(axis)
+    axes = None if axis is None else axis[0] if len(axis) == 1 else tuple(axis)
     start = (*initial_arrays, *map(_number, initial or ())) or None
-    if primitive in ("any", "all"):
-        function: Callable[..., Array] = getattr(_reduce, primitive)
-        return _whole(function(x[0], axis=axes, keepdims=keepdims, method=_inside(method)))
+    if start is None and len(x) == 1 and primitive != "map_reduce":
+        return _whole(_called(_reduce, primitive, x[0], op, dtype, method, axis=axes, keepdims=keepdims))
     given = x[0] if len(x) == 1 else tuple(x)
     to = _dtypes(dtype)
     return _whole(_reduce.call(primitive, None, given, found(op), axes, keepdims, to, start, _inside(method)))
+
+
+def _called(module: Any, primitive: str, x: Array, op: str, dtype: Sequence[str], method: str, **options: Any) -> Any:
+    """Return what a public function returns. Those that have no option of a name are given nothing for it."""
+    function = getattr(module, primitive)
+    if dtype:
+        options["dtype"] = getattr(torch, dtype[0], dtype[0]) if len(dtype) == 1 else _dtypes(dtype)
+    if primitive in ("reduce", "scan"):
+        return function(x, found(op), **options, method=_inside(method))
+    return function(x, **options, method=_inside(method))
 
 
 def _run_vecdot(x1: Array, x2: Array, axis: int, method: str) -> Array:
@@ -96,8 +105,12 @@ def _run_scan(
     include_initial: bool,
     method: str,
 ) -> list[Array]:
-    given = x[0] if len(x) == 1 else tuple(x)
     start = (*initial_arrays, *map(_number, initial or ())) or None
+    if start is None and len(x) == 1 and hasattr(_scan, primitive):
+        flags = {"exclusive": exclusive, "reverse": reverse, "include_initial": include_initial}
+        named = {name: value for name, value in flags.items() if value is not False}
+        return _whole(_called(_scan, primitive, x[0], op, dtype, method, axis=axis, **named))
+    given = x[0] if len(x) == 1 else tuple(x)
     to = _dtypes(dtype)
     options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
     return _whole(_scan.call(primitive, given, found(op), *options))
@@ -213,7 +226,10 @@ def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
 
 def _inside(method: str) -> str:
     """Return a method for a call that is to be no node again."""
-    return method if isinstance(method, Inside) else Inside(method)
+    return method if isinstance(method, Inside) else _INSIDE.get(method) or Inside(method)
+
+
+_INSIDE = {name: Inside(name) for name in ("auto", "kernel", "native", "array")}
 
 
 def _given(array: Array | None, number: Any) -> Any:
