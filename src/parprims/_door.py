@@ -136,19 +136,14 @@ class _Names:
     def text(self) -> str:
         """Return the text of a function that makes the door."""
         arrays = ", ".join(self.arrays)
-        options = [one.name for one in self.options]
-        # 1, 1.0 and True are equal, but not the same; texts and dtypes are equal to nothing else.
-        kinds = [
-            f"type({one.name})" for one in self.options if not isinstance(one.default, str) and one.name != "dtype"
-        ]
-        rest = ", ".join(options + kinds)
+        rest, told_by = _keyed(self.options), ", ".join([one.name for one in self.options])
         flat = ", ".join([f"{x}.dtype, {x}.shape, {x}.strides, {x}.flags.num" for x in self.arrays])
         several = any(x.startswith("*") for x in self.arrays)
         one = len(self.arrays) == 1
-        given = arrays if one else f"({arrays})"
+        handed = arrays if one else f"({arrays})"
         of_numpy = "False" if several else " and ".join([f"type({x}) is ndarray" for x in self.arrays])
         # While tensors are exported they have no signature; what torch.compile reads is to get no further than here.
-        read = f"(asks[0]() if asks else compiling({given}))"
+        read = f"(asks[0]() if asks else compiling({handed}))"
         if several:
             told = f"type({self.arrays[0]}) is ndarray or not {read}"
         else:
@@ -162,7 +157,7 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
             if {of_numpy}:
                 key = {"None" if several else f"{flat}, {rest}"}
             elif {told}:
-                found = {make}({given}, True)
+                found = {make}({handed}, True)
                 if found is not None:
                     key = found, {rest}
         if key is not None:
@@ -171,7 +166,7 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
             except TypeError:  # an option has no hash
                 return body({self._handed()})
             if run is None:
-                return enter(known, key, ({arrays},), ({", ".join(options)},), body, {self._handed()})
+                return enter(known, key, ({arrays},), ({told_by},), body, {self._handed()})
             if watch() is nothing:
                 return run({arrays})
         return body({self._handed()})
@@ -205,5 +200,15 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
         )
 
 
+def _keyed(options: Iterable[inspect.Parameter]) -> str:
+    """Return the part of a key that tells options apart: 1, 1.0 and True are equal, but not the same.
+
+    Texts and dtypes are equal to nothing else.
+    """
+    names = [one.name for one in options]
+    typed = [one.name for one in options if not isinstance(one.default, str) and one.name != "dtype"]
+    return ", ".join([*names, *[f"type({name})" for name in typed]])
+
+
 def _stars(one: inspect.Parameter) -> str:
-    return {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+    return "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""

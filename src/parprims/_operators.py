@@ -421,17 +421,16 @@ BUILT_IN: dict[str, Operator] = {
 for _op in BUILT_IN.values():
     _op._built_in = True
 
-_CHOOSING = ("maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
-
 
 def op_never_warns(op: Operator, given: Sequence[Any], dtypes: Sequence[Any]) -> bool:
-    """Return whether NumPy's routine for an operator never warns: it chooses elements, or adds or multiplies integers.
+    """Return whether NumPy's routine for an operator never warns: of integers, and of what it finds the largest.
 
     Elements of the dtypes ``given`` are combined in ``dtypes``.
     """
-    if op.name in ("add", "multiply"):
-        return op._built_in and all(dtype_kind(one) in ("bool", "int", "uint") for one in (*given, *dtypes))
-    return op._built_in and op.name in _CHOOSING and tuple(given) == tuple(dtypes)
+    if op._built_in and op.name in ("maximum", "minimum"):
+        return tuple(given) == tuple(dtypes)
+    routine = op.name.startswith(("add", "multiply", "logical_", "bitwise_"))
+    return op._built_in and routine and all(dtype_kind(one) in ("bool", "int", "uint") for one in (*given, *dtypes))
 
 
 # The dtype kinds each built-in operator is defined for, component by component.

@@ -484,8 +484,9 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return quietly(lambda *arrays: returned(xp, np.asarray(np.vecdot(*map(as_numpy, arrays))), arrays))
     axis = r.axes[0] - len(r.shape)
     if library(xp) == "numpy":
-        routine, as_array = np.vecdot, np.asarray
-        return lambda x1, x2: as_array(routine(x1, x2, axis=axis))
+        as_array = np.asarray
+        routine: Callable[..., Any] = np.vecdot if axis == -1 else functools.partial(np.vecdot, axis=axis)
+        return lambda x1, x2: as_array(routine(x1, x2))
     if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
         import torch
 

@@ -43,7 +43,7 @@ def compiling(x: Any) -> bool:
 
 
 def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
-    for x in xs:  # in no expression that makes a function, for calls of other libraries' arrays come here
+    for x in xs:  # noqa: SIM110 - calls on arrays of other libraries wait for no generator
         if hasattr(x, "requires_grad"):
             return True
     return False

@@ -72,7 +72,18 @@ def reduce(
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
     arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
-    ys = _node("reduce", xs, operation, arrays, numbers, [] if dtype is None else _names(dtype), primitive, axes, keepdims, method)
+    ys = _node(
+        "reduce",
+        xs,
+        operation,
+        arrays,
+        numbers,
+        [] if dtype is None else _names(dtype),
+        primitive,
+        axes,
+        keepdims,
+        method,
+    )
     return ys[0] if single else tuple(ys)
 
 
