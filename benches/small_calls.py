@@ -23,11 +23,15 @@ LIBRARIES = ("numpy", "torch", "jax")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A call: what is called on the arrays named, and what each library has in its place, given its namespace."""
+    """A call: what is called on the arrays named, and what each library has in its place, given its namespace.
+
+    A program can hold it unless it has as many results as there are values of some kind.
+    """
 
     call: Callable[..., Any]
     arrays: tuple[str, ...]
     own: dict[str, Callable[..., Any]]
+    fits_programs: bool = True
 
 
 def _own(both: Callable[..., Any] | None = None, **others: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
@@ -58,7 +62,6 @@ def rows() -> dict[str, Row]:
         "sort": _own(lambda np, x: np.sort(x), torch=lambda torch, x: torch.sort(x, stable=True)),
         "argsort": _own(lambda np, x: np.argsort(x), torch=lambda torch, x: torch.argsort(x, stable=True)),
         "median": _own(lambda np, x: np.median(x)),
-        "unique": _own(lambda np, x: np.unique(x)),
     }
     return {name: Row(getattr(pp, name), line, own) for name, own in simple.items()} | {
         "all": Row(pp.all, ("mask",), _own(lambda np, x: np.all(x), torch=lambda torch, x: torch.all(x))),
@@ -89,7 +92,8 @@ def rows() -> dict[str, Row]:
             table,
             _own(lambda np, x, y: np.searchsorted(x, y), torch=lambda torch, x, y: torch.searchsorted(x, y)),
         ),
-        "select": Row(pp.select, ("x", "mask"), _own(numpy=lambda _, x, m: x[m], torch=lambda _, x, m: x[m])),
+        "select": Row(pp.select, ("x", "mask"), _own(numpy=lambda _, x, m: x[m], torch=lambda _, x, m: x[m]), False),
+        "unique": Row(pp.unique, line, _own(lambda np, x: np.unique(x)), False),
         "linear_recurrence": Row(pp.linear_recurrence, two, {}),
         "solve_tridiagonal": Row(pp.solve_tridiagonal, ("x", "dominant", "x", "y"), {}),
     }
@@ -156,7 +160,7 @@ def measure(name: str, library: str, device: str = "cpu", repeats: int = 200) ->
     functions = {"ours": functools.partial(row.call, *given)}
     if library in row.own:
         functions["own"] = functools.partial(row.own[library], xp, *given)
-    if library == "torch":
+    if library == "torch" and row.fits_programs:
         xp._dynamo.reset()
         call = row.call
         functions["compiled"] = functools.partial(xp.compile(lambda *xs: call(*xs), fullgraph=True), *given)

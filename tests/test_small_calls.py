@@ -229,6 +229,16 @@ class TestOtherLibraries:
         warm(parprims.matmul, (a, a))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert parprims.matmul(a, a).dtype == torch.float32
+        with parprims.explain() as calls:
+            parprims.matmul(a, a)
+        was = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            entered_bodies = entered(lambda: parprims.matmul(a, a))
+        finally:
+            torch.set_float32_matmul_precision(was)
+        assert "matmul" in entered_bodies
+        assert calls[0].primitive == "matmul"
         assert parprims.sum(torch.conj(torch.tensor([1j, 2j]))).item() == -3j
 
     def test_jax_in_other_states(self):

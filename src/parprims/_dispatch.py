@@ -213,9 +213,9 @@ def primitive(function: Function) -> Function:
     return made
 
 
-def entered(function: Function) -> Function:
-    """Return a public function with a door, which calls that were made before go through."""
-    return door(function, _watch.get, _NOTHING)
+def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
+    """Return a public function with a door, which calls that were made before go through (see `door`)."""
+    return door(function, _watch.get, _NOTHING, state)
 
 
 class _ListedError(Exception):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from numpy import dtype, ndarray
 
 from parprims._memo import Memo
-from parprims._signature import alone, signature
+from parprims._signature import alone, makers, signature
 from parprims._switches import asks, compiling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -91,18 +91,20 @@ def _is_told_by_itself(option: Any) -> bool:
     return kind in (type(None), bool, int) or isinstance(option, str | dtype | type) or kind.__name__ == "dtype"
 
 
-def door(body: Function, watch: Callable[[], Any], nothing: Any) -> Function:
+def door(body: Function, watch: Callable[[], Any], nothing: Any, state: Callable[[Any], Any] | None) -> Function:
     """Return the door of a body, closed while ``watch`` returns something else than ``nothing``.
 
+    ``state`` takes the first array, which is not NumPy's, and returns what else calls depend on that a library is told.
     The arrays are the parameters of the body that have no name to a caller, no default, and the annotation Array. An
     option of which the default is None, but for axis and dtype, is left to the body if it is given.
     """
     names = _Names(body)
-    text = names.text()
+    text = names.text("" if state is None else "state")
     scope: dict[str, Any] = {}
     exec(compile(text, f"<door of {body.__name__}>", "exec"), globals(), scope)
     defaults = {one.name: one.default for one in names.parameters}
-    made = scope["make"](body, Memo(), watch, nothing, defaults, ndarray, asks, compiling, alone, signature, _enter)
+    tools = ndarray, asks, compiling, alone, makers, signature, _enter, state
+    made = scope["make"](body, Memo(), watch, nothing, defaults, *tools)
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
         setattr(made, name, getattr(body, name))
     made.__wrapped__ = body
@@ -133,33 +135,36 @@ class _Names:
             else:
                 self.options.append(one)
 
-    def text(self) -> str:
+    def text(self, state: str) -> str:
         """Return the text of a function that makes the door."""
         arrays = ", ".join(self.arrays)
         rest, told_by = _keyed(self.options), ", ".join([one.name for one in self.options])
         flat = ", ".join([f"{x}.dtype, {x}.shape, {x}.strides, {x}.flags.num" for x in self.arrays])
-        several = any(x.startswith("*") for x in self.arrays)
-        one = len(self.arrays) == 1
-        handed = arrays if one else f"({arrays})"
-        of_numpy = "False" if several else " and ".join([f"type({x}) is ndarray" for x in self.arrays])
+        first, several = self.arrays[0], any(x.startswith("*") for x in self.arrays)
+        handed = arrays if len(self.arrays) == 1 else f"({arrays})"
         # While tensors are exported they have no signature; what torch.compile reads is to get no further than here.
-        read = f"(asks[0]() if asks else compiling({handed}))"
+        told = f"not (asks[0]() if asks else compiling({handed}))"
         if several:
-            told = f"type({self.arrays[0]}) is ndarray or not {read}"
-        else:
-            told = f"type({arrays}) is not tuple and not {read}" if one else f"not {read}"
-        make = f"(alone.get(type({arrays})) or signature)" if one and not several else "signature"
+            told = f"type({first}) is ndarray or {told}"
+        of_numpy = "False" if several else " and ".join([f"type({x}) is ndarray" for x in self.arrays])
+        # One after another: what holds for a library is asked once.
+        made = [f"(alone.get(type({first})) or signature)({first}, True)"]
+        for x in self.arrays[1:]:
+            made.append(f"((makers if type({x}) is type({first}) else alone).get(type({x})) or signature)({x}, True)")
+        if several:
+            made = [f"signature({handed}, True)"]
+        found = [f"found{at}" for at in range(len(made))]
         return f"""
-def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, signature, enter):
+def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, makers, signature, enter, state):
     def {self.name}({self._heads()}):
         key = None
         if {" and ".join(self.left) or "True"}:
             if {of_numpy}:
                 key = {"None" if several else f"{flat}, {rest}"}
             elif {told}:
-                found = {make}({handed}, True)
-                if found is not None:
-                    key = found, {rest}
+                {", ".join(found)} = {", ".join(made)}
+                if {" and ".join([f"{one} is not None" for one in found])}:
+                    key = {", ".join(found)}, {rest}{f", {state}({first})" if state else ""}
         if key is not None:
             try:
                 run = known._found.get(key)

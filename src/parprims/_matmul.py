@@ -76,7 +76,7 @@ _ADD, _MULTIPLY, _FLOAT32, _AUTO = "add", "multiply", "float32", "auto"
 """The defaults of `matmul`."""
 
 
-@entered
+@partial(entered, state=float32_products)
 def matmul(
     a: Array,
     b: Array,

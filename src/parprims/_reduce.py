@@ -56,6 +56,7 @@ from parprims._reduction import (
     check_mapped,
     conjugate_product,
     is_nonzero,
+    never_warns,
     reduced_values,
     with_start,
 )
@@ -606,11 +607,9 @@ def call(
 ) -> Any:
     """Compute a call of any public function here but vecdot."""
     if in_graph(x, method) and axis_name is None:
-        mapped = None if fn in OWN_MAPS else fn
-        return nodes().reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
-    key = None
+        return nodes().reduce(primitive, None if fn in OWN_MAPS else fn, x, op, axis, keepdims, dtype, initial, method)
     # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
-    start = None if initial is None else plain(initial)
+    key, start = None, None if initial is None else plain(initial)
     if axis_name is None and (initial is None or start is not None):
         mapping, operation = lasting_key(fn), lasting_key(op)
         if mapping is not None and operation is not None:
@@ -622,8 +621,7 @@ def call(
     if plainer is not None:
         return call(primitive, fn, x, op, plainer["axis"], keepdims, dtype, initial, method, axis_name)
     if axis_name is not None or is_split(x):
-        given = fn, x, op, axis, keepdims, dtype, initial, method
-        return devices().compute("reduced", x, axis_name, primitive, *given)
+        return devices().compute("reduced", x, axis_name, primitive, fn, x, op, axis, keepdims, dtype, initial, method)
     return _checked(primitive, key, fn, x, op, axis, keepdims, dtype, initial, method)
 
 
@@ -694,10 +692,7 @@ _METHODS = {
             Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower, quiet=True),
         ),
         native=Method(
-            _reduce_array.prepare_native,
-            _reduce_array.native_refusal,
-            eager=_reduce_array.is_eager,
-            quiet=_reduce_array.never_warns,
+            _reduce_array.prepare_native, _reduce_array.native_refusal, quiet=never_warns, eager=_reduce_array.is_eager
         ),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )

@@ -36,7 +36,7 @@ from parprims._arrays import (
 from parprims._derivatives import own_refusal
 from parprims._dispatch import directly
 from parprims._harmless import harmless
-from parprims._operators import BUILT_IN, Operator, op_never_warns, restructured
+from parprims._operators import BUILT_IN, Operator, restructured
 from parprims._reduction import (
     OWN_MAPS,
     SUMS,
@@ -335,13 +335,6 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         elif run is None:
             run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_mapped(xp, r)
     return run or directly(_native)(xp, r)
-
-
-def never_warns(xp: Namespace, r: Reduction) -> bool:
-    """Return whether NumPy's routine cannot warn."""
-    del xp
-    given = tuple([x.dtype for x in r.arrays])
-    return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)
 
 
 def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:

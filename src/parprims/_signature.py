@@ -90,7 +90,7 @@ def _cupy(x: Array, _: bool) -> Signature:
 
 def _torch_makers() -> tuple[_Maker, _Maker]:
     torch = sys.modules["torch"]
-    grad_enabled, observed = torch.is_grad_enabled, _torch_asks(torch._C._is_any_autocast_enabled)
+    grad_enabled = torch.is_grad_enabled
 
     def make(x: Array, gradient: bool) -> Signature:
         wanted, dtype = x.requires_grad, x.dtype
@@ -102,7 +102,7 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
         except RuntimeError:  # nested or sparse: without memory of its own
             return None
 
-    return make, lambda x, gradient: None if observed() else make(x, gradient)
+    return make, _unless_observed(torch._C._is_any_autocast_enabled, make)
 
 
 @functools.cache
@@ -111,11 +111,12 @@ def torch_observed() -> Callable[[], bool]:
 
     None of them sees what is done to the memory of a tensor without an operation.
     """
-    return _torch_asks(lambda: False)
+    ask = _unless_observed(lambda: False, lambda _, __: True)
+    return lambda: ask(None, False) is None
 
 
-def _torch_asks(first: Callable[[], bool]) -> Callable[[], bool]:
-    """Return the same, but True as well where a function returns so."""
+def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
+    """Return the same function, which returns None while PyTorch's operations are observed or ``also`` returns True."""
     torch: Any = sys.modules["torch"]
     compiler, forward_ad = torch.compiler, torch.autograd.forward_ad
     if not hasattr(compiler, "_is_compiling_flag"):  # which `is_compiling` returns
@@ -123,18 +124,19 @@ def _torch_asks(first: Callable[[], bool]) -> Callable[[], bool]:
     transformed, tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
     modes = torch._C._len_torch_dispatch_stack
 
-    def asked() -> bool:  # before every call: in one function, for each takes as long as a question
-        found: bool = (
-            first()
+    def first(x: Array, gradient: bool) -> Signature:  # before every call: in one function, for each takes its time
+        if (
+            also()
             or transformed()
             or forward_ad._current_level >= 0
             or compiler._is_compiling_flag
             or tracing()
             or modes() > 0
-        )
-        return found
+        ):
+            return None
+        return make(x, gradient)
 
-    return asked
+    return first
 
 
 class _Compiler:
