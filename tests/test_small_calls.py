@@ -3,6 +3,7 @@
 import inspect
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,12 +44,12 @@ FRAMES = {
 """Functions of Python that a call on NumPy's arrays enters, at most."""
 
 
-def entered(call):
-    """Return the names of the functions of Python that a call enters."""
+def entered(call, within=""):
+    """Return the names of the functions of Python that a call enters, but for those of files outside of a folder."""
     found = []
 
     def seen(frame, event, _):
-        if event == "call":
+        if event == "call" and frame.f_code.co_filename.startswith(within):
             found.append(frame.f_code.co_qualname)
 
     sys.setprofile(seen)
@@ -56,7 +57,13 @@ def entered(call):
         call()
     finally:
         sys.setprofile(None)
-    return found[1:]
+    return found[0 if within else 1 :]
+
+
+class NUMPY:
+    """What the library's arrays in a CPU's memory are read by."""
+
+    to_numpy = staticmethod(np.asarray)
 
 
 def warm(function, arrays):
@@ -240,6 +247,29 @@ class TestOtherLibraries:
         assert "matmul" in entered_bodies
         assert calls[0].primitive == "matmul"
         assert parprims.sum(torch.conj(torch.tensor([1j, 2j]))).item() == -3j
+
+    def test_torch_compiled(self):
+        """A program comes to what computes a call without PyTorch's rules of derivatives on the way."""
+        torch = pytest.importorskip("torch")
+        torch._dynamo.reset()
+        x = torch.tensor(X)
+        calls = {
+            "sum": parprims.sum,
+            "vecdot": lambda x: parprims.vecdot(x, x),
+            "cumulative_sum": parprims.cumulative_sum,
+            "sort": parprims.sort,
+            "argmax": parprims.argmax,
+        }
+        for name, call in calls.items():
+            program = torch.compile(call, backend="aot_eager", fullgraph=True)
+            assert bits_of(NUMPY, warm(program, (x,))) == bits_of(NUMPY, call(x))
+            names = entered(lambda program=program: program(x), within=str(Path(parprims.__file__).parent))
+            assert not {"_define.<locals>.enter", name} & {*names}
+            assert len(names) <= 16, names
+        given = [x.clone().requires_grad_()], "add", [], None, [], "sum", None, False, "auto"
+        (found,) = torch.ops.parprims.reduce_backward([torch.tensor(1.0)], [0], [True], *given)
+        with pytest.raises(RuntimeError, match="has no derivative"):
+            found.sum().backward()
 
     def test_jax_in_other_states(self):
         jax = pytest.importorskip("jax")

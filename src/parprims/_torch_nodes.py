@@ -106,7 +106,7 @@ def _run_scan(
     method: str,
 ) -> list[Array]:
     start = (*initial_arrays, *map(_number, initial or ())) or None
-    if start is None and len(x) == 1 and hasattr(_scan, primitive):
+    if start is None and len(x) == 1 and primitive in ("scan", "cumulative_sum", "cumulative_prod"):
         flags = {"exclusive": exclusive, "reverse": reverse, "include_initial": include_initial}
         named = {name: value for name, value in flags.items() if value is not False}
         return _whole(_called(_scan, primitive, x[0], op, dtype, method, axis=axis, **named))
@@ -136,6 +136,8 @@ def _run_sort(
     arrays: Sequence[Array], primitive: str, indices: bool, axis: int, descending: bool, stable: bool, method: str
 ) -> list[Array]:
     keys, *values = arrays
+    if primitive == "sort" and not (values or indices):
+        return _whole(_sort.sort(keys, axis=axis, descending=descending, stable=stable, method=_inside(method)))
     if indices:  # where an element comes from moves with it
         shape = [1] * keys.ndim
         at = _arrays.normalize_axis(axis, keys.ndim)
