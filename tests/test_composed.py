@@ -66,7 +66,9 @@ def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
     found, get = [], _dispatch._prepared.get
     monkeypatch.setattr(_dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
     SHORT[name](x)
-    assert [one.call.primitive for one in found] == [name]
+    # Most calls do not even ask, for their doors know them, but for those with a tuple among their options.
+    assert {one.call.primitive for one in found if one is not None} <= {name}
+    assert len(found) <= 1
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -21,6 +21,7 @@ from parprims._arrays import (
     shown,
 )
 from parprims._cpu.compiler import believing
+from parprims._door import door, watched
 from parprims._memo import Memo
 from parprims._programs import one_program
 from parprims._rehearsal import rehearsed
@@ -130,8 +131,9 @@ class Method:
         Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
         the derivative too, or the function itself where it does or none is asked for. A method that has this does not
         refuse calls by which a derivative is asked for.
-    quiet : bool, optional
-        Whether NumPy never warns of infinities and NaN in what ``prepare`` returns.
+    quiet : bool or callable, optional
+        Whether NumPy never warns of infinities and NaN in what ``prepare`` returns; a function that takes the same says
+        so of a call.
     eager : callable, optional
         Takes the same; returns whether JAX arrays are computed with outside of a program, where their values are.
     rehearsed : bool, optional
@@ -142,7 +144,7 @@ class Method:
     refusal: Refusal | None = None
     slower: Refusal | None = None
     derivative: Callable[..., Callable[..., Any]] | None = None
-    quiet: bool = False
+    quiet: bool | Callable[..., bool] = False
     eager: Callable[..., bool] | None = None
     rehearsed: bool = False
 
@@ -210,9 +212,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def primitive(function: Function) -> Function:
-    """Make a public function known by its name to all that goes over the primitives."""
-    primitives[function.__name__] = function
-    return function
+    """Make a public function, with a door, known by its name to all that goes over the primitives."""
+    made = entered(function)
+    primitives[function.__name__] = made
+    return made
+
+
+def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
+    """Return a public function with a door, which calls that were made before go through (see `door`)."""
+    return door(function, _watch.get, _NOTHING, state)
 
 
 class _ListedError(Exception):
@@ -353,13 +361,13 @@ def recalled(key: Any) -> Callable[..., Any] | None:
     """Return what computed the call of this key before, a function of its arrays, or None."""
     found = _prepared.get(key)
     if found is None:
-        return None
+        return watched(None)
     watch = _watch.get()
     if watch is not _NOTHING:
         if watch.listing or watch.launching or watch.choosing:
             return None
         tell((found.call,))
-    return found.run
+    return watched(found.run)
 
 
 def tell(told: Iterable[Call]) -> None:
@@ -493,7 +501,8 @@ class Methods:
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = rehearsed(run, *call.arrays) if one.rehearsed else run(*call.arrays)
             if call.key is not None:
-                own = quietly(run) if library(xp) == "numpy" and not one.quiet else run
+                silent = one.quiet if isinstance(one.quiet, bool) else one.quiet(xp, call)
+                own = quietly(run) if library(xp) == "numpy" and not silent else run
                 if call.complete is not None:
                     own = _completed(own, call.complete)
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))

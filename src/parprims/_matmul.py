@@ -50,6 +50,7 @@ from parprims._dispatch import (
     call_key,
     devices,
     directly,
+    entered,
     in_graph,
     nodes,
     recalled,
@@ -80,6 +81,7 @@ _ADD, _MULTIPLY, _FLOAT32, _AUTO = "add", "multiply", "float32", "auto"
 """The defaults of `matmul`."""
 
 
+@partial(entered, state=float32_products)
 def matmul(
     a: Array,
     b: Array,
@@ -551,6 +553,8 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
         import torch
 
         routine = torch.matmul
+    if library(xp) == "numpy":
+        routine = np.matmul
     if may_round_sums(p.a, working):
         routine = _with_unrounded_sums(routine)
     if direct:

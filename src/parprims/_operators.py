@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -420,6 +420,18 @@ BUILT_IN: dict[str, Operator] = {
 
 for _op in BUILT_IN.values():
     _op._built_in = True
+
+
+def op_never_warns(op: Operator, given: Sequence[Any], dtypes: Sequence[Any]) -> bool:
+    """Return whether NumPy's routine for an operator never warns: of integers, and of what it finds the largest.
+
+    Elements of the dtypes ``given`` are combined in ``dtypes``.
+    """
+    if op._built_in and op.name in ("maximum", "minimum"):
+        return tuple(given) == tuple(dtypes)
+    routine = op.name.startswith(("add", "multiply", "logical_", "bitwise_"))
+    return op._built_in and routine and all(dtype_kind(one) in ("bool", "int", "uint") for one in (*given, *dtypes))
+
 
 # The dtype kinds each built-in operator is defined for, component by component.
 _NUMERIC = ("int", "uint", "float", "complex")

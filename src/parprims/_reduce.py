@@ -31,6 +31,7 @@ from parprims._dispatch import (
     call_key,
     devices,
     directly,
+    entered,
     extensions,
     in_graph,
     listing,
@@ -55,6 +56,7 @@ from parprims._reduction import (
     check_mapped,
     conjugate_product,
     is_nonzero,
+    never_warns,
     reduced_values,
     with_start,
 )
@@ -267,6 +269,7 @@ def map_reduce(
     return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
 
 
+@entered
 def sum(
     x: Array,
     /,
@@ -313,6 +316,7 @@ def sum(
     return call("sum", None, only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
 
 
+@entered
 def prod(
     x: Array,
     /,
@@ -359,6 +363,7 @@ def prod(
     return call("prod", None, only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
 
 
+@entered
 def max(
     x: Array,
     /,
@@ -401,6 +406,7 @@ def max(
     return call("max", None, only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def min(
     x: Array,
     /,
@@ -443,6 +449,7 @@ def min(
     return call("min", None, only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def any(
     x: Array,
     /,
@@ -485,6 +492,7 @@ def any(
     return call("any", is_nonzero, only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def all(
     x: Array,
     /,
@@ -527,6 +535,7 @@ def all(
     return call("all", is_nonzero, only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
 
 
+@entered
 def vecdot(
     x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None, **others: Never
 ) -> Array:
@@ -598,11 +607,9 @@ def call(
 ) -> Any:
     """Compute a call of any public function here but vecdot."""
     if in_graph(x, method) and axis_name is None:
-        mapped = None if fn in OWN_MAPS else fn
-        return nodes().reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
-    key = None
+        return nodes().reduce(primitive, None if fn in OWN_MAPS else fn, x, op, axis, keepdims, dtype, initial, method)
     # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
-    start = None if initial is None else plain(initial)
+    key, start = None, None if initial is None else plain(initial)
     if axis_name is None and (initial is None or start is not None):
         mapping, operation = lasting_key(fn), lasting_key(op)
         if mapping is not None and operation is not None:
@@ -614,8 +621,7 @@ def call(
     if plainer is not None:
         return call(primitive, fn, x, op, plainer["axis"], keepdims, dtype, initial, method, axis_name)
     if axis_name is not None or is_split(x):
-        given = fn, x, op, axis, keepdims, dtype, initial, method
-        return devices().compute("reduced", x, axis_name, primitive, *given)
+        return devices().compute("reduced", x, axis_name, primitive, fn, x, op, axis, keepdims, dtype, initial, method)
     return _checked(primitive, key, fn, x, op, axis, keepdims, dtype, initial, method)
 
 
@@ -685,7 +691,9 @@ _METHODS = {
             Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
             Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower, quiet=True),
         ),
-        native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal, eager=_reduce_array.is_eager),
+        native=Method(
+            _reduce_array.prepare_native, _reduce_array.native_refusal, quiet=never_warns, eager=_reduce_array.is_eager
+        ),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")

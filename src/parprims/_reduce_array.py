@@ -365,7 +365,8 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
             axes, result = r.axes, r.result_shape
             return lambda x: _sums_numpy.total(x, axes, dtype).reshape(result)
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
-        return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
+        as_array = np.asarray  # NumPy makes scalars of arrays of no dimension
+        return lambda x: as_array(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
         return _torch_routine(r, dtype)
     function = library_routine(xp, _ROUTINES[r.op.name], r.arrays)
@@ -476,8 +477,9 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return quietly(lambda *arrays: returned(xp, np.asarray(np.vecdot(*map(as_numpy, arrays))), arrays))
     axis = r.axes[0] - len(r.shape)
     if library(xp) == "numpy":
-        routine: Callable[..., Any] = np.vecdot
-        return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
+        as_array = np.asarray
+        routine: Callable[..., Any] = np.vecdot if axis == -1 else functools.partial(np.vecdot, axis=axis)
+        return lambda x1, x2: as_array(routine(x1, x2))
     if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
         import torch
 

@@ -48,6 +48,7 @@ from parprims._operators import (
     check_components,
     check_result,
     explain_failure,
+    op_never_warns,
     restructured,
 )
 from parprims._options import check_entries, is_array
@@ -649,3 +650,10 @@ def with_initial(
         return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
 
     return combined
+
+
+def never_warns(xp: Namespace, r: Reduction) -> bool:
+    """Return whether NumPy's routine cannot warn."""
+    del xp
+    given = tuple([x.dtype for x in r.arrays])
+    return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)

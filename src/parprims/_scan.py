@@ -385,7 +385,12 @@ _METHODS = {
             Method(_scan_kernel.prepare, _scan_kernel.refusal),
             Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower, quiet=True),
         ),
-        native=Method(_scan_array.prepare_native, _scan_array.native_refusal, derivative=_scan_array.native_derivative),
+        native=Method(
+            _scan_array.prepare_native,
+            _scan_array.native_refusal,
+            derivative=_scan_array.native_derivative,
+            quiet=_scan_array.never_warns,
+        ),
         array=Method(directly(_scan_array.array), _scan_array.array_refusal),
     )
     for name in (

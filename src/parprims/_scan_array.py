@@ -31,7 +31,7 @@ from parprims._arrays import (
 from parprims._derivatives import by_operations, own_refusal
 from parprims._dispatch import Checked, directly
 from parprims._harmless import Few, harmless, operator_failure
-from parprims._operators import BUILT_IN, Operator, check_components
+from parprims._operators import BUILT_IN, Operator, check_components, op_never_warns
 from parprims._options import check_entries
 from parprims._promotion import check_casts
 from parprims._reduction import SUMS
@@ -349,9 +349,13 @@ Its accumulate walks down one column after another: measured on 2 to 1000 rows, 
 """
 
 
+def _is_narrow(shape: tuple[int, ...], axis: int) -> bool:
+    return len(shape) == axis + 1 or math.prod(shape[axis + 1 :]) < _WIDE
+
+
 def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | None = None) -> Array:
     """Return the inclusive scan of an array of NumPy in a dtype, of the same bits as accumulate's."""
-    if x.ndim == axis + 1 or math.prod(x.shape[axis + 1 :]) < _WIDE or not x.flags.c_contiguous:
+    if _is_narrow(x.shape, axis) or not x.flags.c_contiguous:
         return ufunc.accumulate(x, axis, dtype, out)
     found = np.empty(x.shape, dtype) if out is None else out
     if x.dtype != dtype:  # to widen all at once, and add where they are, takes less time than to widen each row
@@ -422,17 +426,27 @@ def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
             (working,), widened = r.working, routine
             return lambda x: widened(x.astype(working), axis).astype(dtype)
         return directly(_native)(xp, r)
+    in_numpy = library(xp) == "numpy"
+    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
+    if in_numpy and plain and (given == dtype or widens) and _is_narrow(r.shape, axis):
+        accumulate = getattr(np, r.op.name).accumulate
+        return lambda x: accumulate(x, axis, dtype)
     if given == dtype and plain:
         own = routine  # which need not be found again
         return lambda x: own(x, axis)
-    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
     if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (given, dtype)) is None:
         function = getattr(xp, _TORCH[r.op.name])
         return lambda x: function(x, dim=axis, dtype=dtype)
-    if library(xp) == "numpy" and (given == dtype or widens):  # both widen integers as they go
+    if in_numpy and (given == dtype or widens):  # both widen integers as they go
         ufunc = getattr(np, r.op.name)
         return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
+
+
+def never_warns(xp: Namespace, r: Scan) -> bool:
+    """Return whether NumPy's routine cannot warn."""
+    del xp
+    return op_never_warns(r.op, tuple([x.dtype for x in r.arrays]), r.dtypes)
 
 
 def native_derivative(xp: Namespace, r: Scan, run: Callable[..., Any], method: str) -> Callable[..., Any]:

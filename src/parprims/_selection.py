@@ -40,7 +40,18 @@ from parprims._composed import (
     stand_in,
 )
 from parprims._derivatives import asked_by_torch, asked_for, constant
-from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import (
+    Inside,
+    Method,
+    Methods,
+    call_key,
+    directly,
+    in_graph,
+    plain,
+    primitive,
+    recalled,
+    unwatched,
+)
 from parprims._kernels import by_device
 from parprims._options import integer_of, made_plain
 from parprims._scalars import as_scalar
@@ -290,7 +301,8 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
         if size is None:
             raise ValueError(_UNKNOWN)
         return in_program(name, named, {"size": size, "fill_value": fill_value}, method)
-    key = call_key(name, given, size, fill_value, method, gradient=True)
+    filling = plain(fill_value)
+    key = None if filling is None else call_key(name, given, size, filling, method, gradient=True)
     run = recalled(key)
     if run is not None:
         found: tuple[Array, ...] = run(*given)

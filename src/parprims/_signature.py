@@ -23,26 +23,24 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature
     kind = type(x)
     if kind is tuple:
         return _of_all(x, gradient)
-    make = makers.get(kind) or _learn(kind)
-    if make is None:
-        return None
-    switch = switched.get(kind)
-    return None if switch is not None and switch() else make(x, gradient)
+    make = alone.get(kind) or (_learn(kind) and alone[kind])
+    return None if make is None else make(x, gradient)
 
 
 def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     parts: list[Signature] = []
     last: Any = None
-    make: Callable[[Any, bool], Signature] | None = None
+    make: _Maker = _of_all
     for x in xs:
         kind = type(x)
         if kind is not last:  # what does not depend on the array is asked once
-            make = _of_all if kind is tuple else makers.get(kind) or _learn(kind)
-            switch = switched.get(kind)
-            if make is None or (switch is not None and switch()):
+            first = _of_all if kind is tuple else alone.get(kind) or (_learn(kind) and alone[kind])
+            if first is None:
                 return None
+            found, make = first(x, gradient), makers.get(kind, _of_all)
             last = kind
-        found = make(x, gradient)  # type: ignore[misc]
+        else:
+            found = make(x, gradient)
         if found is None:
             return None
         parts.append(found)
@@ -57,29 +55,31 @@ def _number(x: Any, _: bool) -> Signature:
     return type(x)
 
 
-makers: dict[type, Callable[[Array, bool], Signature]] = {
+_Maker = Callable[[Array, bool], Signature]
+
+makers: dict[type, _Maker] = {
     np.ndarray: _numpy,
     **dict.fromkeys((bool, int, float, complex), _number),
     **{kind: _number for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)},
 }
-"""What makes the signature of an array of a type; that of a number is its type, whatever its value."""
+"""What makes the signature of one more array of a type; that of a number is its type, whatever its value."""
 
-switched: dict[type, Callable[[], bool]] = {}
-"""Tells whether a library is in a state in which no array of a type has a signature."""
+alone: dict[type, _Maker] = {**makers}
+"""What makes that of the first, or of one alone: None where its library is in a state in which none has a signature."""
 
 
-def _learn(kind: type) -> Callable[[Array, bool], Signature] | None:
+def _learn(kind: type) -> _Maker | None:
     """Take note of a type of arrays when the first one is seen; return what makes their signature, or None."""
     library, _, _ = kind.__module__.partition(".")
     module: Any = sys.modules.get(library)  # without it a type only says that it is of the library
     if module is None:
         return None
     if library == "cupy" and kind is module.ndarray:
-        makers[kind] = _cupy
+        makers[kind] = alone[kind] = _cupy
     elif library == "torch" and kind in (module.Tensor, module.nn.Parameter):
-        switched[kind], makers[kind] = _torch_switched(), _torch_maker()
+        makers[kind], alone[kind] = _torch_makers()
     elif library in ("jax", "jaxlib") and kind.__name__ == "ArrayImpl":  # one with values
-        switched[kind], makers[kind] = _jax_switched(), _jax_maker()
+        makers[kind], alone[kind] = _jax_makers()
     return makers.get(kind)
 
 
@@ -88,8 +88,9 @@ def _cupy(x: Array, _: bool) -> Signature:
     return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id
 
 
-def _torch_maker() -> Callable[[Array, bool], Signature]:
-    grad_enabled = sys.modules["torch"].is_grad_enabled
+def _torch_makers() -> tuple[_Maker, _Maker]:
+    torch = sys.modules["torch"]
+    grad_enabled = torch.is_grad_enabled
 
     def make(x: Array, gradient: bool) -> Signature:
         wanted, dtype = x.requires_grad, x.dtype
@@ -101,11 +102,7 @@ def _torch_maker() -> Callable[[Array, bool], Signature]:
         except RuntimeError:  # nested or sparse: without memory of its own
             return None
 
-    return make
-
-
-def _torch_switched() -> Callable[[], bool]:
-    return _torch_asks(sys.modules["torch"]._C._is_any_autocast_enabled)
+    return make, _unless_observed(torch._C._is_any_autocast_enabled, make)
 
 
 @functools.cache
@@ -114,11 +111,12 @@ def torch_observed() -> Callable[[], bool]:
 
     None of them sees what is done to the memory of a tensor without an operation.
     """
-    return _torch_asks(lambda: False)
+    ask = _unless_observed(lambda: False, lambda _, __: True)
+    return lambda: ask(None, False) is None
 
 
-def _torch_asks(first: Callable[[], bool]) -> Callable[[], bool]:
-    """Return the same, but True as well where a function returns so."""
+def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
+    """Return the same function, which returns None while PyTorch's operations are observed or ``also`` returns True."""
     torch: Any = sys.modules["torch"]
     compiler, forward_ad = torch.compiler, torch.autograd.forward_ad
     if not hasattr(compiler, "_is_compiling_flag"):  # which `is_compiling` returns
@@ -126,18 +124,19 @@ def _torch_asks(first: Callable[[], bool]) -> Callable[[], bool]:
     transformed, tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
     modes = torch._C._len_torch_dispatch_stack
 
-    def asked() -> bool:  # before every call: in one function, for each takes as long as a question
-        found: bool = (
-            first()
+    def first(x: Array, gradient: bool) -> Signature:  # before every call: in one function, for each takes its time
+        if (
+            also()
             or transformed()
             or forward_ad._current_level >= 0
             or compiler._is_compiling_flag
             or tracing()
             or modes() > 0
-        )
-        return found
+        ):
+            return None
+        return make(x, gradient)
 
-    return asked
+    return first
 
 
 class _Compiler:
@@ -149,18 +148,31 @@ class _Compiler:
         return found
 
 
-def _jax_maker() -> Callable[[Array, bool], Signature]:
+def _jax_makers() -> tuple[_Maker, _Maker]:
     import jax
 
     config, one_device = jax.config, jax.sharding.SingleDeviceSharding
+    allowing = (None, "allow", "log", "log_explicit")
 
     def make(x: Array, _: bool) -> Signature:
-        sharding = x.sharding
+        aval, sharding = x.aval, x.sharding  # the array itself asks its aval, in a function of Python
         if type(sharding) is not one_device:  # what has a mesh in its type takes the longer way
             return None
-        return x.dtype, x.shape, sharding, config.jax_enable_x64
+        return aval.dtype, aval.shape, sharding
 
-    return make
+    def first(x: Array, gradient: bool) -> Signature:
+        # Besides what looks for NaN, what the dispatch switches off for the time of a call (see `quiet`).
+        if (
+            config.jax_debug_nans
+            or config.jax_debug_infs
+            or config.jax_numpy_rank_promotion != "allow"
+            or config.jax_transfer_guard_host_to_device not in allowing
+        ):
+            return None
+        found = make(x, gradient)
+        return None if found is None else (found, config.jax_enable_x64)
+
+    return make, first
 
 
 def traced_signature(xs: tuple[Array, ...]) -> Signature:
@@ -178,21 +190,3 @@ def traced_signature(xs: tuple[Array, ...]) -> Signature:
             return None
     parts = [(one.dtype, one.shape, one.weak_type, traced) for one, traced in kinds]
     return (*parts, jax.config.jax_enable_x64) if any(traced for _, traced in kinds) else None
-
-
-def _jax_switched() -> Callable[[], bool]:
-    import jax
-
-    config, allowing = jax.config, (None, "allow", "log", "log_explicit")
-
-    def switched() -> bool:
-        # Besides what looks for NaN, what the dispatch switches off for the time of a call (see `quiet`).
-        found: bool = (
-            config.jax_debug_nans
-            or config.jax_debug_infs
-            or config.jax_numpy_rank_promotion != "allow"
-            or config.jax_transfer_guard_host_to_device not in allowing
-        )
-        return found
-
-    return switched

@@ -468,7 +468,7 @@ _METHODS = {
             Method(_sort_kernel.prepare, _sort_kernel.refusal),
             Method(_sort_cpu.prepare, _sort_cpu.refusal, _sort_cpu.slower),
         ),
-        native=Method(_sort_native.prepare, _sort_native.refusal, eager=_sort_native.is_eager),
+        native=Method(_sort_native.prepare, _sort_native.refusal, eager=_sort_native.is_eager, quiet=True),
         array=Method(directly(_array), _array_refusal),
     )
     for primitive in ("sort", "argsort", "sort_by_key")

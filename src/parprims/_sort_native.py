@@ -49,17 +49,38 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
             argsort = functools.partial(_stable_order, xp, axis=axis, descending=call.descending)
             return _by_indices(xp, call, is_ours=True, stable=True, argsort=argsort)
         stable = call.stable or counts_digits
-        if is_ours and not call.keyed and not call.descending:
-            by: Any = "stable" if stable else "quicksort"
-            return lambda x: (np.argsort(x, axis, by),)
+        by: Any = "stable" if stable else "quicksort"
+        if is_ours and not call.descending:  # with as little around NumPy's own routine as possible
+            if not call.keyed:
+                return lambda x: (x.argsort(axis, by),)
+            if keys.ndim == 1:
+                return _rows_moved(call, lambda x: x.argsort(axis, by))
         return _by_indices(xp, call, is_ours, stable=stable)
     if is_float and keys.size >= _SEARCHED and keys.shape[axis] > _INSERTED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(x, axis))
     stable = is_float or counts_digits
-    if not call.descending:  # with as little around NumPy's own routine as possible
+    if not call.descending:
         kind: Any = "stable" if stable else "quicksort"
-        return lambda x: (np.sort(x, axis, kind),)
+
+        def sort(x: Array) -> tuple[Array, ...]:
+            y = x.copy("K")
+            y.sort(axis, kind)
+            return (y,)
+
+        return sort
     return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
+
+
+def _rows_moved(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
+    """Return what sorts NumPy's arrays of one dimension by an argsort of the first."""
+    indices = call.indices
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        order = argsort(arrays[0])
+        results = [x[order] for x in arrays]
+        return (*results, order) if indices else tuple(results)
+
+    return run
 
 
 def _cupy(xp: Namespace, call: Sorting) -> Sort:

@@ -16,7 +16,7 @@ _ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("
 """What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
 
 
-_asks: tuple[Callable[[], bool], ...] = ()
+asks: list[Callable[[], bool]] = []
 """PyTorch's functions that tell whether it compiles or exports, once a tensor has been seen while it does neither."""
 
 
@@ -27,21 +27,25 @@ def compiling(x: Any) -> bool:
     this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
     of them imports another when it is looked at.
     """
-    global _asks
-    if _asks:
-        if not (_asks[0]() or _asks[1]()):
+    xs = x if type(x) is tuple else (x,)
+    if asks:
+        if not (asks[0]() or asks[1]()):
             return False
-    elif type(x) is tuple:
-        if not any(hasattr(one, "requires_grad") for one in x):
-            return False
-    elif not hasattr(x, "requires_grad"):
+    elif not _one_is_tensor(xs):
         return False
-    import torch
+    else:
+        import torch
 
-    asks = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
-    if asks[0]() or asks[1]():
-        return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
-    _asks = asks
+        if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+            asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+            return False
+    return _one_is_tensor(xs)
+
+
+def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
+    for x in xs:  # noqa: SIM110 - calls on arrays of other libraries wait for no generator
+        if hasattr(x, "requires_grad"):
+            return True
     return False
 
 

@@ -99,10 +99,29 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
+try:  # what `numpy.errstate` sets, which makes it anew in every call
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
+
+    _switch: tuple[Any, Any] | None = _extobj_contextvar, _make_extobj(all="ignore")
+except ImportError:
+    _switch = None
+
+
 def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
-    quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
-    return quiet_run
+    if _switch is None:
+        quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
+        return quiet_run
+    tell, take_back, silence = _switch[0].set, _switch[0].reset, _switch[1]
+
+    def quiet(*arrays: Any) -> Any:
+        told = tell(silence)
+        try:
+            return run(*arrays)
+        finally:
+            take_back(told)
+
+    return quiet
 
 
 def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any]) -> Callable[..., Any]:

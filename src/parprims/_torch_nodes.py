@@ -6,12 +6,14 @@ Each is an operator of PyTorch, made at the end of this file from a row of a tab
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat.torch
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 from parprims import (
     _arrays,
@@ -67,14 +69,23 @@ def _run_reduce(
     keepdims: bool,
     method: str,
 ) -> list[Array]:
-    axes = None if axis is None else tuple(axis)
+    axes = None if axis is None else axis[0] if len(axis) == 1 else tuple(axis)
     start = (*initial_arrays, *map(_number, initial or ())) or None
-    if primitive in ("any", "all"):
-        function: Callable[..., Array] = getattr(_reduce, primitive)
-        return _whole(function(x[0], axis=axes, keepdims=keepdims, method=_inside(method)))
+    if start is None and len(x) == 1 and primitive != "map_reduce":
+        return _whole(_called(_reduce, primitive, x[0], op, dtype, method, axis=axes, keepdims=keepdims))
     given = x[0] if len(x) == 1 else tuple(x)
     to = _dtypes(dtype)
     return _whole(_reduce.call(primitive, None, given, found(op), axes, keepdims, to, start, _inside(method)))
+
+
+def _called(module: Any, primitive: str, x: Array, op: str, dtype: Sequence[str], method: str, **options: Any) -> Any:
+    """Return what a public function returns. Those that have no option of a name are given nothing for it."""
+    function = getattr(module, primitive)
+    if dtype:
+        options["dtype"] = getattr(torch, dtype[0], dtype[0]) if len(dtype) == 1 else _dtypes(dtype)
+    if primitive in ("reduce", "scan"):
+        return function(x, found(op), **options, method=_inside(method))
+    return function(x, **options, method=_inside(method))
 
 
 def _run_vecdot(x1: Array, x2: Array, axis: int, method: str) -> Array:
@@ -94,8 +105,12 @@ def _run_scan(
     include_initial: bool,
     method: str,
 ) -> list[Array]:
-    given = x[0] if len(x) == 1 else tuple(x)
     start = (*initial_arrays, *map(_number, initial or ())) or None
+    if start is None and len(x) == 1 and primitive in ("scan", "cumulative_sum", "cumulative_prod"):
+        flags = {"exclusive": exclusive, "reverse": reverse, "include_initial": include_initial}
+        named = {name: value for name, value in flags.items() if value is not False}
+        return _whole(_called(_scan, primitive, x[0], op, dtype, method, axis=axis, **named))
+    given = x[0] if len(x) == 1 else tuple(x)
     to = _dtypes(dtype)
     options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
     return _whole(_scan.call(primitive, given, found(op), *options))
@@ -121,6 +136,8 @@ def _run_sort(
     arrays: Sequence[Array], primitive: str, indices: bool, axis: int, descending: bool, stable: bool, method: str
 ) -> list[Array]:
     keys, *values = arrays
+    if primitive == "sort" and not (values or indices):
+        return _whole(_sort.sort(keys, axis=axis, descending=descending, stable=stable, method=_inside(method)))
     if indices:  # where an element comes from moves with it
         shape = [1] * keys.ndim
         at = _arrays.normalize_axis(axis, keys.ndim)
@@ -180,12 +197,20 @@ def _run_matmul(
 
 
 def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
-    given, options = ast.literal_eval(arguments)
+    given, options = _read(arguments)
     named, function = {**dict(zip(given, arrays, strict=True)), **options}, primitives[primitive]
     first = [named.pop(name) for name in positional(function) if name in named]
     return _whole(function(*first, **named, method=_inside(method)))
 
 
+@functools.lru_cache(maxsize=4096)
+def _read(arguments: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of the arrays of a call, and its options by name."""
+    given, options = ast.literal_eval(arguments)
+    return given, options
+
+
+@functools.cache
 def positional(function: Callable[..., Any]) -> list[str]:
     """Return the parameters of a function that have no name to a caller."""
     parameters = inspect.signature(function).parameters.values()
@@ -203,7 +228,10 @@ def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
 
 def _inside(method: str) -> str:
     """Return a method for a call that is to be no node again."""
-    return method if isinstance(method, Inside) else Inside(method)
+    return method if isinstance(method, Inside) else _INSIDE.get(method) or Inside(method)
+
+
+_INSIDE = {name: Inside(name) for name in ("auto", "kernel", "native", "array")}
 
 
 def _given(array: Array | None, number: Any) -> Any:
@@ -233,8 +261,14 @@ def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+_shares = getattr(torch._C, "_any_output_is_alias_to_input_or_output", lambda *_: True)
+"""PyTorch's own look whether results share memory; without it they are looked at here."""
+
+
 def _apart(results: Any, inputs: Sequence[Any]) -> Any:
     """Return the results of a node, those copied that share their memory with an input or another result."""
+    if not _shares(inputs, {}, (results,)):
+        return results
     known = {x.untyped_storage().data_ptr() for one in inputs for x in _arrays_of(one)}
     apart = []
     for x in results if isinstance(results, list) else [results]:
@@ -518,6 +552,40 @@ def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) ->
 
 # ---- The table --------------------------------------------------------------------------------------------------
 
+_LIBRARY = torch.library.Library("parprims", "FRAGMENT")
+
+
+def _define(name: str, schema: str, run: Callable[..., Any], pull: Callable[..., Any], keep: Any) -> None:
+    """Make an operator of PyTorch, by its dispatcher itself: a custom_op takes ten times as long to come to ``run``.
+
+    The operator hands its arguments to another, which computes. That has no derivative of its own, and is all that a
+    compiled program holds, where derivatives are nodes themselves.
+    """
+    computes, tags = f"{name}_result", (torch.Tag.pt2_compliant_tag,)
+    for one in (name, computes):
+        _LIBRARY.define(one + schema, tags=tags)
+        _LIBRARY.impl(one, _with_values(run), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"parprims::{one}", _fake(run), lib=_LIBRARY)
+    _LIBRARY.impl(computes, torch.library.fallthrough_kernel, "Autograd")
+    result = getattr(torch.ops.parprims, computes).default
+    differentiable = make_autograd_impl(result, Info(pull, keep))
+    asked, asked_by, below = torch.is_grad_enabled, torch._C._any_requires_grad, torch._C._AutoDispatchBelowAutograd
+
+    def enter(keys: Any, *arguments: Any) -> Any:
+        if asked() and asked_by(*arguments):
+            return differentiable(keys, *arguments)
+        with below():
+            return result(*arguments)
+
+    _LIBRARY.impl(name, enter, "Autograd", with_keyset=True)
+
+
+def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
+    """Refuse: nodes of derivatives are differentiated by operations, and indices have none."""
+    del ctx, gs
+    raise RuntimeError("this operator of torch.ops.parprims has no derivative")
+
+
 _ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
 
 for _title, _schema, _run, _kept_for, _pull, _batch in (
@@ -568,7 +636,7 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
         "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
         _run_argsort,
         None,
-        None,
+        _has_no_derivative,
         _torch_vmap.argsort,
     ),
     (
@@ -599,17 +667,9 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
     ),
 ):
     runs[_title] = _run
-    _op = torch.library.custom_op(f"parprims::{_title}", _with_values(_run), mutates_args=(), schema=_schema)
-    _op.register_fake(_fake(_run))
-    _op.register_vmap(_batch)
-    if _pull is not None:
-        _op.register_autograd(_pull, setup_context=_kept_for)
+    _define(_title, _schema, _run, _pull, _kept_for)
+    torch.library.register_vmap(f"parprims::{_title}", _batch, lib=_LIBRARY)
     if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "call", "matmul"):
         _arguments = _schema[1 : _schema.index(")")]
-        _op = torch.library.custom_op(
-            f"parprims::{_title}_backward",
-            _with_values(_backward(_run)),
-            mutates_args=(),
-            schema=f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]",
-        )
-        _op.register_fake(_fake(_backward(_run)))
+        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]"
+        _define(f"{_title}_backward", _back, _backward(_run), _has_no_derivative, None)

@@ -36,6 +36,7 @@ from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flag
 from parprims._options import check_entries, made_plain
 from parprims._promotion import check_casts
 from parprims._reduction import reduced_values
+from parprims._switches import transformed
 from parprims._torch_nodes import kept, runs, xp
 
 # What depends on dtypes alone is found out while the program is read, not by it.
@@ -65,12 +66,23 @@ def reduce(
         return reduced_values(of_values, fn, arrays, op, dtype, initial)
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
-    operation = _name(op)
+    operation = op if isinstance(op, str) else _name(op)
     if operation is None:
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
-    arrays, numbers = _parted(initial, xs, dtype)
-    ys = _node("reduce", xs, operation, arrays, numbers, _names(dtype), primitive, axes, keepdims, method)
+    arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
+    ys = _node(
+        "reduce",
+        xs,
+        operation,
+        arrays,
+        numbers,
+        [] if dtype is None else _names(dtype),
+        primitive,
+        axes,
+        keepdims,
+        method,
+    )
     return ys[0] if single else tuple(ys)
 
 
@@ -94,12 +106,12 @@ def scan(
     """Return what a scan returns."""
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
-    operation = _name(op)
+    operation = op if isinstance(op, str) else _name(op)
     if operation is None:
         return _scanned(primitive, xs, single, as_operator(op), axis, exclusive, reverse, initial, dtype, method)
-    arrays, numbers = _parted(initial, xs, dtype)
+    arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
     options = (primitive, axis, exclusive, reverse, include_initial, method)
-    ys = _node("scan", xs, operation, arrays, numbers, _names(dtype), *options)
+    ys = _node("scan", xs, operation, arrays, numbers, [] if dtype is None else _names(dtype), *options)
     return ys[0] if single else tuple(ys)
 
 
@@ -174,8 +186,6 @@ def _literal(given: list[str], options: dict[str, Any]) -> str:
 
 def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
     """Return the components of an initial element as arrays and as numbers: as numbers where all are of one type."""
-    if initial is None:
-        return (), None
     given = initial if isinstance(initial, tuple) else (initial,)
     if all(type(one) is type(given[0]) and not isinstance(one, torch.Tensor) for one in given):
         return (), given
@@ -193,9 +203,18 @@ def _node(name: str, *inputs: Any) -> Any:
 
     An operator of PyTorch with a rule for backward derivatives has none for forward ones, and counts as constant.
     """
-    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+    if _transformed():
         return _by_operations(name, *inputs)
-    return getattr(torch.ops.parprims, name)(*inputs)
+    return getattr(_OPERATORS, name)(*inputs)
+
+
+_OPERATORS = torch.ops.parprims
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _transformed() -> bool:
+    """Return whether a transformation is under way; a program is read anew within another."""
+    return transformed()
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
@@ -211,7 +230,7 @@ def _either(x: Any) -> tuple[Any, Any]:
 
 def _names(dtype: Any) -> Any:
     """Return dtypes by their names, which a program can be saved with."""
-    given = () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+    given = dtype if isinstance(dtype, tuple) else (dtype,)
     return [one if isinstance(one, str) else _text(one) for one in given]
 
 

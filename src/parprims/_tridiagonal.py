@@ -34,6 +34,7 @@ from parprims._dispatch import (
     call_key,
     devices,
     directly,
+    entered,
     in_graph,
     listing,
     nodes,
@@ -55,6 +56,7 @@ from parprims._words import unknown_option
 _PIVOTS = ("auto", "partial", "none")
 
 
+@entered
 def solve_tridiagonal(
     lower: Array | complex,
     diag: Array | complex,
