@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import operator
 from typing import Any, Never
 
 import numpy as np
@@ -31,7 +30,7 @@ from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, either_of
-from parprims._options import made_plain
+from parprims._options import integer_of, made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._tridiagonal import solve_tridiagonal
@@ -262,20 +261,11 @@ class _System(Composed):
 
 
 def _widths(given: Any) -> tuple[int, int]:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
+    if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
-    found = []
-    for one in given:
-        try:
-            number = operator.index(one) if type(one) is not bool and isinstance(one, (int, np.integer)) else None
-        except TypeError:
-            number = None
-        if number is None:
-            raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
-        found.append(number)
-    below, above = found
-    if below < 0 or above < 0 or below + above > _WIDEST:
-        raise ValueError(f"l_and_u must not be negative, and together at most {_WIDEST}, got {shown(given)}")
+    below, above = [integer_of(f"l_and_u[{at}]", one, 0, _WIDEST) for at, one in enumerate(given)]
+    if below + above > _WIDEST:
+        raise ValueError(f"l_and_u must be together at most {_WIDEST}, got {shown(given)}")
     return below, above
 
 

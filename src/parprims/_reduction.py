@@ -210,14 +210,27 @@ def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> 
 
 def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
     """Raise unless elements of these dtypes suit the operator, and the options suit the elements."""
+    name = "x" if r.fn is None else "the result of fn"
     if r.initial is not None:
         check_entries("initial", r.initial, len(dtypes))
     if r.dtypes is not None:
         check_entries("dtype", r.dtypes, len(dtypes))
         check_casts(dtypes, r.dtypes)
-        check_components(r.op, r.dtypes)
-    elif not (r.op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
-        check_components(r.op, dtypes)
+        check_components(r.op, r.dtypes, name, asked=True)
+    else:
+        _check_summable(r.op, dtypes, name)
+
+
+def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
+    """Raise, naming the elements, unless elements of these dtypes suit the operator; truth values are counted."""
+    if not (op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
+        check_components(op, dtypes, name)
+
+
+def check_values(op: Any, values: Any) -> None:
+    """Raise, naming fn, unless the values of a map suit the operator."""
+    leaves, structure = flattened(values, "the result of fn")
+    _check_summable(restructured(as_operator(op), structure), tuple([one.dtype for one in leaves]), "the result of fn")
 
 
 def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -455,6 +468,7 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with its initial element as arrays of these dtypes, where what is remembered may hold them."""
     assert r.initial is not None
+    check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
     initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
@@ -605,7 +619,6 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     check_elements(r, elements)
     dtypes = result_dtypes(xp, r, elements)
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
-    check_components(r.op, tuple([Dtype(name) for name in states]))
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
     captured += combined.captured

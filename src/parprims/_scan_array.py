@@ -130,7 +130,7 @@ def result_dtypes(
         dtypes = given
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
-    check_components(op, dtypes)
+    check_components(op, dtypes, asked=given is not None)
     return dtypes
 
 
