@@ -1,5 +1,6 @@
 """Operators that are wrong: the sentence that says what is, and those that change their arguments in place."""
 
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -239,6 +240,24 @@ class TestSentences:
         for function in (parprims.scan, parprims.reduce):
             with pytest.raises(TypeError, match=r"^dtype\[0\], that of the flags of op segmented\(add\), must be bool"):
                 function((flags, x), parprims.segmented("add"), dtype=("int32", "float64"))
+
+    @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+    def test_of_arrays_without_elements(self, backend, subtests, shape):
+        """What `methods` promises runs, and what it does not is said of the operator, or of the map."""
+        x, begin = backend.asarray(np.ones(shape)), {"axis": 1, "initial": 0.0}
+        for function, arguments, options in (
+            (parprims.reduce, (x, lambda e, _: [e]), begin),
+            (parprims.map_reduce, (lambda v: [v], x), begin),
+            (parprims.map_reduce, (lambda v: v + v, x), begin),
+            (parprims.scan, (x, lambda e, _: [e]), {"axis": 1}),
+        ):
+            with subtests.test(function=function.__name__):
+                promised = parprims.methods(function, *arguments, **options)["array"] is None
+                raised = (
+                    contextlib.nullcontext() if promised else pytest.raises(TypeError, match="returned list, not an")
+                )
+                with raised:
+                    function(*arguments, **options, method="array")
 
     def test_of_entries_of_initial(self, backend, subtests):
         """Also where all but the initial element is as in a call before."""

@@ -509,6 +509,12 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
     return found
 
 
+def dtype_named(xp: Namespace, name: str) -> Any:
+    """Return the library's dtype of a name that the standard or this library knows."""
+    found = getattr(xp, name, None)
+    return np.dtype(name) if found is None else found  # bfloat16, which ml_dtypes gives NumPy and CuPy
+
+
 def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     if isinstance(dtype, str) and dtype in _DTYPES:
         found = getattr(xp, dtype, None)

@@ -33,7 +33,7 @@ from parprims._kernels import by_device, either_of
 from parprims._options import integer_of, made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
-from parprims._tridiagonal import solve_tridiagonal
+from parprims._tridiagonal import UNUSED, solve_tridiagonal
 from parprims._words import unknown_option
 
 _WIDEST = 32
@@ -201,7 +201,9 @@ def solve_block_tridiagonal(
         if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
             raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
         if one.shape[-3:] != arrays[1].shape[-3:]:
-            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}")
+            short = one.shape[-2:] == arrays[1].shape[-2:] and one.shape[-3] == arrays[1].shape[-3] - 1
+            hint = f": {UNUSED[name]} stands for no element, so put any number there" if short else ""
+            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}{hint}")
     n, k = arrays[1].shape[-3], arrays[1].shape[-1]
     if 2 * k > _WIDEST:
         raise ValueError(f"diag must have blocks of at most {_WIDEST // 2} rows, got {k}")

@@ -23,6 +23,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    dtype_named,
     is_jax,
     is_tensor,
     is_traced,
@@ -157,7 +158,7 @@ class Reduction(Checked):
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
         few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
-        return few.failure(xp, combine)
+        return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
         """Return the same reduction of arrays of another shape."""
@@ -384,7 +385,7 @@ def reduced_values(
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
-    return rebuilt(structure, [cast(xp, one, getattr(xp, to, to)) for one, to in zip(totals, results, strict=True)])
+    return rebuilt(structure, [cast(xp, one, dtype_named(xp, to)) for one, to in zip(totals, results, strict=True)])
 
 
 def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -654,7 +655,7 @@ def with_initial(
     xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
 ) -> Callable[..., Any]:
     """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
-    dtypes = tuple([getattr(xp, name) for name in code.results])
+    dtypes = tuple([dtype_named(xp, name) for name in code.results])
     bare = (r if r.begun else _begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
 
     def combined(*arrays: Array) -> Any:

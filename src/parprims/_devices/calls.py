@@ -18,6 +18,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    dtype_named,
     is_jax,
     is_tensor,
     move_axis,
@@ -159,7 +160,7 @@ def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | Non
     """Return results combined with the element before them, then rounded to ``narrow`` dtypes if these are given."""
     totals, structure = flattened(found)
     op, xp = restructured(op, structure), namespace_of(totals[0])
-    to = tuple(one.dtype for one in totals) if narrow is None else tuple(getattr(xp, one, one) for one in narrow)
+    to = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
     entries = initial if isinstance(initial, tuple) else (initial,)
     starts = tuple(
         cast(xp, as_array("initial", one, xp, dtype, None, tuple(total.shape)), total.dtype)

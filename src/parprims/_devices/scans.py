@@ -16,6 +16,7 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    dtype_named,
     namespace_of,
 )
 from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, overwritten, settled
@@ -82,7 +83,7 @@ def reduction(
         leaves, structure = flattened(found)
         xp = namespace_of(leaves[0])
         pairs = zip(leaves, dtypes, strict=True)
-        return None, rebuilt(structure, tuple(cast(xp, one, getattr(xp, to, to)) for one, to in pairs))
+        return None, rebuilt(structure, tuple(cast(xp, one, dtype_named(xp, to)) for one, to in pairs))
 
     return [begin, end]
 
