@@ -164,6 +164,25 @@ class TestSixteenBits:
         check(backend, got, np.asarray((x.astype(float) * 1.0009765625).sum()), dtype)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("initial", [None, 1.0])
+def test_bfloat16_of_ml_dtypes(rng, initial):
+    """NumPy has the dtype by another package, and under no name of its own."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = (rng.integers(0, 128, 600) / 8).astype(ml_dtypes.bfloat16)
+    whole, start = x.astype(np.float64), {} if initial is None else {"initial": initial}
+    for method in ("auto", *METHODS):
+        for op in ("add", PLUS):
+            try:
+                found = parprims.map_reduce(lambda v: v + v, x, op=op, method=method, **start)
+            except parprims.MethodRefused:
+                assert method in ("native", "kernel")
+                continue
+            expected = 2 * whole.sum() + (initial or 0.0)
+            assert found.dtype == x.dtype
+            assert found == np.float32(expected).astype(ml_dtypes.bfloat16), (method, op)
+
+
 def test_compiled_by_torch():
     torch = pytest.importorskip("torch")
     x, offsets = torch.full((N,), 2.0**9, dtype=torch.float16), torch.tensor([0, N // 2, N])

@@ -456,7 +456,11 @@ def check_flag(name: str, value: Any) -> bool:
         return bool(value)
     if isinstance(value, np.bool_):
         return bool(value)
-    raise TypeError(f"{name} must be True or False, got {shown(value)}")
+    raise TypeError(f"{name} must be True or False, got {shown(value)}{STATIC if is_traced(value) else ''}")
+
+
+STATIC = ": name it in static_argnums or static_argnames of jax.jit"
+"""What is to be done about an option without a value in a program of JAX."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
