@@ -91,9 +91,9 @@ CALLS = {
         lambda x: tuple(parprims.map_reduce(lambda x: Moments(x, -x), x, op=added, initial=(3.0, 4.0))), (HALVES,),
     ),
     "map of halves from an array": (
-        lambda x: parprims.map_reduce(lambda x: x * 1, x, initial=parprims.sum(x) * 0 + 1), (HALVES,),
+        lambda x: parprims.map_reduce(lambda x: x * 1, x, initial=x.sum() * 0 + 1), (HALVES,),
     ),
-    "sum of halves from an array": (lambda x: parprims.reduce(x, initial=parprims.sum(x) * 0 + 1), (HALVES,)),
+    "sum of halves from an array": (lambda x: parprims.reduce(x, initial=x.sum() * 0 + 1), (HALVES,)),
     "pairs of halves": (lambda x, y: parprims.reduce((x, y), pairwise, initial=(0, 0)), (HALVES, -HALVES)),
     "vecdot of halves": (lambda x, y: parprims.vecdot(x, y), (HALVES, HALVES * 0 + 1)),
     "scan": (lambda x: parprims.scan(x), (WHOLE,)),

@@ -399,7 +399,9 @@ class TestPromises:
                 warnings.simplefilter("ignore")  # NumPy's, of tensors that it is given
                 if (function, name) == ("map", "pair"):  # which no method is asked about
                     for way in (lambda call=call: parprims.methods(call), call):
-                        with pytest.raises(ValueError, match=r"^op add works on a single array, x is a tuple of 2"):
+                        with pytest.raises(
+                            ValueError, match=r"^op add works on a single array, the result of fn is a tuple of 2"
+                        ):
                             way()
                     continue
                 found = parprims.methods(call)

@@ -406,7 +406,8 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return own_refusal(xp, r.op) or array_refusal(xp, r)
-    return f"{spoken(xp)} has no scan with the operator {r.op.name}"
+    by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
+    return f"{spoken(xp)} has no scan with the operator {r.op.name}{by_segments}"
 
 
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:

@@ -116,9 +116,9 @@ MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
 
 
 def _by_segments(op: Operator) -> Operator:
-    """Return the operator that starts anew at flags, under a name that says what the caller asked for."""
+    """Return the operator that starts anew at flags, under the name of the one that the caller gave."""
     own = segmented(op)
-    own.name = f"{op.name} by segments"
+    own.name = op.name
     return own
 
 

@@ -131,7 +131,7 @@ def segment_reduce(
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
             return segment_reduce(leaves, ids, num_segments, flat_op, **options)
 
-        options = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method}
+        options: dict[str, Any] = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method}
         return by_leaves(of_leaves, x, op, initial=initial, dtype=dtype, **options)
     single = not isinstance(x, tuple)
     arrays: tuple[Array, ...] = (x, ids) if single else (*x, ids)
