@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import time
 
 import numpy as np
 import pytest
@@ -129,6 +130,37 @@ def test_choice_of_auto():
     assert chosen(parprims.scan, line[:3], own, offsets=offsets) == "array"
     assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
     assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax.numpy"])
+def test_unique_is_by_what_the_sort_is(name, dtype):
+    """Most of the time is that of the sort: what is quickest for it is quickest for both."""
+    pytest.importorskip("numba")
+    xp = pytest.importorskip(name)
+    for n in (5, 300, 3000, 30_000, 300_000):
+        for shape in ((n,), (n // 5, 5)):
+            x = xp.asarray(np.arange(n).reshape(shape).astype(dtype))
+            with parprims.explain() as seen:
+                parprims.unique(x)
+                parprims.sort(xp.reshape(x, (-1,)))
+            assert seen[0].method == seen[1].method, (n, shape)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax.numpy"])
+def test_unique_takes_no_longer_than_the_library(name, rng):
+    """By `auto`, where that is the kernel: it takes a third of the time, of which little is spent around the sort."""
+    pytest.importorskip("numba")
+    xp = pytest.importorskip(name)
+    for n in (50_000, 400_000):
+        x = xp.asarray(rng.integers(0, 1000, n).astype(np.int32))
+        times: dict = {"auto": [], "native": []}
+        for _ in range(12):
+            for method, taken in times.items():
+                begin = time.perf_counter()
+                parprims.unique(x, method=method)
+                taken.append(time.perf_counter() - begin)
+        assert min(times["auto"]) < min(times["native"]), n
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 300, 1023, 5000, 20001])

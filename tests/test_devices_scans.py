@@ -67,6 +67,10 @@ DECAY = RNG.uniform(-1, 1, N)
 ROWS = RNG.standard_normal((3, N))
 PARTS = tuple(RNG.integers(-5, 5, N).astype(np.int32) for _ in range(4))
 STARTS = RNG.random(N) < 0.2
+SINGLES = np.full(N, 2.0**14, np.float32)
+SINGLES[N // 2 :] *= -1
+SINGLES[-1] += 2049
+HALVES = SINGLES.astype(np.float16)  # sums of parts are larger than any of 16 bits, and the sum of all is exact
 Moments = collections.namedtuple("Moments", "total squares")
 
 CALLS = {
@@ -78,6 +82,20 @@ CALLS = {
     "matrices": (lambda *xs: parprims.reduce(xs, matrices, initial=(1, 2, 3, 4)), PARTS),
     "moments": (lambda x: tuple(parprims.map_reduce(lambda x: Moments(x, x * x), x, op=added)), (REAL,)),
     "sum of half": (lambda x: parprims.sum(x), (REAL.astype(np.float16),)),
+    "map of halves": (lambda x: parprims.map_reduce(lambda x: x * 2 - x, x), (HALVES,)),
+    "map of halves to singles": (lambda x: parprims.map_reduce(lambda x: x * 2, x, dtype="float32"), (HALVES,)),
+    "map of singles to halves": (lambda x: parprims.map_reduce(lambda x: x * 1, x, dtype="float16"), (SINGLES,)),
+    "sum of singles to halves": (lambda x: parprims.sum(x, dtype="float16"), (SINGLES,)),
+    "map of two halves": (lambda x, y: parprims.map_reduce(lambda x, y: x - y, x, y), (HALVES, HALVES * 0 + 1)),
+    "map of halves to moments": (
+        lambda x: tuple(parprims.map_reduce(lambda x: Moments(x, -x), x, op=added, initial=(3.0, 4.0))), (HALVES,),
+    ),
+    "map of halves from an array": (
+        lambda x: parprims.map_reduce(lambda x: x * 1, x, initial=x.sum() * 0 + 1), (HALVES,),
+    ),
+    "sum of halves from an array": (lambda x: parprims.reduce(x, initial=x.sum() * 0 + 1), (HALVES,)),
+    "pairs of halves": (lambda x, y: parprims.reduce((x, y), pairwise, initial=(0, 0)), (HALVES, -HALVES)),
+    "vecdot of halves": (lambda x, y: parprims.vecdot(x, y), (HALVES, HALVES * 0 + 1)),
     "scan": (lambda x: parprims.scan(x), (WHOLE,)),
     "scan of floats": (lambda x: parprims.scan(x, exclusive=True, reverse=True), (REAL,)),
     "scan of half": (lambda x: parprims.scan(x), (REAL.astype(np.float16),)),
@@ -94,6 +112,10 @@ CALLS = {
 }  # fmt: skip
 
 
+def pairwise(x, y):
+    return x[0] + y[0], x[1] + y[1]
+
+
 def added(x, y):
     return Moments(x.total + y.total, x.squares + y.squares)
 
@@ -106,7 +128,7 @@ def check_every_call_on_any_number_of_devices():
             mesh = mesh_of(count, "Auto" if count == 3 else "Explicit")
             with parprims.explain() as told:
                 found = call(*(put(x, mesh, "i") for x in arrays))
-            near(found, expected)
+            near(found, expected, 0 if "halves" in name else 64)
             (one,) = told
             assert one.devices == count, name
             assert sum(step.nbytes for step in one.steps) <= 64 * count * len(arrays), name

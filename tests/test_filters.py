@@ -511,6 +511,25 @@ class TestSosfilt:
             plain = run(parprims.sosfilt, *arrays, axis=axis, method=method)
             compare(backend, plain, signal.sosfilt(sos, x, axis), 1e-12)
 
+    @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+    def test_divisors(self, backend, run, method, rng, dtype):
+        """a[0] of a section is any number but zero: a complex one divided by itself is not always one."""
+        scipy()
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        poles = rng.uniform(0.1, 0.7, 24) * np.exp(1j * rng.uniform(0, np.pi, 24))
+        a = np.stack([np.ones(24), -2 * poles.real, abs(poles) ** 2], axis=1)
+        sos = (np.concatenate([random(rng, (24, 3), dtype), a], axis=1) * random(rng, (24, 1), dtype)).astype(dtype)
+        x = random(rng, (30,), dtype)
+        y = x
+        for section in sos:
+            y = loop(section[:3], section[3:], y, np.zeros((2,)))[0]
+        found = backend.to_numpy(run(parprims.sosfilt, backend.asarray(sos), backend.asarray(x), method=method))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(
+            found, y.astype(np.complex128), rtol=0, atol=3000 * np.finfo(dtype).eps * abs(y).max()
+        )
+
     def test_poles_next_to_one_in_float32(self, backend, run, method, rng):
         """Cascades of sections with poles next to 1, next to each other, and elsewhere on the circle."""
         signal = scipy()

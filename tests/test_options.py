@@ -285,6 +285,8 @@ def test_an_option_that_is_traced():
         jax.jit(parprims.top_k)(x, 2)
     with pytest.raises(TypeError, match=r"^size must have a value .* static_argnames"):
         jax.jit(lambda x, size: parprims.unique(x, size=size))(x, 2)
+    with pytest.raises(TypeError, match=r"^descending must be True or False, got .*: name it in static_argnums"):
+        jax.jit(lambda x, down: parprims.sort(x, descending=down))(x, True)
 
 
 WORDS = {

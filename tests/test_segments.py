@@ -9,7 +9,7 @@ import pytest
 
 import parprims
 from parprims._operators import Operator
-from tests.contract import compare, eps, random, skip_without_derivative
+from tests.contract import compare, eps, numpy_dtype, random, skip_without_derivative
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order, quick
 
@@ -347,15 +347,26 @@ WRONG_OPTIONS = {
 
 def draw(d, name):
     """Return a valid call, whose result is held against the loop."""
-    x = d.values(d.shape(1), d.dtype("int32", "int64", "int8"), tame=True)
-    axis = int(d.axis(x.ndim))
+    op = d.one(tuple(values.IDENTITIES))
+    floats = ("float32", "float64", *(("float16", "bfloat16") if op != "logaddexp" else ()))
+    kinds = {"logical": ("bool",), "bitwise": ("bool", *values.INTEGERS), "logaddexp": floats}
+    x = d.values(d.shape(1), d.dtype(*kinds.get(op.partition("_")[0], (*values.INTEGERS, *floats))), tame=True)
+    axis = int(d.axis(x.ndim)) % x.ndim
     ids = d.rng.integers(-1, 5, x.shape[axis])
-    (array, x), (given, ids) = d.array(x), d.array(ids)
-    op = d.one(("maximum", "minimum"))
-    info = np.iinfo(x.dtype)
-    start = info.min if op == "maximum" else info.max
-    parts = [np.compress(ids == j, x, axis) for j in range(4)]
-    found = [reduced(part, [0, part.shape[axis]], axis, getattr(np, op), x.dtype.type(start)) for part in parts]
-    expected = values.Expected(np.concatenate(found, axis), x.dtype.name)
-    args = [array, given, 4, op]
-    return values.Call(name, args, {"axis": axis}, lambda got: values.differs(d.backend, got, expected))
+    in_order = d.chance(0.3)
+    ids = np.sort(ids) if in_order else ids
+    (array, x), ids = d.array(x), ids.astype(d.one(("int32", "int64")))
+    dtype = values.result_of_sum(x.dtype.name) if op in ("add", "multiply") else x.dtype.name
+    rows, rest = np.moveaxis(x.astype(numpy_dtype(dtype)), axis, 0), x.shape[:axis] + x.shape[axis + 1 :]
+    options = {"axis": axis, **({"indices_are_sorted": True} if in_order else {})}
+    steps = []
+    start = []
+    if d.chance(0.3):
+        options["initial"], one = d.array(d.values(rest, dtype, tame=True))
+        start = [one]
+    for number in range(4):
+        own = values.folded(op, [*start, *rows[ids == number]], dtype)
+        steps.append(own[-1] if own else values.single(op, dtype, rest))
+    expected = values.stacked(steps, axis, (*x.shape[:axis], 4, *x.shape[axis + 1 :]), dtype)
+    args = [array, d.plain(ids), 4, op]
+    return values.Call(name, args, options, lambda got: values.differs(d.backend, got, expected))

@@ -164,6 +164,55 @@ class TestSixteenBits:
         check(backend, got, np.asarray((x.astype(float) * 1.0009765625).sum()), dtype)
 
 
+class TestDtypeAskedFor:
+    """Elements of float32 and results of 16 bits: one rounding, at the end, in segments as in whole arrays."""
+
+    methods = METHODS
+
+    @pytest.mark.parametrize("initial", [None, "number", "array"])
+    def test_singles_to_halves(self, backend, method, dtype, rng, initial):
+        x = rng.integers(-(2**17), 2**17, N).astype(np.float32)  # which no 16 bits hold, nor most partial sums
+        for part in segments(x):
+            part[-1:] -= part.sum() - 2049
+        given, offsets = backend.asarray(x), backend.asarray(np.asarray(OFFSETS))
+        ids = backend.asarray(np.repeat(np.arange(4), np.diff(OFFSETS)))
+        start = {None: 0, "number": 3, "array": 3}[initial]
+        begin = {"array": backend.asarray(np.asarray(start, numpy_dtype(dtype))), "number": float(start)}
+        options = {"dtype": dtype, "method": method, **({} if initial is None else {"initial": begin[initial]})}
+        sums = np.array([part.astype(float).sum() + start for part in segments(x)])
+        scans = np.concatenate([part.astype(float).cumsum() + start for part in segments(x)])
+        for expected, call in (
+            (x.astype(float).sum() + start, lambda: parprims.reduce(given, **options)),
+            (sums, lambda: parprims.reduce(given, offsets=offsets, **options)),
+            (sums, lambda: parprims.map_reduce(lambda v: v, given, offsets=offsets, **options)),
+            (scans, lambda: parprims.scan(given, offsets=offsets, **options)),
+            (sums, lambda: parprims.segment_reduce(given, ids, 4, **options)),
+        ):
+            try:
+                check(backend, call(), expected, dtype)
+            except parprims.MethodRefused:
+                assert method in ("native", "kernel")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("initial", [None, 1.0])
+def test_bfloat16_of_ml_dtypes(rng, initial):
+    """NumPy has the dtype by another package, and under no name of its own."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = (rng.integers(0, 128, 600) / 8).astype(ml_dtypes.bfloat16)
+    whole, start = x.astype(np.float64), {} if initial is None else {"initial": initial}
+    for method in ("auto", *METHODS):
+        for op in ("add", PLUS):
+            try:
+                found = parprims.map_reduce(lambda v: v + v, x, op=op, method=method, **start)
+            except parprims.MethodRefused:
+                assert method in ("native", "kernel")
+                continue
+            expected = 2 * whole.sum() + (initial or 0.0)
+            assert found.dtype == x.dtype
+            assert found == np.float32(expected).astype(ml_dtypes.bfloat16), (method, op)
+
+
 def test_compiled_by_torch():
     torch = pytest.importorskip("torch")
     x, offsets = torch.full((N,), 2.0**9, dtype=torch.float16), torch.tensor([0, N // 2, N])

@@ -311,3 +311,38 @@ def test_native_says_why(backend):
     x, w = backend.asarray(X), backend.asarray(W).requires_grad_()
     with pytest.raises(parprims.MethodRefused, match="a derivative by weights is asked for"):
         parprims.histogram(x, 3, weights=w, method="native")
+
+
+# ---- Extrema of which several elements are equal -----------------------------------------------------------------
+
+EXTREMA = {
+    "max": lambda x, m: parprims.max(x, method=m),
+    "min": lambda x, m: -parprims.min(-x, method=m),
+    "reduce": lambda x, m: parprims.reduce(x, "maximum", method=m),
+    "scan": lambda x, m: parprims.scan(x, "maximum", method=m)[-1],
+    "offsets": lambda x, m: parprims.reduce(x, "maximum", offsets=[0, x.shape[0]], method=m)[0],
+    "cumulative_max": lambda x, m: parprims.cumulative_max(x, method=m)[-1],
+    "map_reduce": lambda x, m: parprims.map_reduce(lambda v: v, x, op="maximum", method=m),
+    "sort": lambda x, m: parprims.sort(x, method=m)[-1],
+    "top_k": lambda x, m: parprims.top_k(x, 1, method=m)[0][0],
+    "quantile": lambda x, m: parprims.quantile(x, 1.0, method=m),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMA)
+def test_equal_elements_share_the_derivative(backend, by, name):
+    """A valid subgradient: shares are not negative, add up to 1, and are nothing of smaller elements."""
+    x = np.array([1.0, 2.0, -3.0, 2.0, 2.0, 0.0])
+    if backend.family == "torch":
+        given = backend.asarray(x).requires_grad_()
+        refused(by, EXTREMA[name], given, by).backward()
+        found = backend.to_numpy(given.grad)
+    elif backend.family == "jax":
+        import jax
+
+        found = np.asarray(refused(by, jax.grad(lambda x: EXTREMA[name](x, by)), backend.asarray(x)))
+    else:
+        pytest.skip("has no derivatives")
+    assert (found >= 0).all()
+    assert (found[x < 2] == 0).all()
+    assert found.sum() == pytest.approx(1)

@@ -1,5 +1,6 @@
 """Operators that are wrong: the sentence that says what is, and those that change their arguments in place."""
 
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -18,13 +19,32 @@ from parprims._operators import nearest
 from tests.contract import compare
 
 
+def _doubled(x):
+    return x + x
+
+
+def _paired(x):
+    return x, -x
+
+
+def _joined(earlier, later):
+    return earlier[0] + later[0], earlier[1] + later[1]
+
+
 class TestSentences:
     """What is wrong with an operator is said of it, by name, before or instead of what a library makes of it."""
 
     def calls(self, backend, **way):
         x = backend.asarray(np.arange(1.0, 7.0))
         square = backend.asarray(np.ones((3, 3)))
+        parts = {"offsets": backend.asarray(np.array([0, 4, 6])), "initial": 0.0, **way}
+        ids = backend.asarray(np.array([0, 1, 0, 0, 1, 1]))
         return {
+            "scan by offsets": lambda op: parprims.scan(x, op, **parts),
+            "exclusive scan by offsets": lambda op: parprims.scan(x, op, exclusive=True, **parts),
+            "reduce by offsets": lambda op: parprims.reduce(x, op, **parts),
+            "map_reduce by offsets": lambda op: parprims.map_reduce(abs, x, op=op, **parts),
+            "segment_reduce": lambda op: parprims.segment_reduce(x, ids, 2, op, initial=0.0, **way),
             "scan": lambda op: parprims.scan(x, op, **way),
             "reduce": lambda op: parprims.reduce(x, op, **way),
             "map_reduce": lambda op: parprims.map_reduce(abs, x, op=op, **way),
@@ -60,7 +80,7 @@ class TestSentences:
         xp = backend.xp
         calls = self.calls(backend, method="array")
         for combine in (lambda e, later: xp.sum(e + later), lambda e, later: (e + later)[..., None]):
-            for name in ("scan", "reduce", "map_reduce", "check_associative"):
+            for name in {*calls} - {"add", "multiply"}:
                 with (
                     subtests.test(function=name),
                     pytest.raises(ValueError, match=r"op tried returned shape \(.*\) for component 0, which has shape"),
@@ -81,14 +101,27 @@ class TestSentences:
             ):
                 call(parprims.Operator(lambda e, later: backend.to_numpy(e) + 0 * len(later.shape), name="tried"))
 
-    def test_other_failures_keep_their_words(self, backend):
+    def test_other_failures_keep_their_words(self, backend, subtests):
         def fails(_, __):
             raise KeyError("own")
 
-        with pytest.raises(KeyError, match="own") as caught:
-            parprims.scan(backend.asarray(np.ones(4)), fails, method="array")
-        notes = [note for note in caught.value.__notes__ if "JAX" not in note]  # which tells of its own frames
-        assert notes == ["Raised by op fails."]
+        for name, call in self.calls(backend, method="array").items():
+            with subtests.test(function=name), pytest.raises(KeyError, match="own") as caught:
+                call(fails)
+            notes = [note for note in caught.value.__notes__ if "JAX" not in note]  # which tells of its own frames
+            assert notes == ["Raised by op fails."]
+
+    def test_refusals_name_the_operator(self, backend, subtests):
+        """By segments too, where the operator that is combined is made of it."""
+        for name, call in self.calls(backend, method="native").items():
+            with subtests.test(function=name):
+                said = ""
+                try:
+                    call(parprims.Operator(lambda e, later: e + later, name="tried", identity=0))
+                except parprims.MethodRefused as refused:
+                    said = str(refused)
+                assert "segmented(" not in said
+                assert "operator" not in said or "operator tried" in said
 
     @pytest.mark.parametrize(
         ("fn", "error", "words"),
@@ -184,6 +217,80 @@ class TestSentences:
         }.items():
             with subtests.test(function=name), pytest.raises(error, match=f"^the identity of op tried {words}"):
                 call()
+
+    @pytest.mark.parametrize(
+        ("op", "dtype", "words"),
+        [
+            ("maximum", "bool", "dtype must be of kind int or uint or float for op maximum, got bool"),
+            ("multiply", "bool", "dtype must be of kind int or uint or float or complex for op multiply, got bool"),
+            ("bitwise_and", "float32", "dtype must be of kind bool or int or uint for op bitwise_and, got float32"),
+            ("logaddexp", "int32", "dtype must be of kind float for op logaddexp, got int32"),
+            ("logical_or", "float32", "dtype must be of kind bool for op logical_or, got float32"),
+        ],
+    )
+    def test_of_a_dtype_asked_for(self, backend, subtests, op, dtype, words):
+        """The option is wrong, not the elements."""
+        for name, call in self.calls(backend, dtype=dtype).items():
+            if name in ("add", "multiply", "check_associative"):
+                continue
+            with subtests.test(function=name), pytest.raises(TypeError, match=f"^{words}$"):
+                call(op)
+        x = backend.asarray(np.arange(6.0))
+        flags = x > 2
+        for function in (parprims.scan, parprims.reduce):
+            with pytest.raises(TypeError, match=r"^dtype\[0\], that of the flags of op segmented\(add\), must be bool"):
+                function((flags, x), parprims.segmented("add"), dtype=("int32", "float64"))
+
+    @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+    def test_of_arrays_without_elements(self, backend, subtests, shape):
+        """What `methods` promises runs, and what it does not is said of the operator, or of the map."""
+        x, begin = backend.asarray(np.ones(shape)), {"axis": 1, "initial": 0.0}
+        for function, arguments, options in (
+            (parprims.reduce, (x, lambda e, _: [e]), begin),
+            (parprims.map_reduce, (lambda v: [v], x), begin),
+            (parprims.map_reduce, (lambda v: v + v, x), begin),
+            (parprims.scan, (x, lambda e, _: [e]), {"axis": 1}),
+        ):
+            with subtests.test(function=function.__name__):
+                promised = parprims.methods(function, *arguments, **options)["array"] is None
+                raised = (
+                    contextlib.nullcontext() if promised else pytest.raises(TypeError, match="returned list, not an")
+                )
+                with raised:
+                    function(*arguments, **options, method="array")
+
+    def test_of_entries_of_initial(self, backend, subtests):
+        """Also where all but the initial element is as in a call before."""
+        x, offsets = backend.asarray(np.arange(6.0)), backend.asarray(np.array([0, 4, 6]))
+        calls = {
+            "reduce": lambda x, initial: parprims.reduce(x, initial=initial),
+            "scan": lambda x, initial: parprims.scan(x, initial=initial),
+            "map_reduce": lambda x, initial: parprims.map_reduce(_doubled, x, initial=initial),
+            "map_reduce to pairs": lambda x, initial: parprims.map_reduce(
+                _paired, x, op=_joined, initial=(*initial, initial[0])
+            ),
+            "reduce by offsets": lambda x, initial: parprims.reduce(x, initial=initial, offsets=offsets),
+        }
+        for name, call in calls.items():
+            with subtests.test(function=name):
+                call(x, (1.0,))
+                for wrong in ((1.0, 2.0), (1.0, 2.0, 3.0, 4.0)):
+                    with pytest.raises(ValueError, match=r"^initial must have [12] entr.*, one per component, got"):
+                        call(x, wrong)
+
+    def test_of_the_values_of_a_map(self, backend, subtests):
+        """The map is wrong, not the arrays."""
+        x, offsets = backend.asarray(np.arange(6.0)), backend.asarray(np.array([0, 4, 6]))
+        for way in ({}, {"offsets": offsets}):
+            with subtests.test(way=way.keys()):
+                with pytest.raises(TypeError, match=r"^the result of fn must have a dtype of kind int or uint or"):
+                    parprims.map_reduce(lambda x: x > 2, x, op="maximum", **way)
+                with pytest.raises(
+                    ValueError, match=r"^op maximum works on a single array, the result of fn is a tuple"
+                ):
+                    parprims.map_reduce(lambda x: (x, x), x, op="maximum", **way)
+                with pytest.raises(ValueError, match=r"^op affine works on tuples of 2 arrays, the result of fn has 1"):
+                    parprims.map_reduce(lambda x: x, x, op="affine", **way)
 
     def test_of_flags(self, backend):
         flags, x = backend.asarray(np.array([1, 0, 1])), backend.asarray(np.array([1.0, 2.0, 3.0]))
@@ -292,7 +399,9 @@ class TestPromises:
                 warnings.simplefilter("ignore")  # NumPy's, of tensors that it is given
                 if (function, name) == ("map", "pair"):  # which no method is asked about
                     for way in (lambda call=call: parprims.methods(call), call):
-                        with pytest.raises(ValueError, match=r"^op add works on a single array, x is a tuple of 2"):
+                        with pytest.raises(
+                            ValueError, match=r"^op add works on a single array, the result of fn is a tuple of 2"
+                        ):
                             way()
                     continue
                 found = parprims.methods(call)

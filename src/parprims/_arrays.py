@@ -456,7 +456,11 @@ def check_flag(name: str, value: Any) -> bool:
         return bool(value)
     if isinstance(value, np.bool_):
         return bool(value)
-    raise TypeError(f"{name} must be True or False, got {shown(value)}")
+    raise TypeError(f"{name} must be True or False, got {shown(value)}{STATIC if is_traced(value) else ''}")
+
+
+STATIC = ": name it in static_argnums or static_argnames of jax.jit"
+"""What is to be done about an option without a value in a program of JAX."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
@@ -507,6 +511,12 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
                 return canonical
             raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(found)}")
     return found
+
+
+def dtype_named(xp: Namespace, name: str) -> Any:
+    """Return the library's dtype of a name that the standard or this library knows."""
+    found = getattr(xp, name, None)
+    return np.dtype(name) if found is None else found  # bfloat16, which ml_dtypes gives NumPy and CuPy
 
 
 def _as_dtype(xp: Namespace, dtype: Any) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
-from parprims._arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet
+from parprims._arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, shown
 from parprims._elements import flattened, is_structured
 from parprims._harmless import changes_arguments
 from parprims._operators import as_operator, check_components, flags_broadcast, restructured
@@ -38,9 +39,9 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     ------
     ValueError
         If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
-        commutative; the message names the first such place.
+        commutative; the message names the first such place. Or rtol is negative.
     TypeError
-        If the operator changes an argument in place. The examples stay as they are.
+        If the operator changes an argument in place, or rtol is no number. The examples stay as they are.
 
     Examples
     --------
@@ -54,6 +55,10 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
     """
     operator = as_operator(op)
+    if rtol is not None and (isinstance(rtol, bool) or not isinstance(rtol, (int, float, np.integer, np.floating))):
+        raise TypeError(f"rtol must be a number, got {shown(rtol)}")
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"rtol must not be negative, got {rtol}")
     if is_structured(examples):
         examples, structure = flattened(examples, "examples")
         operator = restructured(operator, structure) if examples else operator

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import operator
 from typing import Any, Never
 
 import numpy as np
@@ -31,10 +30,10 @@ from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, either_of
-from parprims._options import made_plain
+from parprims._options import integer_of, made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
-from parprims._tridiagonal import solve_tridiagonal
+from parprims._tridiagonal import UNUSED, solve_tridiagonal
 from parprims._words import unknown_option
 
 _WIDEST = 32
@@ -202,7 +201,9 @@ def solve_block_tridiagonal(
         if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
             raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
         if one.shape[-3:] != arrays[1].shape[-3:]:
-            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}")
+            short = one.shape[-2:] == arrays[1].shape[-2:] and one.shape[-3] == arrays[1].shape[-3] - 1
+            hint = f": {UNUSED[name]} stands for no element, so put any number there" if short else ""
+            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}{hint}")
     n, k = arrays[1].shape[-3], arrays[1].shape[-1]
     if 2 * k > _WIDEST:
         raise ValueError(f"diag must have blocks of at most {_WIDEST // 2} rows, got {k}")
@@ -262,20 +263,11 @@ class _System(Composed):
 
 
 def _widths(given: Any) -> tuple[int, int]:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
+    if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
-    found = []
-    for one in given:
-        try:
-            number = operator.index(one) if type(one) is not bool and isinstance(one, (int, np.integer)) else None
-        except TypeError:
-            number = None
-        if number is None:
-            raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
-        found.append(number)
-    below, above = found
-    if below < 0 or above < 0 or below + above > _WIDEST:
-        raise ValueError(f"l_and_u must not be negative, and together at most {_WIDEST}, got {shown(given)}")
+    below, above = [integer_of(f"l_and_u[{at}]", one, 0, _WIDEST) for at, one in enumerate(given)]
+    if below + above > _WIDEST:
+        raise ValueError(f"l_and_u must be together at most {_WIDEST}, got {shown(given)}")
     return below, above
 
 

@@ -69,6 +69,30 @@ def kept(path: pathlib.Path) -> bytes | None:
 _DIGEST = 32
 
 
+def kept_or_made(path: pathlib.Path | None, make: Callable[[], bytes]) -> bytes:
+    """Return what is kept in a file; else make it now and keep it there, of all processes that ask only one.
+
+    Where there is no file to keep it in, it is made.
+    """
+    if path is None:
+        return make()
+    content = kept(path)
+    if content is not None:
+        return content
+    turns = path.with_name(f"{path.name}.lock")
+    write(turns, b"", once=True)
+    try:
+        with in_turn(turns, lambda: kept(path) is not None):
+            content = kept(path)
+            if content is None:
+                content = make()
+                keep(path, content)
+    finally:  # who still waits has it open, and finds the content; who comes now finds it without
+        with contextlib.suppress(OSError):
+            turns.unlink()
+    return content
+
+
 def _place(name: str, path: pathlib.Path) -> None:
     """Give a file its name unless there is one of that name."""
     try:

@@ -369,8 +369,9 @@ def _native(xp: Namespace, f: _Filter) -> Any:
     if f.sections is None:
         found = signal.lfilter(*coefficients, x, f.axis, **options)
     else:
-        (sos,) = coefficients
-        found = signal.sosfilt(sos / sos[:, 3:4], x, f.axis, **options)
+        sos = coefficients[0] / coefficients[0][:, 3:4]
+        sos[:, 3] = 1  # a complex number divided by itself may be next to it
+        found = signal.sosfilt(sos, x, f.axis, **options)
     results = found if options else (found, np.zeros(f.state_shape, x.dtype))
     with_dtype = [cast(xp, returned(xp, np.ascontiguousarray(one)), f.dtype) for one in results]
     return (with_dtype[0], with_dtype[1]) if f.states else with_dtype[0]

@@ -97,13 +97,13 @@ class Few:
                 few[at] = 1
         return few
 
-    def failure(self, xp: Namespace, run: Callable[..., Any]) -> str | None:
+    def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
         """Return what fails where a function is given these arrays, on JAX without values, or None.
 
         Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
-        for.
+        for. ``of_none`` says whether a call without elements gives the function arrays without elements.
         """
-        if 0 in self.shape or _capturing(xp) or _only_copies_are_safe(xp):
+        if (0 in self.shape and not of_none) or _capturing(xp) or _only_copies_are_safe(xp):
             return None
         few = self.lengths()
         try:

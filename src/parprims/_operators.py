@@ -178,7 +178,8 @@ class Operator:
         try:
             result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
         except Exception as error:
-            explain_failure(f"op {self.name}", error, _TAKES)
+            if self._segments is None:  # else the operator inside, which the caller wrote, has been named
+                explain_failure(f"op {self.name}", error, _TAKES)
             raise
         combined = result if isinstance(result, tuple) else (result,)
         if len(combined) != len(earlier):
@@ -496,23 +497,28 @@ def capturing(number: float) -> Operator:
     return Operator(lambda p, q: p + q + number * p * q, identity=0, commutative=True, name="captured")
 
 
-def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> None:
-    """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes."""
+def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, asked: bool = False) -> None:
+    """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes.
+
+    Dtypes that were ``asked`` for by the option dtype are its fault, not that of the arrays.
+    """
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
-    _check_kinds(op, op, dtypes, name, 0)
+    _check_kinds(op, op, dtypes, name, asked, 0)
 
 
-def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, first: int) -> None:
+def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, asked: bool, first: int) -> None:
     """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
+    blamed, have = ("dtype", "be") if asked else (name, "have a dtype")
     if op._segments is not None:
         if len(dtypes) == 1:
             raise ValueError(f"op {whole.name} works on flags and what they divide, {name} has flags only")
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
-                f"{name}[{first}], the flags of op {whole.name}, must have dtype bool, got {dtype_name(dtypes[0])}"
+                f"{blamed}[{first}], {'that of ' if asked else ''}the flags of op {whole.name}, must "
+                f"{'be' if asked else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
             )
-        _check_kinds(whole, op._segments, dtypes[1:], name, first + 1)
+        _check_kinds(whole, op._segments, dtypes[1:], name, asked, first + 1)
         return
     kinds = _KINDS[op.name] if op._built_in else None
     if kinds is None:
@@ -522,7 +528,7 @@ def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: s
     for index, (dtype, allowed) in enumerate(zip(dtypes, kinds, strict=True)):
         if dtype_kind(dtype) not in allowed:
             raise TypeError(
-                f"{name} must have a dtype of kind {' or '.join(allowed)} for op {op.name}"
+                f"{blamed} must {have} of kind {' or '.join(allowed)} for op {op.name}"
                 f"{f' in component {first + index}' if first or len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
             )
 

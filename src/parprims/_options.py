@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, is_jax, mode, shown
+from parprims._arrays import STATIC, Array, Namespace, device, is_jax, mode, shown
 
 _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
 """Options that are a number, or a number among others."""
@@ -52,10 +52,7 @@ def _plain(name: str, value: Any, several: bool) -> Any:
         return value
     jax: Any = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
-        raise TypeError(
-            f"{name} must have a value when a program is made, got {shown(value)}: name it in static_argnums or "
-            "static_argnames of jax.jit"
-        )
+        raise TypeError(f"{name} must have a value when a program is made, got {shown(value)}{STATIC}")
     found = _listed(value)
     return tuple(found) if isinstance(found, list) else found
 

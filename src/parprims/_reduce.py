@@ -8,7 +8,6 @@ and `_reduce_array` (array operations, and the library's own routine); `_reducti
 from __future__ import annotations
 
 import builtins
-import functools
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -54,6 +53,7 @@ from parprims._reduction import (
     broadcast_to_one,
     check_elements,
     check_mapped,
+    check_values,
     conjugate_product,
     is_nonzero,
     never_warns,
@@ -253,10 +253,16 @@ def map_reduce(
         raise TypeError("arrays must hold at least one array")
     if offsets is not None:
         check_apart(axis_name)
-        mapped = None
+        mapped: Callable[..., Any] | None = None
         if not in_graph(arrays, method):
             arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
-            mapped = functools.partial(all_values, fn)
+
+            def mapped(*arrays: Array) -> Any:
+                values = all_values(fn, *arrays)
+                if dtype is None:
+                    check_values(op, values)
+                return values
+
         options = {"axis": axis, "keepdims": keepdims, "offsets": offsets, "check": check, "method": method}
 
         def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:

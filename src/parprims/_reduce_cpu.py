@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name, library, mode
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name, dtype_named, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._harmless import is_own
@@ -474,7 +474,9 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     run = _prepare_totals(code, outputs, r)
 
     def operations() -> Callable[..., Any]:
-        totals = dataclasses.replace(r, initial=None, begun=False, dtypes=tuple([getattr(xp, one) for one in outputs]))
+        totals = dataclasses.replace(
+            r, initial=None, begun=False, dtypes=tuple([dtype_named(xp, one) for one in outputs])
+        )
         compute = prepare_native if native_refusal(xp, totals) is None else directly(array)
         return lambda *arrays: tuple(flattened(compute(xp, totals)(*arrays))[0])
 

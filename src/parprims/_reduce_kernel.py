@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_name, dtype_named, is_jax, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._languages import C_TYPES, cuda, register_type
@@ -455,7 +455,7 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
             call, names = bare.on(*arrays), special.outputs
             ones, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
             ones = ones[-len(names) :]
-            return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, names, strict=True)])
+            return tuple([xp.astype(one, dtype_named(xp, name)) for one, name in zip(ones, names, strict=True)])
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))

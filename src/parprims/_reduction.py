@@ -23,6 +23,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    dtype_named,
     is_jax,
     is_tensor,
     is_traced,
@@ -158,7 +159,7 @@ class Reduction(Checked):
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
         few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
-        return few.failure(xp, combine)
+        return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
         """Return the same reduction of arrays of another shape."""
@@ -211,14 +212,27 @@ def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> 
 
 def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
     """Raise unless elements of these dtypes suit the operator, and the options suit the elements."""
+    name = "x" if r.fn is None else "the result of fn"
     if r.initial is not None:
         check_entries("initial", r.initial, len(dtypes))
     if r.dtypes is not None:
         check_entries("dtype", r.dtypes, len(dtypes))
         check_casts(dtypes, r.dtypes)
-        check_components(r.op, r.dtypes)
-    elif not (r.op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
-        check_components(r.op, dtypes)
+        check_components(r.op, r.dtypes, name, asked=True)
+    else:
+        _check_summable(r.op, dtypes, name)
+
+
+def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
+    """Raise, naming the elements, unless elements of these dtypes suit the operator; truth values are counted."""
+    if not (op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
+        check_components(op, dtypes, name)
+
+
+def check_values(op: Any, values: Any) -> None:
+    """Raise, naming fn, unless the values of a map suit the operator."""
+    leaves, structure = flattened(values, "the result of fn")
+    _check_summable(restructured(as_operator(op), structure), tuple([one.dtype for one in leaves]), "the result of fn")
 
 
 def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -372,7 +386,7 @@ def reduced_values(
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
-    return rebuilt(structure, [cast(xp, one, getattr(xp, to, to)) for one, to in zip(totals, results, strict=True)])
+    return rebuilt(structure, [cast(xp, one, dtype_named(xp, to)) for one, to in zip(totals, results, strict=True)])
 
 
 def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -456,6 +470,7 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with its initial element as arrays of these dtypes, where what is remembered may hold them."""
     assert r.initial is not None
+    check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
     initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
@@ -606,7 +621,6 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     check_elements(r, elements)
     dtypes = result_dtypes(xp, r, elements)
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
-    check_components(r.op, tuple([Dtype(name) for name in states]))
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
     captured += combined.captured
@@ -642,7 +656,7 @@ def with_initial(
     xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
 ) -> Callable[..., Any]:
     """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
-    dtypes = tuple([getattr(xp, name) for name in code.results])
+    dtypes = tuple([dtype_named(xp, name) for name in code.results])
     bare = (r if r.begun else _begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
 
     def combined(*arrays: Array) -> Any:

@@ -130,7 +130,7 @@ def result_dtypes(
         dtypes = given
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
-    check_components(op, dtypes)
+    check_components(op, dtypes, asked=given is not None)
     return dtypes
 
 
@@ -410,7 +410,8 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return own_refusal(xp, r.op) or array_refusal(xp, r)
-    return f"{spoken(xp)} has no scan with the operator {r.op.name}"
+    by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
+    return f"{spoken(xp)} has no scan with the operator {r.op.name}{by_segments}"
 
 
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:

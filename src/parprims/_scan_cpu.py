@@ -75,14 +75,25 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
 
 def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
     """Return the numbers that kernels are told: those that the operator reads, and its identity."""
-    return (*_traced(xp, r).captured, *_identity(r)) if isinstance(r, Scan) else ()
-
-
-def _identity(r: Scan) -> tuple[Captured, ...]:
-    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
-    if r.starts or r.identity is None or r.op._built_in:
+    if not isinstance(r, Scan):
         return ()
-    return captured_identity(_cpu.NUMBA, r.identity, [dtype_name(one) for one in r.working])
+    identity = told_identity(r.op, None if r.starts else r.identity, [dtype_name(one) for one in r.working])
+    return (*_traced(xp, r).captured, *identity)
+
+
+def told_identity(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
+    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
+    if identity is None or op._built_in:
+        return ()
+    return captured_identity(_cpu.NUMBA, identity, states)
+
+
+def identity_codes(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> list[str]:
+    """Return the identity in the words of a kernel, if results begin with it."""
+    if identity is None:
+        return []
+    told = [one.name for one in told_identity(op, identity, states)]
+    return told or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
 
 
 def functions(
@@ -102,8 +113,7 @@ def functions(
     if isinstance(r, Scan):
         states = [dtype_name(one) for one in r.working]
         own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
-        identity = () if starts or r.identity is None else zip(r.identity, states, strict=True)
-        constants = [one.name for one in _identity(r)] or [language.literal(*one) for one in identity]
+        constants = identity_codes(r.op, None if starts else r.identity, states)
         advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
     else:
         states, constants = [_state(xp, r)], []

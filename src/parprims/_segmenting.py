@@ -115,6 +115,13 @@ MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
 """Affine maps, of which a product that overflowed leaves no trace at zeros."""
 
 
+def _by_segments(op: Operator) -> Operator:
+    """Return the operator that starts anew at flags, under the name of the one that the caller gave."""
+    own = segmented(op)
+    own.name = op.name
+    return own
+
+
 def _numbers(xp: Namespace, c: Segmented, method: str) -> Array:
     """Return for every place along the axis a number that grows where a segment begins."""
     offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
@@ -190,7 +197,7 @@ def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
 @_rounded_once
 def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
     elements, options = _elements(xp, c, method)
-    ys = scan(elements, segmented(c.op), method=method, **options)[1:]
+    ys = scan(elements, _by_segments(c.op), method=method, **options)[1:]
     if c.operation == "recurrence":
         return ys[1]
     return ys[0] if c.single else ys
@@ -204,7 +211,7 @@ def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if c.starts and c.exclusive:
         options["initial"] = (False, *c.starts)
-    return [(scan, ((flags, *xs), segmented(c.op)), options)]
+    return [(scan, ((flags, *xs), _by_segments(c.op)), options)]
 
 
 @_rounded_once
@@ -214,7 +221,7 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
-    ys = scan(elements, segmented(c.op), method=method, **options)[1:] if n else elements[1:]
+    ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
     return _assembled(xp, c, ys, (begin < end) & (begin >= 0) & (end <= n), end - 1)
 
 

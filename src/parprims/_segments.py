@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
     admit,
     as_dtypes,
     broadcast_shapes,
+    cast,
     check_flag,
     check_kind,
     compute_dtype,
@@ -34,7 +36,7 @@ from parprims._dispatch import call_key, extensions, in_graph, plain, primitive,
 from parprims._elements import is_structured
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves
-from parprims._options import check_entries, integer_of, made_plain
+from parprims._options import check_entries, integer_of, is_array, made_plain
 from parprims._promotion import promoted
 from parprims._recurrence import coefficients
 from parprims._scalars import as_array
@@ -129,7 +131,7 @@ def segment_reduce(
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
             return segment_reduce(leaves, ids, num_segments, flat_op, **options)
 
-        options = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method}
+        options: dict[str, Any] = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method}
         return by_leaves(of_leaves, x, op, initial=initial, dtype=dtype, **options)
     single = not isinstance(x, tuple)
     arrays: tuple[Array, ...] = (x, ids) if single else (*x, ids)
@@ -170,6 +172,13 @@ def segment_reduce(
     own = _operator(xp, op, operation, xs, dtype)
     if own.op.flags:
         raise ValueError(f"op must not be segmented itself where ids are given, got {own.op.name}")
+    if own.narrows(xs):
+        options = {"axis": at, "indices_are_sorted": indices_are_sorted, "method": method}
+
+        def wide(dtype: Any, initial: Any) -> Any:
+            return segment_reduce(x, ids, count, op, dtype=dtype, initial=initial, **options)
+
+        return own.rounded_once(xp, wide, initial)
     shape = (*xs[0].shape[:at], count, *xs[0].shape[at + 1 :])
     starts = _starts(xp, own, xs, initial, at)
     call = Segmented(
@@ -195,8 +204,32 @@ def segment_reduce(
 
 @dataclasses.dataclass(frozen=True)
 class _Own:
+    """The operator of a call, and the dtypes of its results."""
+
     op: Operator
     dtypes: tuple[Any, ...]
+
+    def narrows(self, xs: tuple[Array, ...]) -> bool:
+        """Return whether elements are combined to results of 16-bit floats that they are not themselves."""
+        pairs = zip(xs, self.dtypes, strict=True)
+        return any(dtype_name(to) in SIXTEEN_BIT_FLOATS and x.dtype != to for x, to in pairs)
+
+    def rounded_once(self, xp: Namespace, compute: Callable[..., Any], initial: Any) -> Any:
+        """Return what ``compute`` returns, given wider dtypes and an initial element, rounded to those of results."""
+        wide = tuple([compute_dtype(xp, to) for to in self.dtypes])
+        if initial is not None:
+            entries = initial if isinstance(initial, tuple) else (initial,)
+            check_entries("initial", entries, len(wide))
+            initial = tuple(
+                [
+                    cast(xp, one, compute_dtype(xp, to)) if is_array(one) and one.dtype == to else one
+                    for one, to in zip(entries, self.dtypes, strict=True)
+                ]
+            )
+        found = compute(wide, initial)
+        if not isinstance(found, tuple):
+            return cast(xp, found, self.dtypes[0])
+        return tuple([cast(xp, one, to) for one, to in zip(found, self.dtypes, strict=True)])
 
 
 def _operator(xp: Namespace, op: Any, operation: Any, xs: tuple[Array, ...], dtype: Any) -> _Own:
@@ -287,6 +320,12 @@ def _elementwise(
     own = _operator(xp, op, operation, xs, dtype)
     if own.op.flags:
         raise ValueError(f"op must not be segmented itself where offsets are given, got {own.op.name}")
+    if own.narrows(xs):
+
+        def wide(dtype: Any, initial: Any) -> Any:
+            return _elementwise(name, x, op, offsets, at, flags, dtype, initial, check, method)
+
+        return own.rounded_once(xp, wide, initial)
     starts: tuple[Array, ...] = ()
     if name == "reduce" or initial is not None or options["exclusive"]:
         starts = _starts(xp, own, xs, initial, at)

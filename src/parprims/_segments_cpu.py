@@ -12,8 +12,7 @@ from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._harmless import is_own
-from parprims._languages import Captured, captured_identity
-from parprims._scan_cpu import code_of
+from parprims._scan_cpu import code_of, identity_codes, told_identity
 from parprims._trace import Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
@@ -34,12 +33,10 @@ def _code(xp: Namespace, c: Any) -> Trace:
     return code_of(xp, c.op, c.operation, (_state(xp, c),))
 
 
-def _identity(xp: Namespace, c: Any) -> tuple[Captured, ...]:
-    """Return the identity as a number that kernels are told, if segments begin with that of a caller's operator."""
-    if c.starts or c.op._built_in:
-        return ()
+def _identity(xp: Namespace, c: Any) -> tuple[Any, Any, tuple[str]]:
+    """Return the operator, the identity if segments begin with it, and the dtype of states."""
     state = dtype_name(_state(xp, c))
-    return captured_identity(_cpu.NUMBA, c.op.identity(state), (state,))
+    return c.op, None if c.starts else c.op.identity(state), (state,)
 
 
 def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
@@ -54,8 +51,7 @@ def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
     if c.starts:
         start = as_state("load(inputs[2], at)", names[2])
     else:
-        (identity,) = c.op.identity(state)
-        start = next((one.name for one in _identity(xp, c)), language.literal(identity, state))
+        (start,) = identity_codes(*_identity(xp, c))
     same = _cpu.register_type(state) == _cpu.register_type(result)
     written = "state[0]" if same else language.cast("state[0]", state, result)
     return (
@@ -93,7 +89,7 @@ def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
         ((c.results[0][0], dtype_name(c.dtypes[0])),),
         ((states * inner, dtype_name(_state(xp, c))), (states, "uint8")),
         (n, inner, segments, blocks, size),
-        captured=(*_code(xp, c).captured, *_identity(xp, c)),
+        captured=(*_code(xp, c).captured, *told_identity(*_identity(xp, c))),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Never
 
 import numpy as np
 
-from parprims import _cpu, _selection_kernel, _selection_numpy
+from parprims import _cpu, _selection_kernel, _selection_numpy, _sort_cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -530,7 +530,8 @@ def _unique_by_library() -> dict[str, Method]:
 
     def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
         if not _launches(xp, c, "kernel") or asked_by_torch(c.arrays):
-            return sorts.prepare(xp, c)
+            found = _selection_numpy.prepare_unique(xp, c, _sort_cpu) if _cpu.on_cpu(xp, c.arrays) else None
+            return found or sorts.prepare(xp, c)
         bare = c.on(None)
         runs = made_once(lambda x: _prepare("runs", _run_lengths, xp, bare.on(x)))
 

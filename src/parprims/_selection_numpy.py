@@ -99,13 +99,13 @@ def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
     return found
 
 
-def prepare_unique(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what sorts elements and finds the runs; None where there is more to do."""
+def prepare_unique(xp: Namespace, c: Any, sorts: Any = _sort_native) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what sorts elements, as the module ``sorts`` does, and finds the runs; None where there is more to do."""
     if not serves(xp, c) or not numpy_orders(c.arrays[0].dtype):
         return None
     flat = as_numpy(c.arrays[0]).reshape(-1)
     call = Sorting(arrays=(flat,), axis=0, descending=False, stable=True, keyed=True, indices=False)
-    sort, runs = _sort_native.prepare(numpy_namespace(), call), _runs(c, flat.dtype, in_order=True)
+    sort, runs = sorts.prepare(numpy_namespace(), call), _runs(c, flat.dtype, in_order=True)
     return all_by_numpy(xp, c.arrays, lambda x: runs(*sort(x.reshape(-1))))
 
 

@@ -318,7 +318,7 @@ def checked(
     return xp, system, dtype, columns
 
 
-_UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
+UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
 """Elements that are not read, unless a system is periodic."""
 
 
@@ -333,8 +333,8 @@ def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: 
         if not constant and (length is None or length != lengths[first]):
             n = lengths[first]
             hint = (
-                f": {_UNUSED[name]} stands for no element, so put any number there"
-                if (name in _UNUSED and n is not None and length == n - 1)
+                f": {UNUSED[name]} stands for no element, so put any number there"
+                if (name in UNUSED and n is not None and length == n - 1)
                 else ""
             )
             raise ValueError(

@@ -584,7 +584,7 @@ def draw_check(d: Draw, name: str) -> Call:
 
 
 def draw_segments(d: Draw, name: str) -> Call:
-    """Return a call by offsets, of which some segments are empty, whose results are exact."""
+    """Return a call by offsets, of which some segments are empty."""
     exact = ("int32", "int64", "uint8") if d.backend.name != "array-api-strict" else ("int32", "int64")
     floats = ("float32", "float64") if name != "linear_recurrence" else ()
     x = d.values(d.shape(1), d.dtype(*exact, *floats), tame=True)
@@ -615,15 +615,28 @@ def draw_segments(d: Draw, name: str) -> Call:
                 found[at] = state = wrapped(state, x.dtype.name)
         expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name)
         return Call(name, [a, array], options, lambda got: differs(d.backend, got, expected))
-    op = d.one(("maximum", "minimum", *(("add",) if x.dtype.kind in "iu" else ())))
-    dtype = result_of_sum(x.dtype.name) if op == "add" else x.dtype.name
-    rows = rows.astype(numpy_dtype(dtype))
+    op = d.one([one for one in IDENTITIES if x.dtype.name in dtypes_of(one)])
+    dtype = result_of_sum(x.dtype.name) if op in ("add", "multiply") else x.dtype.name
+    rows, start = rows.astype(numpy_dtype(dtype)), None
+    if d.chance(0.3):
+        options["initial"], start = draw_initial(d, rest, dtype)
+    exclusive, reverse = name == "scan" and d.chance(0.3), name == "scan" and d.chance(0.3)
+    options |= {"exclusive": True} if exclusive else {}
+    options |= {"reverse": True} if reverse else {}
     steps: list[Step] = []
     for part in segments:
-        own = folded(op, list(rows[part]), dtype)
-        steps += own if name == "scan" else own[-1:] or [single(op, dtype, rest)]
+        elements = list(rows[part])[:: -1 if reverse else 1]
+        begun = [single(op, dtype, rest)] if start is None else folded(op, [start], dtype)
+        own = begun + folded(op, elements, dtype) if start is None else folded(op, [start, *elements], dtype)
+        if name == "scan":
+            own = own[:-1] if exclusive else own[1:]
+            steps += own[:: -1 if reverse else 1]
+        else:
+            steps.append(own[-1])
     length = n if name == "scan" else count
     expected = stacked(steps, axis, (*x.shape[:axis], length, *x.shape[axis + 1 :]), dtype)
+    if name == "map_reduce":
+        return Call(name, [itself, array], {**options, "op": op}, lambda got: differs(d.backend, got, expected))
     return Call(name, [array, op], options, lambda got: differs(d.backend, got, expected))
 
 
@@ -639,7 +652,7 @@ DRAWS: dict[str, Callable[[Draw, str], Call]] = {
 
 def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
-    if name in ("reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
+    if name in ("reduce", "map_reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
         call = draw_segments(d, name)
     elif name in ("sort", "argsort", "sort_by_key"):
         call = draw_sort(d, name)

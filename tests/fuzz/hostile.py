@@ -125,6 +125,7 @@ WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "pivot": ("bogus", 3, None, ["auto"], np.array(["auto", "none"])),
     "precision": ("bogus", 3, None, ["tf32"], np.array(["tf32", "a"])),
     "kernel": ("bogus", 3, ["naive"], np.array(["naive", "a"]), {}),
+    "rtol": ("text", -1.0, math.nan, [0.1], STRANGER, True, 1j, np.array([1.0]), {}),
     "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2], {}, (1, 2, "a"), True, np.array([1.0, 2.0, 3.0]), STRANGER),
 }  # fmt: skip
 WRONG_FLAGS: tuple[Any, ...] = (

@@ -99,20 +99,14 @@ def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
     identity = kernel if isinstance(kernel, str) else kernel.identity
     name = _name(identity, loader.processor(), *(os.environ.get(one, "") for one in _SWITCHES))
     path = _place(name, ".o")
-    code = None if path is None else _cache.kept(path)
-    if code is not None:
-        return name, code
-    text = kernel if isinstance(kernel, str) else kernel.text
-    if path is None:
-        return name, _object_code(name, text)
-    written = path.with_suffix(".py")  # for whoever wants to read it, and to take turns by
-    _cache.write(written, text.encode(), once=True)
-    with _cache.in_turn(written, lambda: _cache.kept(path) is not None):
-        code = _cache.kept(path)
-        if code is None:
-            code = _object_code(name, text)
-            _cache.keep(path, code)
-    return name, code
+
+    def make() -> bytes:
+        text = kernel if isinstance(kernel, str) else kernel.text
+        if path is not None:
+            _cache.write(path.with_suffix(".py"), text.encode(), once=True)  # for whoever wants to read it
+        return _object_code(name, text)
+
+    return name, _cache.kept_or_made(path, make)
 
 
 def _name(*parts: str) -> str:

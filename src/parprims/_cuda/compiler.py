@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -162,24 +161,7 @@ def compiled(text: str, arch: str) -> bytes:
     """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
     arch, folder = _made_for(arch), _cache.folder()
     name = f"{hashlib.sha256(identity(text, arch).encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
-    if folder is None:
-        return _compiled_now(text, arch)
-    path = folder / name
-    code = _cache.kept(path)
-    if code is not None:
-        return code
-    turns = path.with_suffix(".lock")
-    _cache.write(turns, b"", once=True)
-    try:
-        with _cache.in_turn(turns, lambda: _cache.kept(path) is not None):
-            code = _cache.kept(path)
-            if code is None:
-                code = _compiled_now(text, arch)
-                _cache.keep(path, code)
-    finally:  # who still waits has it open, and finds the code; who comes now finds it without
-        with contextlib.suppress(OSError):
-            turns.unlink()
-    return code
+    return _cache.kept_or_made(None if folder is None else folder / name, lambda: _compiled_now(text, arch))
 
 
 def _compiled_now(text: str, arch: str) -> bytes:

@@ -8,7 +8,6 @@ from typing import Any
 
 from parprims import _histogram, _matmul, _recurrence, _reduce, _scan, _sort, _tridiagonal
 from parprims._arrays import (
-    SIXTEEN_BIT_FLOATS,
     Array,
     admit,
     as_dtypes,
@@ -16,8 +15,11 @@ from parprims._arrays import (
     cast,
     check_choice,
     check_flag,
+    device,
     dtype_kind,
     dtype_name,
+    dtype_named,
+    is_jax,
     is_tensor,
     move_axis,
     namespace_of,
@@ -32,7 +34,11 @@ from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, 
 from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch import MethodRefused
-from parprims._operators import Operator, as_operator, flags_broadcast
+from parprims._elements import flattened, rebuilt
+from parprims._operators import Operator, as_operator, flags_broadcast, restructured
+from parprims._options import check_entries
+from parprims._promotion import check_casts
+from parprims._reduction import SUMS, names_once_rounded, own_dtypes, widened
 from parprims._scalars import as_array, is_scalar
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
@@ -67,21 +73,24 @@ def reduced(
     shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
     axes = normalize_axes(axis, len(shape))
     after = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
+    computed, results = _dtypes_of_reduction(xp, fn, arrays, operator, dtype)
     narrow, wide = None, dtype
-    if single and (dtype is not None or fn is None):
-        own = arrays[0].dtype if dtype is None else as_dtypes(xp, dtype)[0]  # type: ignore[index]
-        if dtype_name(own) in SIXTEEN_BIT_FLOATS:
-            narrow, wide = own, xp.float32
+    if computed != results:  # 16-bit floats: parts have results in float32, and those of all parts are rounded
+        narrow, wide = results, computed if len(computed) > 1 else computed[0]
     names = tuple(dtype_name(one.dtype) for one in arrays)
     whole = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
 
     def local(axes: tuple[int, ...], keepdims: bool, dtype: Any, initial: Any = None) -> Callable[..., Any]:
         if primitive == "vecdot":
-            return lambda *xs: _kept(_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+
+            def product(*xs: Array) -> Array:
+                if narrow is not None and dtype is wide:
+                    xs = widened(namespace_of(xs[0]), xs)
+                return _kept(_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+
+            return product
 
         def part(*xs: Array) -> Any:
-            if narrow is not None and fn is None:
-                xs = (cast(namespace_of(xs[0]), xs[0], narrow),)
             return _reduce.call(primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method)
 
         return part
@@ -100,7 +109,7 @@ def reduced(
             operator,
             result_shape(axes, keepdims) if last else tuple,
             initial=initial if last and not after else None,
-            dtype=narrow if last else None,
+            dtypes=narrow if last and not after else None,
             can_be_empty=whole,
         )
         stages.append(Stage(over, engine.length(arrays, group[0], len(shape)) if group else 1, steps))
@@ -110,28 +119,55 @@ def reduced(
         inputs=tuple(part_of(split, one) for one in arrays),
         outputs=tuple(() if at in axes else over for at, over in enumerate(split) if keepdims or at not in axes),
         stages=tuple(stages),
-        plain=local(axes, keepdims, dtype, None if after else initial),
+        plain=local(axes, keepdims, wide if after else dtype, None if after else initial),
         key=key,
     )
     found = engine.compute(work)
-    return _begun(operator, initial, found) if after else found
+    return _begun(operator, initial, found, narrow) if after else found
+
+
+def _dtypes_of_reduction(
+    xp: Any, fn: Callable[..., Any] | None, arrays: tuple[Array, ...], op: Operator, dtype: Any
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the dtypes to reduce in, and of those of the results."""
+    own = tuple(one.dtype for one in arrays)
+    if fn is not None:
+        try:
+            own = own_dtypes(xp, fn, tuple(_one_like(xp, x) for x in arrays))
+        except Exception:  # the call on parts says what is wrong with the map
+            return (), ()
+    asked = as_dtypes(xp, dtype)
+    if asked is not None:
+        check_entries("dtype", asked, len(own))
+        check_casts(own, asked)
+    return names_once_rounded(xp, own, asked, op in SUMS)
+
+
+def _one_like(xp: Any, x: Array) -> Array:
+    """Return an array of one element of the dtype and device of x, or what JAX traces in its place."""
+    if not is_jax(xp):
+        return xp.ones((1,) * x.ndim, dtype=x.dtype, device=device(x))
+    import jax
+
+    return jax.ShapeDtypeStruct((1,) * x.ndim, x.dtype)
 
 
 def _kept(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return namespace_of(x).expand_dims(x, axis=axes[0]) if keepdims else x
 
 
-def _begun(op: Operator, initial: Any, found: Any) -> Any:
-    """Return results combined with the element before them."""
-    totals = found if isinstance(found, tuple) else (found,)
-    xp = namespace_of(totals[0])
+def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | None) -> Any:
+    """Return results combined with the element before them, then rounded to ``narrow`` dtypes if these are given."""
+    totals, structure = flattened(found)
+    op, xp = restructured(op, structure), namespace_of(totals[0])
+    to = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
     entries = initial if isinstance(initial, tuple) else (initial,)
     starts = tuple(
-        as_array("initial", one, xp, total.dtype, None, tuple(total.shape))
-        for one, total in zip(entries, totals, strict=True)
+        cast(xp, as_array("initial", one, xp, dtype, None, tuple(total.shape)), total.dtype)
+        for one, total, dtype in zip(entries, totals, to, strict=True)
     )
-    both = tuple(cast(xp, one, total.dtype) for one, total in zip(op(starts, totals), totals, strict=True))
-    return both if isinstance(found, tuple) else both[0]
+    both = tuple(cast(xp, one, dtype) for one, dtype in zip(op(starts, totals), to, strict=True))
+    return rebuilt(structure, both)
 
 
 def scanned(

@@ -16,6 +16,7 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    dtype_named,
     namespace_of,
 )
 from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, overwritten, settled
@@ -44,7 +45,7 @@ def reduction(
     shape: Callable[[tuple[int, ...]], tuple[int, ...]],
     *,
     initial: Any = None,
-    dtype: Any = None,
+    dtypes: tuple[str, ...] | None = None,
     can_be_empty: bool,
 ) -> list[Step]:
     """Return the driver of a reduction.
@@ -59,8 +60,8 @@ def reduction(
         Takes the shape of what ``local`` returns, and returns that of the result.
     initial : optional
         The element before all others.
-    dtype : optional
-        The dtype of the result, where the results of parts have a wider one.
+    dtypes : tuple of str, optional
+        The names of the dtypes of the result, where the results of parts have wider ones.
     can_be_empty : bool
         Whether the operator has an identity, so that a part may hold no elements.
     """
@@ -75,9 +76,14 @@ def reduction(
         states = tuple(_reshaped(one, (one.shape[0], *shape(tuple(one.shape[1:])))) for one in states)
         if not can_be_empty:
             states = _of_elements(place, states)
-        dtypes = tuple(one.dtype for one in states)
-        found = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=dtypes)
-        return None, found if dtype is None else cast(namespace_of(found), found, dtype)
+        own = tuple(one.dtype for one in states)
+        found = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=own)
+        if dtypes is None:
+            return None, found
+        leaves, structure = flattened(found)
+        xp = namespace_of(leaves[0])
+        pairs = zip(leaves, dtypes, strict=True)
+        return None, rebuilt(structure, tuple(cast(xp, one, dtype_named(xp, to)) for one, to in pairs))
 
     return [begin, end]
 
