@@ -13,7 +13,7 @@ from typing import Any
 from benches import records
 from benches.cases import OURS
 from benches.records import ROOT
-from parprims._compare import si
+from parprims._tools.comparison import si
 
 IDENTITY = ("primitive", "case", "backend", "method", "dtype", "shape")
 LOST = 1.05

@@ -26,7 +26,7 @@ from benches.progress import progress, say
 from benches.rows import calls
 from benches.runs import checked, present_backends
 from examples.backends import ON_CUDA, Backend, available, installed
-from parprims._compare import si
+from parprims._tools.comparison import si
 
 LIBRARIES = ("numpy", "torch", "jax")
 FACTOR, SECONDS = 1.1, 3e-6

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.backends import available, installed
-from parprims._compare import si
+from parprims._tools.comparison import si
 
 LOSS = 1.1
 """How many times as long as the best peer auto may take before the page calls it a loss."""

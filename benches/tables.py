@@ -10,7 +10,7 @@ from typing import Any
 
 from benches.cases import OURS
 from benches.runs import Outcome
-from parprims._compare import si
+from parprims._tools.comparison import si
 
 
 def commits(records: Iterable[dict[str, Any]]) -> str:

@@ -24,8 +24,8 @@ from benches.clock import Contender, interleave
 from benches.runs import checked
 from examples.backends import Backend
 from parprims import _cuda
-from parprims._arrays import namespace
-from parprims._memo import Memo
+from parprims._core.arrays import namespace
+from parprims._core.memo import Memo
 
 LEAST = 0.98
 """How long a value may take, of the present one's time, to be taken."""
@@ -48,12 +48,12 @@ class Search:
 
 SEARCHES = {
     "reduce": Search(
-        "_reduce_kernel",
+        "_primitives.reduce.cuda",
         ("sum", "sum axis 0", "sum axis 1", "argmax", "welford"),
         ("bytes_in_flight", "threads", "long_threads", "blocks", "rounds", "column_bytes"),
     ),
     "scan": Search(
-        "_scan_work",
+        "_primitives.scan.tiling",
         ("sum", "sum of rows", "sum of columns", "sum of narrow columns", "one sequence", "batch"),
         (
             *(
@@ -81,12 +81,12 @@ SEARCHES = {
         ),
     ),
     "sort": Search(
-        "_sort_kernel",
+        "_primitives.sort.cuda",
         ("sort", "sort of rows", "argsort", "key and value"),
         ("alone", "together", "rows", "few", "counters", "counting", "chunk", "each"),
     ),
     "tridiagonal": Search(
-        "_tridiagonal_batch",
+        "_primitives.tridiagonal.problem",
         ("batch of diffusion steps", "batch", "interleaved batch", "one system"),
         (
             *("rows_in_order", "threads_in_order", "rows_exchanging", "threads_exchanging", "block_exchanging"),
@@ -97,63 +97,65 @@ SEARCHES = {
         ),
     ),
     "matmul": Search(
-        "_matmul_tiles",
+        "_primitives.matmul.tiles",
         ("square", "without bank conflicts", "tf32", "highest"),
         ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once", "at_once_uneven"),
     ),
     "histogram": Search(
-        "_histogram_kernel",
+        "_primitives.histogram.cuda",
         ("256 bins", "65536 bins", "1000 edges", "256 bins with weights"),
         ("threads", "each", "blocks", "counters", "many_threads", "many_blocks", "sums_bytes", "runs"),
     ),
-    "merge": Search("_merge_kernel", ("float32", "float32 and int32"), ("tiles",)),
+    "merge": Search("_primitives.search.merge_cuda", ("float32", "float32 and int32"), ("tiles",)),
     "segments": Search(
-        "_segments_kernel",
+        "_primitives.segments.cuda",
         ("10 segments", "9942053 segments"),
         ("warps", "lane_bytes", "resident", "runs"),
     ),
     "segment_atomics": Search(
-        "_segment_atomics",
+        "_primitives.segments.tables.atomics",
         ("maximum 1000 segments",),
         ("threads", "blocks", "shared_bytes", "flushed"),
         bench="segments",
     ),
     "segment_tables": Search(
-        "_segment_tables",
+        "_primitives.segments.tables.tables",
         ("1000 segments",),
         ("warps", "resident", "shared_bytes", "each", "flushed", "stored"),
         bench="segments",
     ),
     "segment_rows": Search(
-        "_segment_rows",
+        "_primitives.segments.tables.rows",
         ("2^20 rows of 64",),
         ("threads", "resident", "lanes", "state_bytes", "row_bytes", "least"),
         bench="segments",
     ),
-    "sort_segments": Search("_sort_segments_kernel", ("10 segments", "1000000 segments"), ("tiles", "blocks")),
+    "sort_segments": Search(
+        "_primitives.segments.by_offsets.sort_cuda", ("10 segments", "1000000 segments"), ("tiles", "blocks")
+    ),
     "search": Search(
-        "_search_kernel",
+        "_primitives.search.cuda",
         ("unsorted", "unsorted 2^24 in 2^10"),
         ("threads", "each", "shared_bytes", "blocks", "resident"),
     ),
-    "partition": Search("_partition_kernel", ("float32",), ("threads", "items")),
+    "partition": Search("_primitives.order_statistics.partition_cuda", ("float32",), ("threads", "items")),
     "selection": Search(
-        "_selection_kernel",
+        "_primitives.selection.cuda",
         (*(f"{share}% kept of size n" for share in (1, 50, 99)), "50% kept", "half", "runs up to 100"),
         ("tiles", "threads", "counters", "each"),
     ),
     "order_statistics": Search(
-        "_order_statistics_kernel",
+        "_primitives.order_statistics.cuda",
         (*(f"{most} of each row" for most in (10, 50, 64, 100, 1000)), "50 of each ascending row", "float32"),
         ("tiles", "part", "blocks", "digits", "counting", "counting_blocks"),
     ),
     "filters": Search(
-        "_filters_kernel",
+        "_primitives.filters.cuda",
         ("order 4 one signal", "order 4 64 signals", "two sections", "four sections"),
         ("few", "many", "tiles", "chained_lines", "inside", "ahead_bytes"),
     ),
     "banded": Search(
-        "_banded_kernel",
+        "_primitives.banded.cuda",
         ("pentadiagonal", "2 x 2 blocks", "4 x 4 blocks"),
         ("threads", "ahead_bytes"),
     ),

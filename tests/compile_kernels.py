@@ -132,11 +132,11 @@ SPILLS = {
 
 
 _OF_LIBRARIES = (
-    "parprims._derivatives_jax",
-    "parprims._derivatives_torch",
-    "parprims._torch_nodes",
-    "parprims._torch_ops",
-    "parprims._torch_vmap",
+    "parprims._derivatives.jax_rules",
+    "parprims._derivatives.torch_rules",
+    "parprims._torch_compile.nodes",
+    "parprims._torch_compile.ops",
+    "parprims._torch_compile.vmap",
 )
 """Modules that import a library that need not be there."""
 

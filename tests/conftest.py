@@ -26,7 +26,7 @@ import pytest
 
 import parprims
 from examples import backends
-from parprims._memo import Memo
+from parprims._core.memo import Memo
 from tests import covering, devices, emulator, trust, ways
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.

@@ -32,7 +32,7 @@ def compare(backend: Any, result: Any, expected: Any, bound: Any = 0.0, dtype: s
         for one, other, allowed in zip(result, expected, bounds, strict=True):
             compare(backend, one, other, allowed)
         return
-    assert parprims._arrays.namespace(result=result) is backend.xp
+    assert parprims._core.arrays.namespace(result=result) is backend.xp
     got = backend.to_numpy(result)
     expected = np.asarray(expected)
     assert got.shape == expected.shape

@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parprims import _cpu, _cuda, _signature
+from parprims import _cpu, _cuda
+from parprims._compiling.plan_capture import observed
+from parprims._core import signature
+from parprims._core.memo import Memo
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH
-from parprims._memo import Memo
-from parprims._observing import observed
 from tests import ways
 from tests.contract import numpy_dtype
 
@@ -490,7 +491,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     """Let kernels take NumPy arrays, until the patch is undone."""
     # A call is remembered by all that its kernel depends on.
     patch.setitem(
-        _signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
+        signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
     )
     patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(_cuda, "refusal", lambda *_: None)
@@ -501,7 +502,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "capability", lambda *_: 90)
     patch.setattr(_cuda, "multiprocessors", lambda *_: None)
     patch.setattr(_cuda, "Runner", Runner)
-    patch.setitem(_signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15))
+    patch.setitem(signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15))
 
 
 def install_for_jax(patch: pytest.MonkeyPatch) -> None:

@@ -76,15 +76,38 @@ NUMBERS = "tests/test_histogram_weights.py::TestSorted::test_lengths[emulated]"
 EDGES = "tests/test_histogram.py::TestBins::test_edges_are_found_exactly[emulated-kernel]"
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
-_C, _R, _S, _O = "_common.cuh", "_reduce.cu", "_scan.cu", "_sort.cu"
-_D, _OT = "_digits.cuh", "_sort_tiles.cu"
-_B, _TICKET, _L, _V = "_block_reduce.cuh", "_ticket.cuh", "_block.cuh", "_view.cuh"
-_TC, _TL, _TI = "_tridiagonal_common.cuh", "_tridiagonal_long.cuh", "_tridiagonal_in_order.cu"
-_TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridiagonal_stable_long.cu"
-_TEL, _PH = "_tridiagonal_exchanging_long.cu", "_phases.cuh"
-_M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
-_RESIDUES, _BYTES = "_matmul_residues.cu", "_matmul_bytes.cu"
-_H = "_histogram.cu"
+_C, _R, _S, _O = (
+    "_cuda/device/common.cuh",
+    "_primitives/reduce/reduce.cu",
+    "_primitives/scan/scan.cu",
+    "_primitives/sort/sort.cu",
+)
+_D, _OT = "_cuda/device/digits.cuh", "_primitives/sort/sort_tiles.cu"
+_B, _TICKET, _L, _V = (
+    "_cuda/device/block_reduce.cuh",
+    "_cuda/device/ticket.cuh",
+    "_cuda/device/look_back.cuh",
+    "_cuda/device/view.cuh",
+)
+_TC, _TL, _TI = (
+    "_primitives/tridiagonal/solvers/tridiagonal_common.cuh",
+    "_primitives/tridiagonal/solvers/tridiagonal_long.cuh",
+    "_primitives/tridiagonal/solvers/in_order.cu",
+)
+_TE, _TS, _TSL = (
+    "_primitives/tridiagonal/solvers/exchanging.cu",
+    "_primitives/tridiagonal/solvers/stable.cu",
+    "_primitives/tridiagonal/solvers/stable_long.cu",
+)
+_TEL, _PH = "_primitives/tridiagonal/solvers/exchanging_long.cu", "_cuda/device/phases.cuh"
+_M, _W, _G, _P = (
+    "_primitives/matmul/kernels/matmul.cu",
+    "_primitives/matmul/kernels/matmul_tensor.cu",
+    "_primitives/matmul/kernels/matmul_groups.cu",
+    "_primitives/matmul/kernels/matmul_pipeline.cuh",
+)
+_RESIDUES, _BYTES = "_primitives/matmul/kernels/matmul_residues.cu", "_primitives/matmul/kernels/matmul_bytes.cu"
+_H = "_primitives/histogram/histogram.cu"
 
 MUTATIONS = (
     # ---- What all share
@@ -163,7 +186,7 @@ MUTATIONS = (
     Mutation(_R, "if (whole && count == UNROLL) {", "if (whole) {", REDUCE_COLUMNS),
     Mutation(_R, "if (c + a < end)\n", "if (c + a <= end)\n", REDUCE_COLUMNS),
     Mutation(
-        "_strided.cuh",
+        "_cuda/device/strided.cuh",
         "to[k].*member = (T)(ACROSS ? i : i + k);",
         "to[k].*member = (T)i;",
         "tests/test_extrema.py::test_long_lines_by_kernels[emulated]",
@@ -307,8 +330,8 @@ MUTATIONS = (
     Mutation(_S, "if (begin + mine < count) {", "if (begin + mine <= count) {", STRIPS_ADJOINT),
     _dropped(_S, "if (rest < elements) stage_across(from, buffers, rest, memory + rest);", STRIPS),
     # ---- Order statistics
-    Mutation("_between.cu", "far = (T)(1 - part)", "far = (T)part", BETWEEN),
-    Mutation("_between.cu", "if (last != last) found = (Working)last;", "", BETWEEN),
+    Mutation("_primitives/order_statistics/interpolate.cu", "far = (T)(1 - part)", "far = (T)part", BETWEEN),
+    Mutation("_primitives/order_statistics/interpolate.cu", "if (last != last) found = (Working)last;", "", BETWEEN),
     # ---- Sort
     _dropped(_D, "__syncwarp();  // separates the zeros from what is added to them", _sort(2)),
     _dropped(_D, "__syncwarp();  // separates the reads of places from their writes", _sort(2)),

@@ -21,7 +21,12 @@ ZEROS, TRUTH = (
     for one in ("special_values[emulated-float16", "truth_values[emulated-logical_and")
 )
 
-_SA, _SR, _ST, _SU = "_segment_atomics.cu", "_segment_rows.cu", "_segment_tables.cu", "_segment_runs.cuh"
+_SA, _SR, _ST, _SU = (
+    "_primitives/segments/tables/segment_atomics.cu",
+    "_primitives/segments/tables/segment_rows.cu",
+    "_primitives/segments/tables/segment_tables.cu",
+    "_primitives/segments/tables/segment_runs.cuh",
+)
 
 MUTATIONS = (
     # ---- What warps do with numbers of segments

@@ -60,7 +60,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_wrong_operators.py::TestPromises::test_are_kept",
             "tests/test_wrong_operators.py::TestPromises::test_cost_nothing",
         ),
-        "src/parprims/_dispatch.py",
+        "src/parprims/_dispatch/dispatch.py",
         "List the methods that a call could take",
     ),
     Promise(
@@ -86,7 +86,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_door.py::TestArrays::test_an_operator_that_returns_its_argument_returns_no_view",
             "tests/test_fuzz.py::test_no_violation",
         ),
-        "src/parprims/_scan_array.py",
+        "src/parprims/_primitives/scan/array.py",
         "a result never shares memory with an input",
     ),
     Promise(
@@ -212,7 +212,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan.py::TestScan::test_special_values",
             "tests/test_scan_rounding.py::TestAccuracy::test_signed_zeros_and_subnormals_survive",
         ),
-        "src/parprims/_reduce.py",
+        "src/parprims/_primitives/reduce/public.py",
         "NaN counts as larger than all others",
     ),
     Promise(
@@ -223,7 +223,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan_rounding.py::TestAccuracy::test_not_finite_from_there_on",
             "tests/test_scan_rounding.py::TestAdjoint::test_infinities_and_nans_stay_where_they_belong",
         ),
-        "src/parprims/_recurrence.py",
+        "src/parprims/_primitives/recurrence/public.py",
         "makes that element and all after it infinite or NaN",
     ),
     Promise(
@@ -234,7 +234,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_sort.py::TestBits::test_every_library",
             "tests/test_sort_kernel.py::TestEveryDtype::test_ways",
         ),
-        "src/parprims/_sort.py",
+        "src/parprims/_primitives/sort/public.py",
         "numbers by value, -0 equal to +0, NaN last whatever its sign",
     ),
     Promise(
@@ -245,7 +245,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_status",
             "tests/test_tridiagonal_stability.py::TestErrorAndStatus::test_error_and_status_are_as_promised",
         ),
-        "src/parprims/_tridiagonal.py",
+        "src/parprims/_primitives/tridiagonal/public.py",
         "A solution that is not finite in every unknown is NaN in all of them",
     ),
     Promise(
@@ -269,7 +269,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul_semirings.py::TestSemirings::test_keep_the_later",
             "tests/test_matmul_kernel.py::TestSplit::test_order_of_k",
         ),
-        "src/parprims/_scan.py",
+        "src/parprims/_primitives/scan/public.py",
         "elements are always combined earlier with later",
     ),
     Promise(
@@ -289,7 +289,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_sort.py::Sorting::test_every_bit",
             "tests/test_sort_kernel.py::TestDistributions::test_stable",
         ),
-        "src/parprims/_sort.py",
+        "src/parprims/_primitives/sort/public.py",
         "stay in the order they have in x, in both directions",
     ),
     Promise(

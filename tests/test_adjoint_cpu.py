@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _adjoint_cpu, _dispatch
+from parprims._core.memo import Memo
 from parprims._cpu import threads
-from parprims._memo import Memo
+from parprims._dispatch import dispatch
+from parprims._primitives.recurrence import gradient_cpu as recurrence_gradient_cpu
 
 pytest.importorskip("numba")
 torch = pytest.importorskip("torch")
@@ -23,9 +24,9 @@ def _asked_for(request):
 @pytest.fixture
 def plans(monkeypatch):
     """The calls for which the kernel was made ready."""
-    found, prepare = [], _adjoint_cpu._plan
-    monkeypatch.setattr(_adjoint_cpu, "_plan", lambda r: found.append(prepare(r)) or found[-1])
-    monkeypatch.setattr(_dispatch, "_prepared", Memo())
+    found, prepare = [], recurrence_gradient_cpu._plan
+    monkeypatch.setattr(recurrence_gradient_cpu, "_plan", lambda r: found.append(prepare(r)) or found[-1])
+    monkeypatch.setattr(dispatch, "_prepared", Memo())
     return found
 
 
@@ -136,7 +137,7 @@ def test_the_number_of_threads_changes_no_bits(rng, monkeypatch, shape, axis):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        monkeypatch.setattr(_dispatch, "_prepared", Memo())
+        monkeypatch.setattr(dispatch, "_prepared", Memo())
         found.append([one.numpy().tobytes() for one in derivatives(a, b, g, axis=axis)[1]])
     assert found[0] == found[1] == found[2]
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _languages, _trace
-from parprims._arrays import dtype_kind
+from parprims._core.arrays import dtype_kind
 from parprims._cpu import NUMBA
 from parprims._cpu import plan as cpu_plan
 from parprims._cuda import compiler
+from parprims._operators import languages, tracing
 from tests import emulator
 from tests.gpu_calls import capture, finish, launch, new_stream, on
 
@@ -493,7 +493,7 @@ class TestSameBits:
     @pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
     def test_all_operations(self, backend, monkeypatch, dtype):
         needs(backend, "numpy", "emulated", "cupy")
-        language = NUMBA if backend.name == "numpy" else _languages.CUDA
+        language = NUMBA if backend.name == "numpy" else languages.CUDA
         rng = np.random.default_rng(2)
         x = rng.normal(size=200) * 100
         x[:6] = 0.0, -0.0, math.inf, -math.inf, math.nan, 1e-310
@@ -525,7 +525,7 @@ ELEMENTS = ((("float64", "earlier_0"),), (("float64", "later_0"),))
 
 def traced(function, dtype="float64", language=NUMBA):
     operands = [((dtype, code),) for ((_, code),) in ELEMENTS]
-    return _trace.trace("op", function, *operands, packed=False, language=language, told="captured")
+    return tracing.trace("op", function, *operands, packed=False, language=language, told="captured")
 
 
 def words(found):
@@ -595,7 +595,7 @@ class TestTrace:
         assert traced(make(np.float64(0.5)), "float32").dtypes == ("float64",)
         assert traced(make(np.float64(0.5)), "float32").captured[0].dtype == "float64"
         for wrong in (2**70, 1.5, 1j, "a"):
-            with pytest.raises(_trace.Untraceable, match=r"out of the range|it combines int64 with"):
+            with pytest.raises(tracing.Untraceable, match=r"out of the range|it combines int64 with"):
                 traced(make(wrong), "int64")
 
     def test_words_are_the_number(self):
@@ -614,10 +614,10 @@ class TestTrace:
 
     def test_gpu_texts(self):
         k = 0.25
-        found = traced(lambda p, q: p * 0.5 + q * k, language=_languages.CUDA)
+        found = traced(lambda p, q: p * 0.5 + q * k, language=languages.CUDA)
         assert found.lines[1] == "const double t1 = ops::multiply(later_0, __longlong_as_double(captured0_0()));"
         assert words(found) == [NUMBA.words(0.25, "float64")]
-        found = traced(lambda p, q: p + q * k, language=_languages.cuda(in_programs=True))
+        found = traced(lambda p, q: p + q * k, language=languages.cuda(in_programs=True))
         assert not found.captured
         assert NUMBA.words(0.25, "float64")[0] == int("".join(found.lines).split("double(")[1].split("LL")[0])
 
@@ -636,7 +636,7 @@ class TestTrace:
         ],
     )
     def test_numbers_of_gpu_texts(self, dtype, code):
-        assert _languages.CUDA.captured("captured", dtype) == code
+        assert languages.CUDA.captured("captured", dtype) == code
 
     def test_nothing_is_seen_of_it(self):
         """The traced function reads numbers with their own types, and its writes to outer variables stay visible."""
@@ -653,8 +653,8 @@ class TestTrace:
         assert number is k
 
     def test_built_in_operators_are_told_nothing(self):
-        for name, op in parprims._operators.BUILT_IN.items():
+        for name, op in parprims._operators.operator.BUILT_IN.items():
             states = ("bool",) if name.startswith("logical_") else ("int32",) if name.startswith("bitwise") else None
             states = states or ("float64",) * (op.components or 1)
             states = ("float64", "int64") if name.startswith("arg") else states
-            assert not _trace.trace_combine(op, states, language=NUMBA).captured
+            assert not tracing.trace_combine(op, states, language=NUMBA).captured

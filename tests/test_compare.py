@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _compare
-from parprims._dispatch import Checked, Method, Methods, directly
+from parprims._dispatch.dispatch import Checked, Method, Methods, directly
+from parprims._tools import comparison
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Take few samples."""
-    monkeypatch.setattr(_compare, "_SAMPLE", 1e-5)
-    monkeypatch.setattr(_compare, "_BUDGET", 1e-4)
+    monkeypatch.setattr(comparison, "_SAMPLE", 1e-5)
+    monkeypatch.setattr(comparison, "_BUDGET", 1e-4)
 
 
 def test_every_method_is_timed_or_refuses(backend):
@@ -49,14 +49,14 @@ def test_printed():
 
 
 def test_a_method_that_raises_is_told(monkeypatch):
-    from parprims import _reduce
+    from parprims._primitives.reduce import public as public_reduce
 
     def fails(*_):
         raise MemoryError("no room for it\nat all")
 
-    own = _reduce._METHODS["sum"]
+    own = public_reduce._METHODS["sum"]
     broken = Methods("sum", **{**own._methods, "array": Method(directly(fails))})
-    monkeypatch.setitem(_reduce._METHODS, "sum", broken)
+    monkeypatch.setitem(public_reduce._METHODS, "sum", broken)
     found = parprims.compare(parprims.sum, np.ones(7))
     assert found.refusals["array"] == "raised MemoryError: no room for it"
     assert "array refuses: raised MemoryError" in str(found)
@@ -64,7 +64,7 @@ def test_a_method_that_raises_is_told(monkeypatch):
 
 def test_a_loss_shows():
     """What auto takes is marked wherever it comes."""
-    found = _compare.Comparison("call", {"native": 2e-6, "array": 1.5e-3}, {"kernel": "no GPU"}, "array")
+    found = comparison.Comparison("call", {"native": 2e-6, "array": 1.5e-3}, {"kernel": "no GPU"}, "array")
     assert str(found).splitlines()[1:] == [
         "method  time     over the best",
         "native  2.00 us  1.00",

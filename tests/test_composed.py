@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _dispatch
+from parprims._dispatch import dispatch
 from tests.contract import random
 
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
@@ -63,8 +63,8 @@ def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
     x = backend.asarray(X)
     for _ in range(3):
         SHORT[name](x)
-    found, get = [], _dispatch._prepared.get
-    monkeypatch.setattr(_dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
+    found, get = [], dispatch._prepared.get
+    monkeypatch.setattr(dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
     SHORT[name](x)
     # Most calls do not even ask, for their doors know them, but for those with a tuple among their options.
     assert {one.call.primitive for one in found if one is not None} <= {name}

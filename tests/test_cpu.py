@@ -17,10 +17,10 @@ pytestmark = pytest.mark.once
 numba = pytest.importorskip("numba")
 
 from parprims import __main__ as report  # noqa: E402
-from parprims import _cache  # noqa: E402
-from parprims._arrays import dtype_kind  # noqa: E402
+from parprims._compiling import disk_cache  # noqa: E402
+from parprims._core.arrays import dtype_kind  # noqa: E402
 from parprims._cpu import compiler, inline, language, memory, text, threads  # noqa: E402
-from parprims._trace import _ELEMENTWISE, NAMESPACE, trace  # noqa: E402
+from parprims._operators.tracing import _ELEMENTWISE, NAMESPACE, trace  # noqa: E402
 
 FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -3.7, 1e-3, 20.0, np.inf, -np.inf, np.nan])
 
@@ -144,7 +144,7 @@ def test_every_half_without_instructions(tmp_path):
     """The same on a processor that has none between float16 and float32."""
     program = """
         import numpy as np, parprims
-        from parprims._trace import NAMESPACE
+        from parprims._operators.tracing import NAMESPACE
         halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
         found = parprims.scan(halves[:, None], "maximum", axis=1, method="kernel")[:, 0]
         np.testing.assert_array_equal(found, halves)
@@ -287,10 +287,10 @@ def test_one_of_several_processes_compiles_and_the_next_find_kernels_on_disk(tmp
 
 def test_of_processes_that_write_a_file_once_the_first_does(tmp_path):
     path = tmp_path / "text"
-    _cache.write(path, b"first", once=True)
-    _cache.write(path, b"second", once=True)
+    disk_cache.write(path, b"first", once=True)
+    disk_cache.write(path, b"second", once=True)
     assert path.read_bytes() == b"first"
-    _cache.write(path, b"third")
+    disk_cache.write(path, b"third")
     assert path.read_bytes() == b"third"
     assert [*tmp_path.iterdir()] == [path]
 
@@ -298,13 +298,13 @@ def test_of_processes_that_write_a_file_once_the_first_does(tmp_path):
 def test_a_process_that_is_held_up_keeps_others_only_for_a_time(tmp_path, monkeypatch):
     path = tmp_path / "locked"
     path.write_text("")
-    monkeypatch.setattr(_cache, "_PATIENCE", 0.3)
+    monkeypatch.setattr(disk_cache, "_PATIENCE", 0.3)
     begin = time.monotonic()
-    with _cache.in_turn(path, lambda: False), _cache.in_turn(path, lambda: False):
+    with disk_cache.in_turn(path, lambda: False), disk_cache.in_turn(path, lambda: False):
         assert time.monotonic() - begin >= 0.3
-    monkeypatch.setattr(_cache, "_PATIENCE", 60)
+    monkeypatch.setattr(disk_cache, "_PATIENCE", 60)
     begin = time.monotonic()
-    with _cache.in_turn(path, lambda: False), _cache.in_turn(path, lambda: True):
+    with disk_cache.in_turn(path, lambda: False), disk_cache.in_turn(path, lambda: True):
         assert time.monotonic() - begin < 30
 
 

@@ -78,9 +78,9 @@ def test_a_folder_that_cannot_be_written(kept, tmp_path):
     """What is in it is found, and what is not there is compiled."""
     closed = """
     import tempfile
-    from parprims import _cache
+    from parprims._compiling import disk_cache
     def closed(*_, **__): raise PermissionError(13, "Permission denied")
-    _cache.tempfile.mkstemp = closed
+    disk_cache.tempfile.mkstemp = closed
     """
     assert run(closed + PROGRAM, kept[0]) == ["False", *kept[1][1:]]
     assert run(closed + PROGRAM, tmp_path) == kept[1]

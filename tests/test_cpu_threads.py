@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _reduce_cpu
 from parprims._cpu import limits, threads
+from parprims._primitives.reduce import cpu as reduce_cpu
 from tests import emulator
 
 pytestmark = pytest.mark.once
@@ -348,10 +348,10 @@ def coefficients(rng, kind, shape, dtype):
 
 def many_threads(monkeypatch):
     """Have threads share lines of 2^18 elements, and forget calls that were made ready before."""
-    from parprims import _scan_cpu
+    from parprims._primitives.scan import cpu as scan_cpu
 
     emulator.forget(monkeypatch)
-    monkeypatch.setattr(_scan_cpu, "_LEAST", 1 << 14)
+    monkeypatch.setattr(scan_cpu, "_LEAST", 1 << 14)
 
 
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
@@ -581,8 +581,8 @@ def test_tiles_of_columns(monkeypatch, op, shape):
         widths.add(launch.grid)
     emulator.forget(monkeypatch)
     monkeypatch.setattr(threads, "limit", lambda: 1)
-    monkeypatch.setattr(_reduce_cpu, "_COLUMNS", 16)
-    monkeypatch.setattr(_reduce_cpu, "_MOST_COLUMNS", 16)
+    monkeypatch.setattr(reduce_cpu, "_COLUMNS", 16)
+    monkeypatch.setattr(reduce_cpu, "_MOST_COLUMNS", 16)
     found.append(parprims.reduce(x, op, axis=-2, method="kernel"))
     for one in found[1:]:
         np.testing.assert_array_equal(found[0], one)

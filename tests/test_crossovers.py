@@ -12,7 +12,8 @@ import parprims
 from benches import __main__ as command
 from benches import records, tune_cpu
 from examples import backends
-from parprims import _cpu, _sort_cpu
+from parprims import _cpu
+from parprims._primitives.sort import cpu as sort_cpu
 
 pytestmark = pytest.mark.once
 
@@ -20,7 +21,7 @@ TABLES = {name: importlib.import_module(f"parprims._{name}_cpu").CROSSOVERS for 
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [*TABLES.items(), ("sort", _sort_cpu.ON_ZEN_4)], ids=[*TABLES, "sort on zen 4"]
+    ("name", "table"), [*TABLES.items(), ("sort", sort_cpu.ON_ZEN_4)], ids=[*TABLES, "sort on zen 4"]
 )
 def test_every_entry_has_its_record(name, table):
     """What a table says of a kind of call follows from the seconds in its results file."""

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from parprims import _cuda
-from parprims._languages import Captured
+from parprims._operators.languages import Captured
 from tests import test_cuda
 from tests.bookkeeping import Graph
 from tests.texts import text_plan

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _merge_kernel
+from parprims._primitives.search import merge_cuda as search_merge_cuda
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -191,9 +191,9 @@ def check_parts_that_arrive_are_merged():
     """By the steps that a kernel merges in, here computed by what stands for it on a CPU."""
     import jax
 
-    kept = _merge_kernel.refusal, _merge_kernel.merger
-    _merge_kernel.refusal = lambda *_: None
-    _merge_kernel.merger = lambda *given: given[-1]
+    kept = search_merge_cuda.refusal, search_merge_cuda.merger
+    search_merge_cuda.refusal = lambda *_: None
+    search_merge_cuda.merger = lambda *given: given[-1]
     try:
         for count, shape in ((2, (4, 64)), (4, (1, 128)), (8, (2, 256))):
             mesh = mesh_of(count)
@@ -218,7 +218,7 @@ def check_parts_that_arrive_are_merged():
         one = jax.grad(lambda x: (parprims.sort(x) * weights).sum())
         np.testing.assert_allclose(jax.jit(one)(put(x, mesh_of(2), "i")), one(jax.numpy.asarray(x)), rtol=1e-6)
     finally:
-        _merge_kernel.refusal, _merge_kernel.merger = kept
+        search_merge_cuda.refusal, search_merge_cuda.merger = kept
 
 
 if __name__ == "__main__":

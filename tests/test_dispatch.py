@@ -11,8 +11,12 @@ from array_api_compat import numpy as xp
 
 import parprims
 from docs.support import EXAMPLES, inputs
-from parprims import _recurrence, _reduce, _reduction, _scalars, _scan
-from parprims._dispatch import Checked, Method, Methods, directly, reasons
+from parprims._core import scalars
+from parprims._dispatch.dispatch import Checked, Method, Methods, directly, reasons
+from parprims._primitives.recurrence import public as public_recurrence
+from parprims._primitives.reduce import call as reduce_call
+from parprims._primitives.reduce import public as public_reduce
+from parprims._primitives.scan import public as public_scan
 
 X = np.array([3.0, 1.0, 2.0])
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -317,9 +321,9 @@ class TestRemembered:
         if backend.name not in ("numpy", "jax", "torch"):
             pytest.skip("its calls are not remembered, or its numbers are made on a GPU")
         once = results()
-        for module in (_scalars, _scan, _recurrence, _reduce):
+        for module in (scalars, public_scan, public_recurrence, public_reduce):
             monkeypatch.setattr(module, "admit", None)
-        monkeypatch.setattr(_reduction, "as_array", None)
+        monkeypatch.setattr(reduce_call, "as_array", None)
         if backend.name == "jax":
             monkeypatch.setattr(backend.xp, "asarray", None)
         for one, again in zip(once, results(), strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._dispatch import primitives
+from parprims._dispatch.dispatch import primitives
 from tests.fuzz import draw
 from tests.fuzz.judge import leaves
 from tests.fuzz.run import FUNCTIONS
@@ -395,7 +395,7 @@ class TestNumbers:
             ]
             for number in (*numbers, *kept, *edges):
                 same = Fraction(float(dtype(number))) == Fraction(float(number))
-                assert parprims._scalars._is_exact(float(number), np.dtype(dtype).name) == same, number
+                assert parprims._core.scalars._is_exact(float(number), np.dtype(dtype).name) == same, number
 
 
 class TestDtypes:

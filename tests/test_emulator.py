@@ -30,7 +30,7 @@ if (threadIdx.x == 0) ((float*)out0)[blockIdx.x] = shared[0] + shared[1];
 def plan(body: str, **options) -> Plan:
     """Return a plan of 5 blocks of 64 threads with one input and five results."""
     given = {"outputs": (((5,), "float32"),), "inputs": 1, "integers": (), "grid": 5, "block": 64}
-    return text_plan(body=body, **({"source": _cuda.device_source("_common.cuh")} | given | options))
+    return text_plan(body=body, **({"source": _cuda.device_source("_cuda/device/common.cuh")} | given | options))
 
 
 def launch(one: Plan, *arrays: np.ndarray, seconds: float = 5.0) -> np.ndarray:

@@ -63,7 +63,7 @@ class TestSharedMemory:
     def test_poison_of_instances(self, x):
         """Every instance of a template has its own variables."""
         source = (
-            _cuda.device_source("_common.cuh")
+            _cuda.device_source("_cuda/device/common.cuh")
             + """
         template <int N>
         DEVICE int* place() {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _extrema
+from parprims._primitives.reduce import extrema as reduce_extrema
 from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 
@@ -154,7 +154,7 @@ class TestBools:
 
     def test_pieces(self, backend, method, rng, monkeypatch):
         """Positions are written piece by piece, along every axis and of all elements."""
-        monkeypatch.setattr(_extrema, "_PIECE", 7)
+        monkeypatch.setattr(reduce_extrema, "_PIECE", 7)
         x = drawn(rng, (3, 20, 2), "float32")
         for function, largest in FUNCTIONS.items():
             for axis in (None, 0, 1, 2):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _filters_kernel
+from parprims import _cuda
+from parprims._primitives.filters import cuda as filters_cuda
 from tests import emulator
 from tests.contract import random
 from tests.test_filters import FILTERS, NEAR, bound, check, loop, scipy, wide
@@ -22,8 +23,8 @@ def tuned(monkeypatch):
 
     def change(**sizes):
         emulator.forget(monkeypatch)
-        tuning = dataclasses.replace(_filters_kernel.TUNING[90], **sizes)
-        monkeypatch.setitem(_filters_kernel.TUNING, 90, tuning)
+        tuning = dataclasses.replace(filters_cuda.TUNING[90], **sizes)
+        monkeypatch.setitem(filters_cuda.TUNING, 90, tuning)
 
     return change
 
@@ -31,7 +32,7 @@ def tuned(monkeypatch):
 @pytest.fixture
 def small(gpu, tuned):
     """A GPU on which several blocks share a line of a thousand samples."""
-    tiles = {"few": _filters_kernel.Tile(64, 32, 0), "many": _filters_kernel.Tile(64, 16, 2), "tiles": 2}
+    tiles = {"few": filters_cuda.Tile(64, 32, 0), "many": filters_cuda.Tile(64, 16, 2), "tiles": 2}
     tuned(**tiles, chained_lines=5, inside=0, ahead_bytes=1)
     return gpu
 
@@ -87,7 +88,7 @@ def test_lines_that_are_not_aligned(small, run, rng):
 @pytest.mark.parametrize("inside", [0, 1000])
 def test_cascades(small, tuned, run, rng, sections, shape, inside):
     """Of six sections, four are filtered by in one launch and two in another, in lines that are aligned and not."""
-    tuned(inside=inside, many=_filters_kernel.Tile(64, 32, 2))
+    tuned(inside=inside, many=filters_cuda.Tile(64, 32, 2))
     sos = np.stack([[0.5, 0.3 - at / 9, 0.1, 2.0, 0.3 * at - 1, 0.9 - at / 8] for at in range(sections)])
     x, zi = random(rng, shape, "float64"), random(rng, (sections, shape[0], 2), "float64")
     expected = filtered_in_turn(sos, x, zi)
@@ -350,7 +351,7 @@ def test_designs_of_lines(small, run, rng, lines, name):
 @pytest.mark.parametrize("shape", [(130, 16), (130, 4), (9, 13), (3, 500), (70, 60), (7, 3 * 512 + 8)])
 def test_designs_of_adjacent_lines(small, tuned, run, rng, shape):
     """Lines of a few lanes, of a block and of several, whose threads have several vectors."""
-    tuned(many=_filters_kernel.Tile(64, 64, 2))
+    tuned(many=filters_cuda.Tile(64, 64, 2))
     b, a = design("cheby1 of 5")
     x, zi = random(rng, shape, "float64"), random(rng, (shape[0], 5), "float64")
     for options, start in (({}, np.zeros((5, 1))), ({"zi": small.asarray(zi)}, zi.T)):
@@ -400,13 +401,13 @@ def test_results_that_are_not_finite(small, run, rng):
 def test_plans_fit_every_device():
     """Tables, and what they are made in, have room in the shared memory of a block."""
     for capability in (75, 80, 86, 89, 90, 100, 120):
-        tuning = _cuda.tuned(_filters_kernel.TUNING, capability)
+        tuning = _cuda.tuned(filters_cuda.TUNING, capability)
         for kind, dtypes in (("float", ("float32", "float64")), ("complex", ("complex64", "complex128"))):
             for dtype in dtypes:
-                for order in range(1, _filters_kernel.MOST_ORDER[kind] + 1):
+                for order in range(1, filters_cuda.MOST_ORDER[kind] + 1):
                     for lines, n in ((1, 1 << 26), (1 << 12, 1 << 14), (1 << 16, 64)):
-                        of = _filters_kernel.Kind(dtype, (order + 1, 2), True, True)
-                        launches = _filters_kernel.make_plan(of, tuning, lines, n, n).launches
+                        of = filters_cuda.Kind(dtype, (order + 1, 2), True, True)
+                        launches = filters_cuda.make_plan(of, tuning, lines, n, n).launches
                         *before, last = [one.template for one in launches]
                         assert last == "filters::filter_rows"
                         inside = order <= 4 and launches[-1].grid <= tuning.inside

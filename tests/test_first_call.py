@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _rehearsal
+from parprims import _cuda
+from parprims._compiling import first_call
 from parprims._cuda import compiler as compiler_module
 from parprims._cuda import runner as runner_module
 from tests import emulator, test_cuda, test_cuda_compiler
@@ -286,7 +287,7 @@ def steps(library, monkeypatch):
         made.found(y)
         return made.double(y)[0]
 
-    made.run = functools.partial(_rehearsal.rehearsed, run)
+    made.run = functools.partial(first_call.rehearsed, run)
     yield made
     for gate in made.gates.values():
         gate.set()
@@ -352,7 +353,7 @@ class TestRehearsal:
             calls.append(x.value)
             return inner(inner(x))
 
-        assert result(steps, _rehearsal.rehearsed(run, steps.library.of(5))) == 80
+        assert result(steps, first_call.rehearsed(run, steps.library.of(5))) == 80
         thread.join()
         assert calls == [5, 5]
         assert len(steps.calls) == 4
@@ -386,7 +387,7 @@ class TestRehearsal:
             steps.driver.run()
             return _cuda.returning(steps.double, y.value)(y)[0]
 
-        y = _rehearsal.rehearsed(run, steps.library.of(5))
+        y = first_call.rehearsed(run, steps.library.of(5))
         thread.join()
         assert result(steps, y) == 20
         assert y.nbytes == 80
@@ -396,7 +397,7 @@ class TestRehearsal:
         open_later(steps, begun=0).join()
         x = steps.library.of(5)
         with Graph(steps.driver, 7) as graph:
-            (y,) = _rehearsal.rehearsed(steps.plain, x)
+            (y,) = first_call.rehearsed(steps.plain, x)
         assert [name for name, _ in graph.nodes[7]] == ["plain"]
         graph.launch(100)
         assert result(steps, y) == 10
@@ -432,9 +433,9 @@ class Rehearsing(emulator.Runner):
 
     def __call__(self, *arrays):
         texts = [self.plan.text(at) for at in range(len(self.plan.launches))]
-        if not _rehearsal.under_way():
+        if not first_call.under_way():
             if not self.launched:
-                _rehearsal.rehearse()
+                first_call.rehearse()
             self.launched.extend(texts)
             return super().__call__(*arrays)
         assert not self.launched

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _scan_work
+from parprims import _cuda
+from parprims._primitives.scan import tiling as scan_tiling
 from tests import emulator
 from tests.gpu_calls import arrays, check, check_recurrence, every_case, maps
 
@@ -165,7 +166,7 @@ def test_ways_of_many_long_lines(streams, rng, monkeypatch, way, shape, axis, ch
         taken.append(plan.launches[0].name)
         begin(self, xp, plan, device)
 
-    monkeypatch.setattr(_scan_work, "TUNING", {90: dataclasses.replace(_scan_work.TUNING[90], **changed)})
+    monkeypatch.setattr(scan_tiling, "TUNING", {90: dataclasses.replace(scan_tiling.TUNING[90], **changed)})
     emulator.forget(monkeypatch)
     monkeypatch.setattr(_cuda.Runner, "__init__", noted)
     for dtype in ("int8", "int32"):

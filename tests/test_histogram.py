@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _histogram_kernel
+from parprims._primitives.histogram import cuda as histogram_cuda
 from tests import emulator
 from tests.contract import compare, eps, random, some_dtypes
 from tests.fuzz import values
@@ -296,7 +296,7 @@ class TestKernel:
         emulator.forget(monkeypatch)
         sizes = {"counters": 20, "sums_bytes": 8 * 4 * 12, "runs": 5, "partial_bytes": 2000, "each": 2, "blocks": 6}
         sizes |= {"shared_bytes": 64, "many_threads": 64, "many_blocks": 3}
-        monkeypatch.setitem(_histogram_kernel.TUNING, 90, dataclasses.replace(_histogram_kernel.TUNING[90], **sizes))
+        monkeypatch.setitem(histogram_cuda.TUNING, 90, dataclasses.replace(histogram_cuda.TUNING[90], **sizes))
         return gpu
 
     @pytest.mark.sanitize
@@ -329,8 +329,8 @@ class TestKernel:
     def test_counters_of_16_bits(self, gpu, run, monkeypatch, rng):
         """More elements of a bin than its counter holds, of neighbours in one word, in the first and the last bin."""
         emulator.forget(monkeypatch)
-        one = dataclasses.replace(_histogram_kernel.TUNING[90], counters=8, blocks=1, many_blocks=1)
-        monkeypatch.setitem(_histogram_kernel.TUNING, 90, one)
+        one = dataclasses.replace(histogram_cuda.TUNING[90], counters=8, blocks=1, many_blocks=1)
+        monkeypatch.setitem(histogram_cuda.TUNING, 90, one)
         often = np.repeat([0, 4, 5, 8], [70_001, 65_536, 32_768, 98_303])
         for elements in (often, rng.permutation(often), np.full(131_072, 3)):
             counts, _ = run(

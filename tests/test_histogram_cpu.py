@@ -13,14 +13,14 @@ from tests.test_cpu import run
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _histogram_cpu  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
+from parprims._primitives.histogram import cpu as histogram_cpu  # noqa: E402
 
 
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how elements are cut into blocks; calls made before are forgotten."""
-    return emulator.changing(monkeypatch, _histogram_cpu)
+    return emulator.changing(monkeypatch, histogram_cpu)
 
 
 def check(x, *arguments, weights=None, **options):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _histogram_kernel
+from parprims._primitives.histogram import cuda as histogram_cuda
 from tests import emulator
 from tests.contract import compare, eps, random, some_dtypes
 from tests.test_histogram import REAL, WEIGHTS, check
@@ -17,8 +17,8 @@ ALWAYS, NEVER = -(1 << 60), 1 << 60
 def sort_bytes(monkeypatch, value, **sizes):
     """Let weights be sorted always, or never."""
     emulator.forget(monkeypatch)
-    tuning = dataclasses.replace(_histogram_kernel.TUNING[90], sort_bytes=value, **sizes)
-    monkeypatch.setitem(_histogram_kernel.TUNING, 90, tuning)
+    tuning = dataclasses.replace(histogram_cuda.TUNING[90], sort_bytes=value, **sizes)
+    monkeypatch.setitem(histogram_cuda.TUNING, 90, tuning)
 
 
 @pytest.fixture
@@ -218,12 +218,10 @@ class TestSorted:
 @pytest.mark.once
 def test_the_way_follows_from_sizes():
     """What reads everything once for each 1024 bins (512 of 8 bytes) is left where that takes longer than a sort."""
-    tuning = _histogram_kernel.TUNING[90]
+    tuning = histogram_cuda.TUNING[90]
 
     def sorts(n, bins, x="float32", weights=("float32", "float32")):
-        return _histogram_kernel.is_sorted(
-            _histogram_kernel.Kind(x, "float32", "data", weights[1], weights), n, bins, tuning
-        )
+        return histogram_cuda.is_sorted(histogram_cuda.Kind(x, "float32", "data", weights[1], weights), n, bins, tuning)
 
     large = 1 << 26
     assert [sorts(large, bins) for bins in (1, 256, 1024, 2000, 5120)] == [False] * 5
@@ -238,4 +236,4 @@ def test_the_way_follows_from_sizes():
 @pytest.mark.once
 def test_numbers_hold_one_more_than_bins():
     limits = {1: "uint8", 255: "uint8", 256: "uint16", 65_535: "uint16", 65_536: "uint32", 2**31 - 1: "uint32"}
-    assert {bins: _histogram_kernel.number_dtype(bins) for bins in limits} == limits
+    assert {bins: histogram_cuda.number_dtype(bins) for bins in limits} == limits

@@ -62,10 +62,10 @@ def test_late_imports():
     """
     late = {(name.removeprefix("parprims."), module) for name, path in FILES.items() for module, _ in parsed(path)[1]}
     assert late == {
-        ("_behind", "parprims._torch_ops"),
+        ("_behind", "parprims._torch_compile.ops"),
         ("_behind", "parprims._devices"),
-        ("_behind", "parprims._derivatives_torch"),
-        ("_behind", "parprims._derivatives_jax"),
+        ("_behind", "parprims._derivatives.torch_rules"),
+        ("_behind", "parprims._derivatives.jax_rules"),
         ("_devices.__init__", "parprims._devices.dask_chunks"),
         ("_devices.__init__", "parprims._devices.jax_mesh"),
         ("_devices.__init__", "parprims._devices.torch_groups"),

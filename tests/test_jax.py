@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _arrays, _signature
+from parprims._core import arrays as core_arrays
+from parprims._core import signature
 from parprims._cuda import xla
 from tests import emulator
 
@@ -324,7 +325,7 @@ def test_a_remembered_call_is_one_program(jax, compiled, name):
 def test_the_first_call_of_a_process_is_one_program(jax, compiled, monkeypatch, by):
     """It is remembered too, though nothing was known of the type of JAX's arrays before."""
     x = jax.device_put(np.linspace(0.1, 0.9, 61))
-    for known in (_arrays._known, _signature.makers):
+    for known in (core_arrays._known, signature.makers):
         monkeypatch.delitem(known, type(x), raising=False)
     parprims.any(x, method=by)
     assert len(compiled) <= 4

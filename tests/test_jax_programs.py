@@ -164,23 +164,23 @@ def test_programs_with_many_maps_are_let_go(jax, monkeypatch):
     """Before the process has all maps that it may have, however few programs there are."""
     import gc
 
-    from parprims import _programs
+    from parprims._core import programs
 
     def sort(n):
         jax.block_until_ready(parprims.sort(jax.numpy.arange(n), method="array"))
 
-    monkeypatch.setattr(_programs, "FEWEST_PROGRAMS", 2)
-    monkeypatch.setattr(_programs, "_most_maps", lambda: 0)
+    monkeypatch.setattr(programs, "FEWEST_PROGRAMS", 2)
+    monkeypatch.setattr(programs, "_most_maps", lambda: 0)
     for n in range(600, 603):
         sort(n)
-    assert len(_programs._programs) <= 3  # all others are gone
+    assert len(programs._programs) <= 3  # all others are gone
     gc.collect()
     limit = maps() + 100
-    monkeypatch.setattr(_programs, "_most_maps", lambda: 2 * limit)
+    monkeypatch.setattr(programs, "_most_maps", lambda: 2 * limit)
     for n in range(610, 630):
         sort(n)
     gc.collect()
-    assert len(_programs._programs) > 2
+    assert len(programs._programs) > 2
     assert maps() <= limit + 40  # and those of the last one
 
 
@@ -188,9 +188,9 @@ def test_programs_are_let_go(jax, monkeypatch):
     """The maps of many shapes are those of the programs that are kept."""
     import gc
 
-    from parprims import _programs
+    from parprims._core import programs
 
-    monkeypatch.setattr(_programs, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(programs, "MOST_PROGRAMS", 3)
 
     def sort(n):
         x = np.arange(n, dtype=np.float32)[::-1]
@@ -206,4 +206,4 @@ def test_programs_are_let_go(jax, monkeypatch):
     gc.collect()
     assert maps() - before <= 3 * 40
     sort(500)  # compiled again
-    assert len(_programs._programs) <= 3
+    assert len(programs._programs) <= 3

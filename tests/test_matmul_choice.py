@@ -4,7 +4,7 @@ import pytest
 
 import parprims
 from parprims import _cuda
-from parprims._matmul_tiles import TUNING, Arithmetic, Least, tiny_tile
+from parprims._primitives.matmul.tiles import TUNING, Arithmetic, Least, tiny_tile
 from tests import test_matmul_kernel
 from tests.contract import compare
 from tests.test_matmul import FLOATS, INTEGERS, loop

@@ -5,7 +5,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _matmul_cpu
+from parprims._primitives.matmul import cpu as matmul_cpu
 from tests.contract import random
 
 pytestmark = pytest.mark.once
@@ -176,7 +176,7 @@ def test_the_number_of_threads_changes_no_bits(monkeypatch):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        monkeypatch.setattr(_matmul_cpu, "_LEAST", 1 << 8)
+        monkeypatch.setattr(matmul_cpu, "_LEAST", 1 << 8)
         found.append([by_kernel(a, b, **options) for a, b in calls for options in ({}, SHORTEST)])
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):

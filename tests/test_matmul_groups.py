@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from parprims._matmul_tiles import TUNING
+from parprims._primitives.matmul.tiles import TUNING
 from tests import test_matmul_kernel
 from tests.test_matmul import (
     loop,

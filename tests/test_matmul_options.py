@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import parprims
 from parprims import _cuda
-from parprims._arrays import spoken
-from parprims._dispatch import Methods
+from parprims._core.arrays import spoken
+from parprims._dispatch.dispatch import Methods
 from tests.contract import compare, random
 from tests.test_matmul import FLOATS, INTEGERS, KERNELS, bound, check, loop, make
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parprims._cuda import shared_bytes
-from parprims._matmul_tiles import impossible
+from parprims._primitives.matmul.tiles import impossible
 from tests.test_matmul import (
     FLOATS,
     INTEGERS,

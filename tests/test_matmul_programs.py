@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _derivatives, _matmul
+from parprims._dispatch import derivative_rules
+from parprims._primitives.matmul import public as public_matmul
 from tests import emulator
 from tests.conftest import _backend
 from tests.contract import compare, eps, random
@@ -75,9 +76,9 @@ class TestDerivatives:
     )
     def test_torch(self, rng, shapes, dtypes):
         torch = pytest.importorskip("torch")
-        from parprims import _derivatives_torch
+        from parprims._derivatives import torch_rules
 
-        product = _derivatives_torch.product(
+        product = torch_rules.product(
             lambda a, b: parprims.matmul(a, b, method="array"), precision="float32", kernel=None, method="array"
         )
         factors = [
@@ -90,19 +91,19 @@ class TestDerivatives:
     def test_torch_options_are_kept(self, rng, monkeypatch):
         torch = pytest.importorskip("torch")
         asked = []
-        matmul = _matmul.matmul
+        matmul = public_matmul.matmul
 
         def watched(a, b, **options):
             asked.append(options)
             return matmul(a, b, precision=options["precision"], method="array")
 
-        monkeypatch.setattr(_matmul, "matmul", watched)
+        monkeypatch.setattr(public_matmul, "matmul", watched)
         a, b = (torch.from_numpy(x).requires_grad_(True) for x in make(rng, ((3, 4), (4, 2)), "float32"))
         from array_api_compat import torch as xp
 
-        operators = _matmul.as_operators("add", "multiply")
-        p = _matmul.Product.of(xp, a, b, operators, precision="tf32", kernel="tensor")
-        run = _derivatives.product(xp, p, lambda x, y: p.on(x, y).by_array(xp), "array")
+        operators = public_matmul.as_operators("add", "multiply")
+        p = public_matmul.Product.of(xp, a, b, operators, precision="tf32", kernel="tensor")
+        run = derivative_rules.product(xp, p, lambda x, y: p.on(x, y).by_array(xp), "array")
         run(a, b).sum().backward()
         assert asked == [{"precision": "tf32", "kernel": "tensor", "method": "array"}] * 2
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _matmul_residues
-from parprims._matmul_tiles import TUNING
+from parprims._primitives.matmul import residues as matmul_residues
+from parprims._primitives.matmul.tiles import TUNING
 from tests import emulator
 from tests.contract import compare, eps, random
 from tests.test_matmul import bound, loop
@@ -56,7 +56,7 @@ def changing(monkeypatch):
         emulator.forget(monkeypatch)
         for name, value in values.items():
             if name.isupper():
-                monkeypatch.setattr(_matmul_residues, name, value)
+                monkeypatch.setattr(matmul_residues, name, value)
             else:
                 entry = TUNING[90]
                 if name in SIZES:
@@ -69,7 +69,7 @@ def changing(monkeypatch):
 @pytest.fixture
 def alone(changing, monkeypatch):
     """Leave out the launch that computes what residues would lose."""
-    own = _matmul_residues.plan
+    own = matmul_residues.plan
 
     def plan(*arguments):
         whole = own(*arguments)
@@ -77,7 +77,7 @@ def alone(changing, monkeypatch):
         return dataclasses.replace(whole, launches=whole.launches[:-1])
 
     changing()
-    monkeypatch.setattr(_matmul_residues, "plan", plan)
+    monkeypatch.setattr(matmul_residues, "plan", plan)
 
 
 def served(gpu, *shapes):
@@ -360,19 +360,19 @@ class TestEveryMethod:
 @pytest.mark.once
 class TestArithmetic:
     def test_moduli(self):
-        for first, second in itertools.combinations(_matmul_residues.MODULI, 2):
+        for first, second in itertools.combinations(matmul_residues.MODULI, 2):
             assert math.gcd(first, second) == 1
-        assert max(_matmul_residues.MODULI) == 256
+        assert max(matmul_residues.MODULI) == 256
 
     def test_norms(self):
         """Integers of these norms have products of which the residues tell all, and floats how often to subtract."""
-        for count in range(1, len(_matmul_residues.MODULI) + 1):
-            whole = math.prod(_matmul_residues.MODULI[:count])
-            assert 2 * _matmul_residues.largest_norm(count) ** 2 < whole * (1 - 2**-9)
+        for count in range(1, len(matmul_residues.MODULI) + 1):
+            whole = math.prod(matmul_residues.MODULI[:count])
+            assert 2 * matmul_residues.largest_norm(count) ** 2 < whole * (1 - 2**-9)
 
     def test_sums_fit(self):
-        most = max(_matmul_residues.MODULI) // 2
-        assert most**2 * _matmul_residues.LONGEST * _matmul_residues.SIDE < 2**31 - 2 * 256
+        most = max(matmul_residues.MODULI) // 2
+        assert most**2 * matmul_residues.LONGEST * matmul_residues.SIDE < 2**31 - 2 * 256
 
     def test_scratch(self):
         """It is as much as the docs say."""

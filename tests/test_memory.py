@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _composed
+from parprims._dispatch import composite
 from tests.fuzz.run import FUNCTIONS
 
 N = 2**16
@@ -188,7 +188,7 @@ def arrays_in_no_memory(backend, dtype):
     xp = backend.xp
 
     def huge(*shape, dtype=dtype):
-        return _composed.stand_in(xp, xp.asarray(0), shape, getattr(xp, dtype))
+        return composite.stand_in(xp, xp.asarray(0), shape, getattr(xp, dtype))
 
     def few(numbers, dtype=None):
         return xp.asarray(numbers) if dtype is None else xp.asarray(numbers, dtype=dtype)

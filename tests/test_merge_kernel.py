@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _merge_kernel
-from parprims._arrays import namespace_of
+from parprims._core.arrays import namespace_of
+from parprims._primitives.search import merge_cuda as search_merge_cuda
 from tests import emulator
 from tests.test_sort import REAL, raw
 from tests.test_sort_kernel import VALUES, indices, make
 
-TILES = {one.key_bytes: one.threads * one.items for one in _merge_kernel.TUNING[90].tiles}
+TILES = {one.key_bytes: one.threads * one.items for one in search_merge_cuda.TUNING[90].tiles}
 
 
 def in_order(keys, descending=False):
@@ -52,8 +52,8 @@ def check(gpu, run, first, second, descending=False, values=()):
 def alone(request, monkeypatch):
     """Merges in one launch where there are so many tiles, and otherwise in two."""
     emulator.forget(monkeypatch)
-    table = {90: dataclasses.replace(_merge_kernel.TUNING[90], alone=request.param)}
-    monkeypatch.setattr(_merge_kernel, "TUNING", table)
+    table = {90: dataclasses.replace(search_merge_cuda.TUNING[90], alone=request.param)}
+    monkeypatch.setattr(search_merge_cuda, "TUNING", table)
 
 
 @pytest.mark.usefixtures("alone")
@@ -97,9 +97,9 @@ class TestMerge:
 def test_many_small_tiles(gpu, run, rng, monkeypatch, n, m, distinct):
     """Warps find where tiles begin: of one row, and of the ends of two rows."""
     emulator.forget(monkeypatch)
-    tiles = (_merge_kernel.Tile(8, 64, 2),)
-    table = {90: dataclasses.replace(_merge_kernel.TUNING[90], alone=1, tiles=tiles)}
-    monkeypatch.setattr(_merge_kernel, "TUNING", table)
+    tiles = (search_merge_cuda.Tile(8, 64, 2),)
+    table = {90: dataclasses.replace(search_merge_cuda.TUNING[90], alone=1, tiles=tiles)}
+    monkeypatch.setattr(search_merge_cuda, "TUNING", table)
     first, second = (in_order(rng.integers(0, distinct, (2, size)).astype(np.int32)) for size in (n, m))
     check(gpu, run, first, second, values=("int32",))
     apart = second + distinct  # one run comes before the other
@@ -128,7 +128,7 @@ def test_runs_that_an_array_tells(gpu, rng, descending, turned):
     def otherwise(*arrays):  # which no GPU runs
         return tuple(xp.zeros((2, out), dtype=x.dtype) for x in arrays[:2])
 
-    run = _merge_kernel.merger(xp, tuple(given), out, descending, "int32", otherwise)
+    run = search_merge_cuda.merger(xp, tuple(given), out, descending, "int32", otherwise)
     found = run(*given, places)
     for row in range(2):
         parts = [

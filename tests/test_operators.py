@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._operators import BUILT_IN, as_operator
+from parprims._operators.operator import BUILT_IN, as_operator
 from tests.contract import compare, eps, random
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

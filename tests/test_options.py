@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._dispatch import primitives
+from parprims._dispatch.dispatch import primitives
 from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0, 5.0, 4.0])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _order_statistics, _order_statistics_numpy
+from parprims._primitives.order_statistics import numpy_routines as order_statistics_numpy_routines
+from parprims._primitives.order_statistics import public as public_order_statistics
 from tests.contract import compare, compiled_slowly, eps, numpy_dtype, random
 from tests.fuzz import values
 from tests.trust import errors
@@ -67,7 +68,7 @@ def test_every_way_of_numpy(rng, monkeypatch, subtests, largest, dtype):
     """Rows that are sorted whole, that are searched by chunks far apart or of neighbours, and many at once."""
     sizes = {"_SORTED": 10, "_ORDERED": 40, "_CHUNK": 3, "_CACHED": 2000, "_LEAST": 4, "_LONG": 50, "_SHORT": 5}
     for name, size in sizes.items():
-        monkeypatch.setattr(_order_statistics_numpy, name, size)
+        monkeypatch.setattr(order_statistics_numpy_routines, name, size)
     numbers = drawn(rng, (3, 2000), dtype), rng.permutation(6000).reshape(3, 2000).astype(dtype)
     nans = numbers[0].copy()
     if nans.dtype.kind == "f":
@@ -76,14 +77,14 @@ def test_every_way_of_numpy(rng, monkeypatch, subtests, largest, dtype):
         for n, k in ((6, 2), (20, 4), (20, 15), (49, 3), (100, 5), (300, 90), (2000, 6), (2000, 90)):
             for one in (x[:, :n], x[:1, :n], x[0, :n], x[0, ::-1][:n], x[:, :n].T):
                 axis = int(one.ndim == 2 and one.shape[1] == n)
-                call = _order_statistics._Selection(
+                call = public_order_statistics._Selection(
                     arrays=(one,),
                     results=((), ((), np.dtype(np.int64))),
                     axis=axis,
                     descending=largest,
                     places=(k,),
                 )
-                found = _order_statistics_numpy.prepare_top(np, call)(one)
+                found = order_statistics_numpy_routines.prepare_top(np, call)(one)
                 with subtests.test(shape=one.shape, k=k):
                     for y, expected in zip(found, top(one, k, axis, largest), strict=True):
                         assert y.dtype == expected.dtype

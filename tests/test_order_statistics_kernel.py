@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _order_statistics, _order_statistics_kernel
-from parprims._quantiles import Quantiles, between
+from parprims._primitives.order_statistics import cuda as order_statistics_cuda
+from parprims._primitives.order_statistics import public as public_order_statistics
+from parprims._primitives.order_statistics.quantiles import Quantiles, between
 from tests import emulator
 from tests.contract import compare, strided, unaligned
 from tests.test_sort import REAL, extremes
 from tests.test_sort_kernel import indices
 
-SIZES = _order_statistics_kernel.TUNING[90]
+SIZES = order_statistics_cuda.TUNING[90]
 
 
 @pytest.fixture
 def sizes(monkeypatch):
     """Return a function that changes the sizes of the kernel's work."""
-    change = emulator.changing(monkeypatch, _order_statistics_kernel)
+    change = emulator.changing(monkeypatch, order_statistics_cuda)
     return lambda **sizes: change(TUNING={90: dataclasses.replace(SIZES, **sizes)})
 
 
@@ -162,7 +163,7 @@ def test_narrow_indices(gpu, rng, monkeypatch):
     if gpu.name != "emulated":
         pytest.skip("other libraries than JAX have indices of 64 bits")
     emulator.forget(monkeypatch)
-    monkeypatch.setattr(_order_statistics_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    monkeypatch.setattr(order_statistics_cuda, "index_dtype", lambda _: np.dtype("int32"))
     for n in (700, 9000):
         x = rng.standard_normal(n).astype(np.float32)
         values, index = parprims.top_k(x, 8, method="kernel")
@@ -184,7 +185,7 @@ def test_layouts(gpu, run, rng):
 def test_short_lines_are_sorted_once(gpu, run, rng, monkeypatch):
     """Lines that are too short for the kernel: by one sort, which moves elements too, whatever the axis."""
     if gpu.family != "jax":
-        monkeypatch.setattr(_order_statistics, "gathered", None)
+        monkeypatch.setattr(public_order_statistics, "gathered", None)
     x = rng.integers(-3, 3, (5, 90)).astype(np.float32)
     x[x == 2] = np.nan
     for k in (1, 7, 90):
@@ -275,7 +276,7 @@ class TestBetween:
                     many=True,
                     working=xp.float32 if name == "float16" else result,
                 )
-                found = _order_statistics_kernel.prepare_between(xp, call, x, 4)(x)
+                found = order_statistics_cuda.prepare_between(xp, call, x, 4)(x)
                 expected = between(xp, call, x)
                 np.testing.assert_array_equal(gpu.to_numpy(found), gpu.to_numpy(expected))
                 signs = np.signbit(gpu.to_numpy(found)) == np.signbit(gpu.to_numpy(expected))
@@ -286,8 +287,8 @@ class TestBetween:
         if gpu.name == "jax-cuda":
             pytest.skip("JAX computes the operations in one program")
         made = []
-        plan = _order_statistics_kernel.between_plan
-        monkeypatch.setattr(_order_statistics_kernel, "between_plan", lambda *args: made.append(args) or plan(*args))
+        plan = order_statistics_cuda.between_plan
+        monkeypatch.setattr(order_statistics_cuda, "between_plan", lambda *args: made.append(args) or plan(*args))
         emulator.forget(monkeypatch)
         x = rng.standard_normal((3, 1001))
         for q in (0.3, (0.1, 0.2, 0.7, 0.9)):

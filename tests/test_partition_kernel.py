@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _order_statistics_kernel, _partition_kernel
+from parprims._primitives.order_statistics import cuda as order_statistics_cuda
+from parprims._primitives.order_statistics import partition_cuda as order_statistics_partition_cuda
 from tests import emulator
 from tests.contract import reversed_view
 from tests.test_order_statistics import gradient
@@ -20,8 +21,10 @@ SIZE = 64 * 5  # a tile of `small`
 def small(gpu, monkeypatch):
     """A GPU that sorts no rows of 256 elements or more, whose tiles have 320."""
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(_partition_kernel.TUNING[90], least=256, threads=64, items=((8, 5),), scanning=32)
-    monkeypatch.setitem(_partition_kernel.TUNING, 90, sizes)
+    sizes = dataclasses.replace(
+        order_statistics_partition_cuda.TUNING[90], least=256, threads=64, items=((8, 5),), scanning=32
+    )
+    monkeypatch.setitem(order_statistics_partition_cuda.TUNING, 90, sizes)
     return gpu
 
 
@@ -76,7 +79,7 @@ def test_narrow_places(small, run, rng, monkeypatch):
     """As JAX has them."""
     if small.family == "jax":
         pytest.skip("has them anyway")
-    monkeypatch.setattr(_partition_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    monkeypatch.setattr(order_statistics_partition_cuda, "index_dtype", lambda _: np.dtype("int32"))
     x = make(rng, (700,), "float32")
     found = small.to_numpy(run(parprims.argpartition, small.asarray(x), 300, method="kernel"))
     assert found.dtype == np.int32
@@ -97,19 +100,19 @@ def test_equal_keys(small, run):
 def test_own_tiles(gpu, run, rng, monkeypatch):
     """With the sizes that calls have, but for the least length."""
     emulator.forget(monkeypatch)
-    table = {90: dataclasses.replace(_partition_kernel.TUNING[90], least=256)}
-    monkeypatch.setattr(_partition_kernel, "TUNING", table)
+    table = {90: dataclasses.replace(order_statistics_partition_cuda.TUNING[90], least=256)}
+    monkeypatch.setattr(order_statistics_partition_cuda, "TUNING", table)
     check(gpu, run, make(rng, (9001,), "float32"), 4000)
 
 
 @pytest.mark.once
 def test_what_is_sorted():
     """Short rows and several places; rows that the kernels part are long enough for the one that finds the pivot."""
-    least = _partition_kernel.TUNING[90].least
-    assert _partition_kernel.serves(least, (5, 5))
-    assert not _partition_kernel.serves(least, (5, 6))
-    assert not _partition_kernel.serves(least - 1, (5,))
-    assert _order_statistics_kernel.finds_places(least, 1)
+    least = order_statistics_partition_cuda.TUNING[90].least
+    assert order_statistics_partition_cuda.serves(least, (5, 5))
+    assert not order_statistics_partition_cuda.serves(least, (5, 6))
+    assert not order_statistics_partition_cuda.serves(least - 1, (5,))
+    assert order_statistics_cuda.finds_places(least, 1)
 
 
 def test_derivative(backend, run, rng, monkeypatch):
@@ -117,8 +120,8 @@ def test_derivative(backend, run, rng, monkeypatch):
     if backend.family not in ("torch", "jax"):
         pytest.skip("has no derivatives")
     emulator.forget(monkeypatch)
-    table = {90: dataclasses.replace(_partition_kernel.TUNING[90], least=4)}
-    monkeypatch.setattr(_partition_kernel, "TUNING", table)
+    table = {90: dataclasses.replace(order_statistics_partition_cuda.TUNING[90], least=4)}
+    monkeypatch.setattr(order_statistics_partition_cuda, "TUNING", table)
     x = rng.permutation(40).reshape(20, 2).astype("float32")
     g = np.where(np.arange(40).reshape(20, 2) // 2 == 7, np.float32(3), np.float32(0))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _recurrence_array
+from parprims._primitives.recurrence import array as recurrence_array
 from tests.contract import Contract, compare, compiled_slowly, random
 from tests.test_scan import METHODS, linear_recurrence, need, recur, recurrence_bound, wide
 
@@ -112,7 +112,7 @@ class TestRecurrence:
         )
         with pytest.raises(parprims.MethodRefused, match="floats"):
             parprims.linear_recurrence(whole, whole, method="native")
-        monkeypatch.setattr(_recurrence_array, "_has_scipy", lambda: False)
+        monkeypatch.setattr(recurrence_array, "_has_scipy", lambda: False)
         with pytest.raises(parprims.MethodRefused, match="SciPy"):
             parprims.linear_recurrence(b, b, method="native")
 

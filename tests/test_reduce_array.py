@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _reduce_array
+from parprims._primitives.reduce import array as reduce_array
 from tests.test_reduce import METHODS, loop
 
 
@@ -27,8 +27,8 @@ class TestBlocks:
         """Blocks of a few elements, cut along whatever axis, by operators in order and not."""
         if backend.name.startswith("jax"):
             pytest.skip("JAX is given everything at once")
-        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", block)
-        monkeypatch.setattr(_reduce_array, "LARGEST_BLOCK", block)
+        monkeypatch.setattr(reduce_array, "SMALLEST_BLOCK", block)
+        monkeypatch.setattr(reduce_array, "LARGEST_BLOCK", block)
         a, b = (backend.asarray(rng.integers(-2, 3, (5, 3, 14))) for _ in range(2))
         for axis in (None, 0, 1, 2, (0, 1), (0, 2), (1, 2)):
             axes = range(3) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -57,7 +57,7 @@ class TestBlocks:
 
     def test_a_function_of_more_than_an_element_sees_everything(self, backend, method, monkeypatch):
         """One that reads an array of the whole shape beside its argument, which no kernel could."""
-        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", 64)
+        monkeypatch.setattr(reduce_array, "SMALLEST_BLOCK", 64)
         weights = backend.asarray(np.arange(1000.0))
         x = backend.asarray(np.ones(1000))
         total = parprims.map_reduce(lambda one: one * weights, x, method=method)

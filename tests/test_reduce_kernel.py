@@ -8,8 +8,8 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from parprims._reduce_kernel import TUNING, make_plan, specialise
-from parprims._reduction import Reduction
+from parprims._primitives.reduce.call import Reduction
+from parprims._primitives.reduce.cuda import TUNING, make_plan, specialise
 from tests import emulator
 from tests.contract import compare, few_on_jax, random
 from tests.test_reduce import affine
@@ -414,7 +414,7 @@ class TestPlan:
     def plan(self, dtype, shape, axis, x=None):
         from array_api_compat import numpy as xp
 
-        from parprims._operators import BUILT_IN
+        from parprims._operators.operator import BUILT_IN
 
         if x is None:
             strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))

@@ -10,7 +10,7 @@ import pytest
 from array_api_compat import is_jax_array
 
 import parprims
-from parprims import _scan_array
+from parprims._primitives.scan import array as scan_array
 from tests.contract import Contract, compare, eps, random
 
 METHODS = ("kernel", "native", "array")
@@ -542,7 +542,7 @@ class TestBadInput:
 @pytest.mark.parametrize("wide", [2, 256])
 def test_numpys_way_in_the_memory_of_the_result(rng, monkeypatch, wide):
     """Rows added one after another, ends, identities: the bits of what accumulate does with the elements in order."""
-    monkeypatch.setattr(_scan_array, "_WIDE", wide)
+    monkeypatch.setattr(scan_array, "_WIDE", wide)
     whole, ufuncs = ("bool", "uint8", "int32", "int64"), {"add": np.add, "multiply": np.multiply, "maximum": np.maximum}
     for dtype, op, shape in itertools.product(
         ("float32", "float64", *whole), ufuncs, [(5,), (3, 4), (2, 3, 4), (2, 0)]

@@ -14,7 +14,8 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from parprims import _scan_special, _scan_work
+from parprims._primitives.scan import source as scan_source
+from parprims._primitives.scan import tiling as scan_tiling
 from tests import emulator
 from tests.contract import compare, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices
@@ -460,7 +461,7 @@ def change(monkeypatch):
     """Return a function that changes how kernels cut their work, and forgets those that were made before."""
 
     def change(**fields):
-        monkeypatch.setattr(_scan_work, "TUNING", {90: dataclasses.replace(_scan_work.TUNING[90], **fields)})
+        monkeypatch.setattr(scan_tiling, "TUNING", {90: dataclasses.replace(scan_tiling.TUNING[90], **fields)})
         emulator.forget(monkeypatch)
 
     return change
@@ -471,7 +472,7 @@ def delay(monkeypatch):
     """Return a function that makes every block run some statements before it publishes its tile's aggregate."""
 
     def delay(statements):
-        monkeypatch.setattr(_scan_special, "BEFORE_PUBLISHING", statements)
+        monkeypatch.setattr(scan_source, "BEFORE_PUBLISHING", statements)
         emulator.forget(monkeypatch)
 
     return delay

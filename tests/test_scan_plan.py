@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _scan_kernel, _scan_special, _scan_work
-from parprims._arrays import sum_dtype
-from parprims._layout import row_major, skew
-from parprims._operators import BUILT_IN, Operator
-from parprims._recurrence_array import Recurrence
-from parprims._scan_array import Scan
-from parprims._trace import state_size
+from parprims._core.arrays import sum_dtype
+from parprims._core.layout import row_major, skew
+from parprims._operators.operator import BUILT_IN, Operator
+from parprims._operators.tracing import state_size
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.scan import cuda as scan_cuda
+from parprims._primitives.scan import source as scan_source
+from parprims._primitives.scan import tiling as scan_tiling
+from parprims._primitives.scan.array import Scan
 
 
 class TestAuto:
@@ -189,12 +191,10 @@ class TestPlan:
         for n in range(3, 64):
             with subtests.test(n=n):
                 shape = (1000, n)
-                special = _scan_special.specialisation(
-                    xp, _scan_special.without_arrays(op, dtypes, shape, 1), dtypes, ()
-                )
+                special = scan_source.specialisation(xp, scan_source.without_arrays(op, dtypes, shape, 1), dtypes, ())
                 views = [((2 * n, 2), 0)] * components
-                tuning = _scan_work.TUNING[90]
-                plan = _scan_kernel.make_plan(special, tuning, shape, 1, False, n, [shape] * components, views)
+                tuning = scan_tiling.TUNING[90]
+                plan = scan_cuda.make_plan(special, tuning, shape, 1, False, n, [shape] * components, views)
                 (launch,) = plan.launches
                 block, _, rounds, vector, _, direct, shared = launch.arguments[:7]
                 assert not direct
@@ -286,5 +286,5 @@ class TestPlan:
         else:
             call = Recurrence(arrays=arrays, shape=b.shape, axis=axis, reverse=reverse, dtype=b.dtype)
         shapes = tuple(x.shape for x in arrays)
-        special, tuning = _scan_special.specialised(xp, call), _scan_work.TUNING[90]
-        return _scan_kernel.make_plan(special, tuning, b.shape, axis, reverse, call.n, shapes, layouts)
+        special, tuning = scan_source.specialised(xp, call), scan_tiling.TUNING[90]
+        return scan_cuda.make_plan(special, tuning, b.shape, axis, reverse, call.n, shapes, layouts)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _recurrence
+from parprims._primitives.recurrence import public as public_recurrence
 from tests import test_scan_kernel
 from tests.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import recur, recurrence_bound, wide
@@ -215,13 +215,13 @@ class TestAdjoint:
             pytest.skip("JAX differentiates the array form")
         a, g, x = (gpu.asarray(one) if isinstance(one, np.ndarray) else one for one in (a, g, x))
         with parprims.explain() as calls:
-            found = _recurrence.adjoint(gpu.xp, a, g, x, axis, reverse, "kernel")
+            found = public_recurrence.adjoint(gpu.xp, a, g, x, axis, reverse, "kernel")
         assert [call.method for call in calls] == ["kernel"]
         return found
 
     def check(self, gpu, a, g, x, axis, reverse, a_values=None, x_values=None):
         by_b, by_a = self.adjoint(gpu, a, g, x, axis, reverse)
-        alone, nothing = _recurrence.adjoint(
+        alone, nothing = public_recurrence.adjoint(
             gpu.xp, gpu.asarray(a) if isinstance(a, np.ndarray) else a, gpu.asarray(g), None, axis, reverse, "auto"
         )
         assert nothing is None

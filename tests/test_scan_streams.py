@@ -8,7 +8,7 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from parprims import _recurrence
+from parprims._primitives.recurrence import public as public_recurrence
 from tests.contract import compare, eps, random
 from tests.test_scan import affine
 from tests.test_scan_kernel import reference
@@ -231,8 +231,8 @@ class TestTorch:
                     for at, (a, b, g, expected) in enumerate(calls):
                         with monkeypatch.context() as patch:
                             if at == 3:  # nothing is left to choose
-                                patch.setattr(_recurrence, "_METHODS", None)
-                                patch.setattr(_recurrence, "_ADJOINT", None)
+                                patch.setattr(public_recurrence, "_METHODS", None)
+                                patch.setattr(public_recurrence, "_ADJOINT", None)
                             found = derivatives(a, b, g, "kernel")
                         torch.testing.assert_close(found, expected)
                     with parprims.explain() as told:

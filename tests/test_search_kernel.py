@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _search_kernel
+from parprims._primitives.search import cuda as search_cuda
 from tests import emulator
 from tests.contract import unaligned
 from tests.test_sort import REAL
@@ -17,10 +17,8 @@ from tests.test_sort_kernel import indices, make
 def small(gpu, monkeypatch):
     """A GPU that holds 40 keys of 4 bytes in shared memory, on which two blocks search, and always by a tree."""
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(
-        _search_kernel.TUNING[90], threads=32, shared_bytes=160, blocks=2, alone=0, alone_keys=0
-    )
-    monkeypatch.setitem(_search_kernel.TUNING, 90, sizes)
+    sizes = dataclasses.replace(search_cuda.TUNING[90], threads=32, shared_bytes=160, blocks=2, alone=0, alone_keys=0)
+    monkeypatch.setitem(search_cuda.TUNING, 90, sizes)
     return gpu
 
 
@@ -87,7 +85,7 @@ def test_views_and_few(gpu, run, rng):
 ])  # fmt: skip
 def test_ways(n, m, ways):
     """A tree of more keys than shared memory holds takes a launch of its own, which few wanted keys do not pay for."""
-    plan = _search_kernel.plan("float32", "int64", n, (m,), False, True, _search_kernel.TUNING[90])
+    plan = search_cuda.plan("float32", "int64", n, (m,), False, True, search_cuda.TUNING[90])
     assert [launch.template.rpartition("_")[2] for launch in plan.launches] == ways
 
 
@@ -97,7 +95,7 @@ def test_narrow_places(gpu, run, rng, monkeypatch):
     if gpu.family == "jax":
         pytest.skip("has them anyway")
     emulator.forget(monkeypatch)
-    monkeypatch.setattr(_search_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    monkeypatch.setattr(search_cuda, "index_dtype", lambda _: np.dtype("int32"))
     x1, x2 = ordered(make(rng, (9000,), "int32")), make(rng, (150,), "int32")
     check(gpu, run, x1, x2)
     check(gpu, run, x1, x2, view=unaligned)

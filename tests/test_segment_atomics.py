@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _segment_atomics
+from parprims._primitives.segments.tables import atomics as segment_atomics
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 
@@ -28,7 +28,7 @@ def small(gpu, monkeypatch):
     emulator.forget(monkeypatch)
     sizes = {"multiprocessors": 2, "threads": 64, "blocks": 3, "shared_bytes": 3 << 10}
     sizes |= {"stored": 50, "flushed": 1, "looked": 1}
-    table = _segment_atomics.TUNING
+    table = segment_atomics.TUNING
     monkeypatch.setitem(table, 90, dataclasses.replace(table[90], **sizes))
     return gpu
 
@@ -197,7 +197,7 @@ def test_words_that_no_cache_holds(gpu, run, rng, monkeypatch):
     if gpu.family == "jax":
         pytest.skip("has one program for a call")
     emulator.forget(monkeypatch)
-    table = _segment_atomics.TUNING
+    table = segment_atomics.TUNING
     monkeypatch.setitem(table, 90, dataclasses.replace(table[90], words_bytes=400))
     x = rng.integers(-9, 9, 3000).astype(np.int32)
     for count in (100, 101):
@@ -220,8 +220,8 @@ def test_launches():
         ("uint32", 1 << 20, 2, 0),
         ("uint8", 1 << 20, 3, 4 << 20),
     ):
-        kind = _segment_atomics.Kind(result, "int32", result, "MAXIMUM")
-        plan = _segment_atomics.make_plan(kind, 1 << 24, segments, (1, 1), _segment_atomics.TUNING[90])
+        kind = segment_atomics.Kind(result, "int32", result, "MAXIMUM")
+        plan = segment_atomics.make_plan(kind, 1 << 24, segments, (1, 1), segment_atomics.TUNING[90])
         assert (len(plan.launches), plan.temporary_bytes) == (launches, temporary)
 
 

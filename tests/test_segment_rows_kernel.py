@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _segment_rows
+from parprims._primitives.segments.tables import rows as segment_rows
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 from tests.test_segments_kernel import affine, largest, loop, patterns
@@ -17,7 +17,7 @@ def small(gpu, monkeypatch):
     """A GPU on which several blocks share a strip, and a row has several strips."""
     emulator.forget(monkeypatch)
     sizes = {"multiprocessors": 2, "threads": 128, "lanes": 4, "resident": ((1 << 30, 3),), "least": 2}
-    table = _segment_rows.TUNING
+    table = segment_rows.TUNING
     monkeypatch.setitem(table, 90, dataclasses.replace(table[90], **sizes))
     return gpu
 

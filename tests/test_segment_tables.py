@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _segment_tables
-from parprims._arrays import namespace_of
+from parprims._core.arrays import namespace_of
+from parprims._primitives.segments.tables import tables as segment_tables
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 from tests.test_segment_atomics import draws
@@ -25,7 +25,7 @@ def small(gpu, monkeypatch):
         "each": 8,
         "stored": 270,
     }
-    table = _segment_tables.TUNING
+    table = segment_tables.TUNING
     monkeypatch.setitem(table, 90, dataclasses.replace(table[90], **sizes))
     return gpu
 

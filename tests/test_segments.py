@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._operators import Operator
+from parprims._operators.operator import Operator
 from tests.contract import compare, eps, numpy_dtype, random, skip_without_derivative
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order, quick

@@ -7,21 +7,23 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._operators import Operator
+from parprims._operators.operator import Operator
 from tests import emulator
 from tests.contract import numpy_dtype, random
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _offsets_cpu, _segmenting, _segments_cpu  # noqa: E402
+from parprims._primitives.segments import call as segments_call  # noqa: E402
+from parprims._primitives.segments import cpu as segments_cpu  # noqa: E402
+from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu  # noqa: E402
 from tests.test_segments import cuts, reduced, scanned  # noqa: E402
 
 
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how elements are cut into blocks; calls made before are forgotten."""
-    return emulator.changing(monkeypatch, _segments_cpu)
+    return emulator.changing(monkeypatch, segments_cpu)
 
 
 def loop(x, ids, count, op, start):
@@ -110,7 +112,7 @@ def test_library(rng, name):
 @pytest.fixture
 def small(monkeypatch):
     """Cut segments into blocks, and lines into shares, of a few elements."""
-    emulator.changing(monkeypatch, _offsets_cpu)(_SHARE=16, _BLOCK=8, _ROWS=2, _COLUMNS=4)
+    emulator.changing(monkeypatch, by_offsets_cpu)(_SHARE=16, _BLOCK=8, _ROWS=2, _COLUMNS=4)
 
 
 def layouts(x):
@@ -342,7 +344,7 @@ def test_later_calls_are_found_again(name, monkeypatch):
     def fails(*_):
         raise AssertionError
 
-    for methods in _segmenting.METHODS.values():
+    for methods in segments_call.METHODS.values():
         monkeypatch.setattr(methods, "check", fails)
     for call, found in zip(again, first, strict=True):
         later = call()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _scan_work, _segments_kernel
+from parprims._primitives.scan import tiling as scan_tiling
+from parprims._primitives.segments import cuda as segments_cuda
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 from tests.test_segments import cuts
@@ -17,9 +18,9 @@ def small(gpu, monkeypatch):
     """A GPU on which several blocks share a line of a thousand elements."""
     emulator.forget(monkeypatch)
     sizes = {"multiprocessors": 2, "resident": ((1 << 30, 5),), "runs": 1, "lane_bytes": 150}
-    monkeypatch.setitem(_segments_kernel.TUNING, 90, dataclasses.replace(_segments_kernel.TUNING[90], **sizes))
+    monkeypatch.setitem(segments_cuda.TUNING, 90, dataclasses.replace(segments_cuda.TUNING[90], **sizes))
     sizes = {"threads": 64, "shared_bytes": 48, "tiles": 2, "chained_lines": 5, "ahead_bytes": 1}
-    monkeypatch.setitem(_scan_work.TUNING, 90, dataclasses.replace(_scan_work.TUNING[90], **sizes))
+    monkeypatch.setitem(scan_tiling.TUNING, 90, dataclasses.replace(scan_tiling.TUNING[90], **sizes))
     return gpu
 
 
@@ -97,8 +98,8 @@ def test_offsets(small, run, rng, n, subtests):
 @pytest.mark.parametrize("lines", [1, 9])
 def test_long_segments(small, run, rng, lines, subtests, monkeypatch):
     """In many runs of a share no segment ends. Inputs are in order, reversed and apart from each other in memory."""
-    one = dataclasses.replace(_segments_kernel.TUNING[90], resident=((1 << 30, 1),))
-    monkeypatch.setitem(_segments_kernel.TUNING, 90, one)
+    one = dataclasses.replace(segments_cuda.TUNING[90], resident=((1 << 30, 1),))
+    monkeypatch.setitem(segments_cuda.TUNING, 90, one)
     n = 12_345 if lines == 1 else 3456
     long = np.sort(rng.integers(0, n, 5))
     for offsets in ([0, n], [0, *long, n], np.sort([0, *long, *np.minimum(long + 2, n), n]), [0, n - 1, n], [0, 1, n]):
@@ -232,8 +233,8 @@ def test_dtypes(small, run, rng, dtype):
 @pytest.mark.sanitize
 def test_many_blocks(small, run, rng, monkeypatch):
     """So many that a thread of the last combines what several have left."""
-    one = dataclasses.replace(_segments_kernel.TUNING[90], multiprocessors=60, lane_bytes=40)
-    monkeypatch.setitem(_segments_kernel.TUNING, 90, one)
+    one = dataclasses.replace(segments_cuda.TUNING[90], multiprocessors=60, lane_bytes=40)
+    monkeypatch.setitem(segments_cuda.TUNING, 90, one)
     x = random(rng, (100_000,), "int32")
     for offsets in (cuts(rng, 100_000, 11), cuts(rng, 100_000, 600)):
         found = run(parprims.reduce, small.asarray(x), offsets=small.asarray(offsets), method="kernel")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _selection_numpy
+from parprims._primitives.selection import numpy_routines as selection_numpy_routines
 from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order
@@ -63,7 +63,7 @@ class TestSelect:
         """Ends of blocks, with results that end in the first block, in another, and nowhere."""
         if backend.name not in ("numpy", "torch") or method == "array":
             pytest.skip("it is of NumPy, which computes on PyTorch's arrays too")
-        monkeypatch.setattr(_selection_numpy, "_BLOCK", 700)
+        monkeypatch.setattr(selection_numpy_routines, "_BLOCK", 700)
         for n in (600, 700, 701, 1400, 5000):
             x, mask = random(rng, (n,), "float32"), random(rng, (n,), "bool")
             arrays = backend.asarray(x), backend.asarray(mask)

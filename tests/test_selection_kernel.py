@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _selection_kernel
+from parprims._primitives.selection import cuda as selection_cuda
 from tests import emulator
 from tests.contract import compare, random, strided, unaligned
 from tests.test_selection import fitted
 
-SIZES = _selection_kernel.TUNING[90]
-TILE = SIZES.tiles[1][1] * _selection_kernel.FEWEST  # of elements of 4 bytes
+SIZES = selection_cuda.TUNING[90]
+TILE = SIZES.tiles[1][1] * selection_cuda.FEWEST  # of elements of 4 bytes
 WIDTHS = ("bool", "float16", "float32", "int64", "complex128")  # of every size that is moved
 
 
@@ -97,7 +97,7 @@ class TestEdges:
 
 def test_whole_tiles(gpu, run, rng, monkeypatch):
     """Tiles of the size that long arrays have."""
-    emulator.changing(monkeypatch, _selection_kernel)(TUNING={90: dataclasses.replace(SIZES, blocks=1)})
+    emulator.changing(monkeypatch, selection_cuda)(TUNING={90: dataclasses.replace(SIZES, blocks=1)})
     for dtype in WIDTHS if gpu.name != "jax-cuda" else ("float32",):
         if dtype != "bool" and not gpu.supports(dtype):
             continue
@@ -112,7 +112,7 @@ def test_narrow_indices(gpu, rng, monkeypatch):
     if gpu.name != "emulated":
         pytest.skip("other libraries than JAX have places of 64 bits")
     emulator.forget(monkeypatch)
-    monkeypatch.setattr(_selection_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    monkeypatch.setattr(selection_cuda, "index_dtype", lambda _: np.dtype("int32"))
     x, mask = random(rng, (TILE + 3,), "float32"), marks(rng, TILE + 3, 0.5)
     for size in (None, TILE):
         found = parprims.select(x, mask, size=size, method="kernel")

@@ -99,7 +99,7 @@ class TestSixteenBits:
         x = backend.asarray(np.full(N, 1.5, numpy_dtype(dtype)))
         got = ours(
             lambda **options: parprims.map_reduce(
-                lambda v: parprims._arrays.namespace_of(v).astype(v + 2.0**-16, v.dtype),
+                lambda v: parprims._core.arrays.namespace_of(v).astype(v + 2.0**-16, v.dtype),
                 x, dtype="float32", **options,
             ),
             method=method,

@@ -10,8 +10,9 @@ import pytest
 
 import parprims
 from benches import small_calls
-from parprims import _door, _through_numpy
-from parprims._dispatch import primitives
+from parprims._dispatch import door
+from parprims._dispatch.dispatch import primitives
+from parprims._libraries import numpy_bridge
 
 X = np.array([3.0, 1.0, 2.0, 7.0, -5.0, 0.5], dtype=np.float32)
 SQUARE = np.arange(9, dtype=np.float32).reshape(3, 3)
@@ -92,7 +93,7 @@ class TestTheWay:
         function, arrays = CALLS[name]
         arrays = [backend.asarray(x) for x in arrays]
         once = warm(function, arrays)
-        monkeypatch.setattr(_door, "_enter", None)
+        monkeypatch.setattr(door, "_enter", None)
         bodies = {one.__name__ for one in primitives.values()}
         assert not bodies & {*entered(lambda: function(*arrays))}
         assert bits_of(backend, function(*arrays)) == bits_of(backend, once)
@@ -205,8 +206,8 @@ class TestWarnings:
 
         for way in ("by NumPy's own switch", "by numpy.errstate"):
             if way == "by numpy.errstate":
-                monkeypatch.setattr(_through_numpy, "_switch", None)
-            quiet = _through_numpy.quietly(divide)
+                monkeypatch.setattr(numpy_bridge, "_switch", None)
+            quiet = numpy_bridge.quietly(divide)
             with np.errstate(all="raise"):
                 assert np.isinf(quiet(np.ones(3))).all()
                 with pytest.raises(FloatingPointError):

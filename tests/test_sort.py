@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._sorting import bits, computed_bits
+from parprims._primitives.sort.call import bits, computed_bits
 from tests import emulator
 from tests.contract import Contract, compare, random, some_dtypes
 
@@ -114,7 +114,7 @@ class Sorting(Contract):
         if not isinstance(result, tuple):
             result, expected = (result,), (expected,)
         for one, other in zip(result, expected, strict=True):
-            assert parprims._arrays.namespace(result=one) is backend.xp
+            assert parprims._core.arrays.namespace(result=one) is backend.xp
             found = backend.to_numpy(one)
             assert (found.shape, found.dtype) == (other.shape, other.dtype)
             np.testing.assert_array_equal(raw(found), raw(other))
@@ -156,7 +156,7 @@ class Sorting(Contract):
     def test_too_many_named(self, backend, rng, monkeypatch):
         # With digits of 61 bits the counts of three keys outrun 64-bit indices.
         emulator.forget(monkeypatch)
-        monkeypatch.setattr("parprims._sort._DIGIT", 61)
+        monkeypatch.setattr("parprims._primitives.sort.public._DIGIT", 61)
         arrays = [backend.asarray(x) for x in self.make(rng, (3,), "int32")]
         with pytest.raises(parprims.MethodRefused, match="more keys than it can number in int"):
             self.function(*arrays, method="array")

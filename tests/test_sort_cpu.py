@@ -14,9 +14,10 @@ from tests.test_sort import REAL, extremes, raw
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _cpu, _sort_cpu  # noqa: E402
+from parprims import _cpu  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
 from parprims._cpu.processor import is_zen_4  # noqa: E402
+from parprims._primitives.sort import cpu as sort_cpu  # noqa: E402
 
 DTYPES = [one for one in REAL if one != "bfloat16"]
 VALUES = ("bool", "int8", "int16", "float16", "int32", "float64", "complex64", "complex128")
@@ -25,7 +26,7 @@ VALUES = ("bool", "int8", "int16", "float16", "int32", "float64", "complex64", "
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how lines are cut; calls made before are forgotten."""
-    return emulator.changing(monkeypatch, _sort_cpu)
+    return emulator.changing(monkeypatch, sort_cpu)
 
 
 def keys(rng, shape, dtype):
@@ -78,7 +79,7 @@ def around(*edges):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lengths_around_every_edge(rng, dtype, subtests):
     """Of insertion, digits, runs, counted keys, chunks and blocks."""
-    counted = _sort_cpu._COUNTED.get(8 * np.dtype(dtype).itemsize, 0)
+    counted = sort_cpu._COUNTED.get(8 * np.dtype(dtype).itemsize, 0)
     for n in around(1, 24, 48, 256, 4096, counted, 1 << 16):
         with subtests.test(n=n):
             check(keys(rng, (n,), dtype), values=(rng.standard_normal(n),))

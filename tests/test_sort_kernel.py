@@ -18,16 +18,17 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _sort_kernel
-from parprims._arrays import device
+from parprims import _cuda
+from parprims._core.arrays import device
+from parprims._primitives.sort import cuda as sort_cuda
 from tests import emulator
 from tests.contract import few_on_jax, reversed_view, strided, transposed, unaligned
 from tests.test_sort import REAL, extremes, order, raw
 
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
-SIZES = _sort_kernel.TUNING[90]
-SMALL = _cuda.tuned(_sort_kernel.TUNING, 75)  # on a device whose blocks have the least shared memory
+SIZES = sort_cuda.TUNING[90]
+SMALL = _cuda.tuned(sort_cuda.TUNING, 75)  # on a device whose blocks have the least shared memory
 EDGES = sorted(
     {32, 64, 128, 512, 2048, 4096}
     | {edge for one in (*SIZES.rows, *SIZES.few) for edge in (one.longest, one.valued)}
@@ -42,7 +43,7 @@ def sizes(monkeypatch):
 
     def change(**sizes):
         emulator.forget(monkeypatch)
-        monkeypatch.setattr(_sort_kernel, "TUNING", {90: dataclasses.replace(SIZES, **sizes)})
+        monkeypatch.setattr(sort_cuda, "TUNING", {90: dataclasses.replace(SIZES, **sizes)})
 
     return change
 
@@ -694,6 +695,6 @@ class TestPlan:
 
     @staticmethod
     def plan(dtype, shape, values, index, keyed, tuning=None):
-        spec = _sort_kernel.Specialisation(dtype, False, keyed, values, index)
+        spec = sort_cuda.Specialisation(dtype, False, keyed, values, index)
         outputs = [(shape, dtype)] * keyed + [(shape, "int8")] * len(values) + [(shape, index)] * bool(index)
-        return _sort_kernel.plan(spec, tuple(outputs), shape, 0, tuning)
+        return sort_cuda.plan(spec, tuple(outputs), shape, 0, tuning)

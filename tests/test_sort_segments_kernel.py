@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _sort_segments_kernel
+from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
 from tests import emulator
 from tests.contract import reversed_view, strided
 from tests.test_segments_kernel import patterns
@@ -25,9 +25,9 @@ def small(gpu, monkeypatch):
     """
     emulator.forget(monkeypatch)
     sizes = dataclasses.replace(
-        _sort_segments_kernel.TUNING[90], tiles=(_sort_segments_kernel.Tile(8, 64, 5, 3, 3),), blocks=3
+        by_offsets_sort_cuda.TUNING[90], tiles=(by_offsets_sort_cuda.Tile(8, 64, 5, 3, 3),), blocks=3
     )
-    monkeypatch.setitem(_sort_segments_kernel.TUNING, 90, sizes)
+    monkeypatch.setitem(by_offsets_sort_cuda.TUNING, 90, sizes)
     return gpu
 
 
@@ -140,7 +140,7 @@ def test_wrong_offsets(small, run, rng):
 @pytest.mark.once
 def test_memory_of_every_plan(subtests):
     """Another copy of what moves, and 40 bytes for each tile; nothing for one tile."""
-    for name, plan in _sort_segments_kernel.cases():
+    for name, plan in by_offsets_sort_cuda.cases():
         with subtests.test(name):
             (n,), tiles = plan.outputs[0][0], plan.launches[0].grid
             assert len(plan.launches) == 1 + (tiles - 1).bit_length()

@@ -14,7 +14,8 @@ from tests.test_order_statistics import drawn, top
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _cpu, _top_cpu  # noqa: E402
+from parprims import _cpu  # noqa: E402
+from parprims._primitives.order_statistics import top_k_cpu as order_statistics_top_k_cpu  # noqa: E402
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 DTYPES += ("float16", "bfloat16", "float32", "float64")
@@ -23,7 +24,7 @@ DTYPES += ("float16", "bfloat16", "float32", "float64")
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how rows are cut; calls made before are forgotten."""
-    return emulator.changing(monkeypatch, _top_cpu)
+    return emulator.changing(monkeypatch, order_statistics_top_k_cpu)
 
 
 def check(x, k, axis=-1, given=None, like=np.asarray):

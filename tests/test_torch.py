@@ -162,9 +162,11 @@ def loop(function, dims, arrays):
 @pytest.mark.parametrize("descending", [False, True])
 def test_vmap_where_bits_cannot_be_viewed(backend, rng, monkeypatch, descending):
     """Not every release of PyTorch has a rule for views of bits."""
-    monkeypatch.setattr(parprims._sorting, "_has_rule_for_views", lambda: False)
+    monkeypatch.setattr(parprims._primitives.sort.call, "_has_rule_for_views", lambda: False)
     monkeypatch.setattr(
-        parprims._sorting, "_cannot_view", cannot := unittest.mock.Mock(wraps=parprims._sorting._cannot_view)
+        parprims._primitives.sort.call,
+        "_cannot_view",
+        cannot := unittest.mock.Mock(wraps=parprims._primitives.sort.call._cannot_view),
     )
     x = random(rng, (3, 9), "float32")
     x[1, 3:6] = np.nan, -np.inf, np.copysign(np.nan, -1)
@@ -408,7 +410,7 @@ def test_saved_program(backend, rng):
     """A program with built-in operators can be saved; one with an operator of another process says what is missing."""
     import io
 
-    from parprims import _torch_ops
+    from parprims._torch_compile import ops as torch_ops
 
     class Program(torch.nn.Module):
         def forward(self, x):
@@ -420,7 +422,7 @@ def test_saved_program(backend, rng):
     file.seek(0)
     torch.testing.assert_close(torch.export.load(file).module()(x), parprims.scan(x, "maximum"))
     with pytest.raises(ValueError, match="not known in this process"):
-        _torch_ops.torch.ops.parprims.scan([x], "f#0", [], None, [], "scan", 1, False, False, False, "auto")
+        torch_ops.torch.ops.parprims.scan([x], "f#0", [], None, [], "scan", 1, False, False, False, "auto")
 
 
 def test_kernels_run_in_nodes(tensors, rng):

@@ -304,9 +304,9 @@ class TestCompile:
     def test_registered_right(self, backend, rng):
         from torch.library import opcheck
 
-        from parprims import _torch_ops
+        from parprims._torch_compile import ops as torch_ops
 
-        ops = _torch_ops.torch.ops.parprims
+        ops = torch_ops.torch.ops.parprims
 
         def leaf(*shape):
             return backend.asarray(random(rng, shape, "float64")).requires_grad_()

@@ -10,8 +10,10 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _dispatch, _languages, _lasting, _reduction, _trace
-from parprims._operators import BUILT_IN
+from parprims._dispatch import dispatch
+from parprims._operators import function_key, languages, tracing
+from parprims._operators.operator import BUILT_IN
+from parprims._primitives.reduce import call as reduce_call
 from tests import emulator
 from tests.contract import compare
 
@@ -21,7 +23,7 @@ ELEMENT = (("float32", "x"),)
 def lines(function, *dtypes, packed=False):
     """Return what a function of scalars of these dtypes is translated to."""
     elements = tuple(((dtype, name),) for dtype, name in zip(dtypes, "xyz", strict=False))
-    return _trace.trace("fn", function, *elements, packed=packed)
+    return tracing.trace("fn", function, *elements, packed=packed)
 
 
 class TestTranslation:
@@ -32,9 +34,9 @@ class TestTranslation:
 
     def test_constants_are_exact(self):
         for value in (0.1, -0.0, math.inf, 1e-310):
-            assert f"{np.float64(value).view(np.int64)}LL" in _languages.literal(value, "float64")
-        assert _languages.literal(-(2**63), "int64") == "(long long)9223372036854775808ULL"
-        assert "9.0" not in _languages.literal(9.0, "float32")
+            assert f"{np.float64(value).view(np.int64)}LL" in languages.literal(value, "float64")
+        assert languages.literal(-(2**63), "int64") == "(long long)9223372036854775808ULL"
+        assert "9.0" not in languages.literal(9.0, "float32")
 
     @pytest.mark.parametrize("library", ["standard", "numpy", "torch"])
     def test_functions_of_any_library(self, library):
@@ -85,11 +87,11 @@ class TestTranslation:
         ],
     )
     def test_what_cannot_be_translated_says_why(self, function, dtypes, reason):
-        with pytest.raises(_trace.Untraceable, match=reason):
+        with pytest.raises(tracing.Untraceable, match=reason):
             lines(function, *dtypes)
 
     def test_other_combines_are_refused_with_the_reason(self):
-        with pytest.raises(_trace.Untraceable, match="returns"):
+        with pytest.raises(tracing.Untraceable, match="returns"):
             lines(lambda x: [x], "float32")
 
 
@@ -98,22 +100,22 @@ class TestLastingKey:
         def make(scale):
             return lambda x: x * scale
 
-        assert _lasting.lasting_key(make(2.0)) == _lasting.lasting_key(make(2.0))
-        assert _lasting.lasting_key(make(2.0)) != _lasting.lasting_key(make(3.0))
-        assert _lasting.lasting_key(make(0.0)) != _lasting.lasting_key(make(-0.0))
-        assert _lasting.lasting_key(make(1)) != _lasting.lasting_key(make(1.0))
-        assert _lasting.lasting_key(make(True)) != _lasting.lasting_key(make(1))
+        assert function_key.lasting_key(make(2.0)) == function_key.lasting_key(make(2.0))
+        assert function_key.lasting_key(make(2.0)) != function_key.lasting_key(make(3.0))
+        assert function_key.lasting_key(make(0.0)) != function_key.lasting_key(make(-0.0))
+        assert function_key.lasting_key(make(1)) != function_key.lasting_key(make(1.0))
+        assert function_key.lasting_key(make(True)) != function_key.lasting_key(make(1))
 
     def test_captures_that_may_change_change_it(self):
         state = {"scale": 1}
         function = lambda x: x * state["scale"]  # noqa: E731
-        before = _lasting.lasting_key(function)
+        before = function_key.lasting_key(function)
         assert before is not None
         state["scale"] = 2
-        assert _lasting.lasting_key(function) not in (None, before)
-        assert _lasting.lasting_key(lambda x: (lambda: helper(x))()) is not None
-        assert _lasting.lasting_key(lambda x: np.maximum(x, 0)) is not None
-        assert _lasting.lasting_key(_reduction.conjugate_product) is not None
+        assert function_key.lasting_key(function) not in (None, before)
+        assert function_key.lasting_key(lambda x: (lambda: helper(x))()) is not None
+        assert function_key.lasting_key(lambda x: np.maximum(x, 0)) is not None
+        assert function_key.lasting_key(reduce_call.conjugate_product) is not None
 
     def test_what_cannot_be_told_has_none(self):
         nameless = types.SimpleNamespace(scale=1)
@@ -134,39 +136,43 @@ class TestLastingKey:
             list(range(1000)).index,
             type("Own", (parprims.Operator,), {})(helper),
         ):
-            assert _lasting.lasting_key(function) is None
+            assert function_key.lasting_key(function) is None
 
     def test_recursion_ends(self):
-        assert _lasting.lasting_key(recursive) == _lasting.lasting_key(recursive) is not None
+        assert function_key.lasting_key(recursive) == function_key.lasting_key(recursive) is not None
         endless = []
         endless.append(endless)
-        assert _lasting.lasting_key(lambda x: x * endless[0]) is None
+        assert function_key.lasting_key(lambda x: x * endless[0]) is None
 
     def test_operators_are_known_by_their_parts(self):
         def op(**options):
             return parprims.Operator(lambda e, later: e + later, **options)
 
-        key = _lasting.lasting_key(op(identity=0))
-        assert key == _lasting.lasting_key(op(identity=0, name="other"))
+        key = function_key.lasting_key(op(identity=0))
+        assert key == function_key.lasting_key(op(identity=0, name="other"))
         others = (op(identity=1), op(identity=0.0), op(identity=0, commutative=True), op(identity=0, components=1))
-        assert len({key, *map(_lasting.lasting_key, others)}) == 5
-        assert _lasting.lasting_key(BUILT_IN["add"]) is BUILT_IN["add"]
-        assert _lasting.lasting_key(parprims.segmented("add")) == _lasting.lasting_key(parprims.segmented("add"))
-        assert _lasting.lasting_key(parprims.segmented("add")) != _lasting.lasting_key(parprims.segmented("maximum"))
+        assert len({key, *map(function_key.lasting_key, others)}) == 5
+        assert function_key.lasting_key(BUILT_IN["add"]) is BUILT_IN["add"]
+        assert function_key.lasting_key(parprims.segmented("add")) == function_key.lasting_key(
+            parprims.segmented("add")
+        )
+        assert function_key.lasting_key(parprims.segmented("add")) != function_key.lasting_key(
+            parprims.segmented("maximum")
+        )
 
     def test_arrays_are_known_by_their_values(self):
         weights = np.array([1.0, 2.0])
         function = lambda x: x * weights[0]  # noqa: E731
-        before = _lasting.lasting_key(function)
+        before = function_key.lasting_key(function)
         weights[1] = 3.0
-        assert _lasting.lasting_key(function) != before is not None
+        assert function_key.lasting_key(function) != before is not None
         many = np.zeros(10_000)
-        assert _lasting.lasting_key(lambda x: x * many[0]) is None
+        assert function_key.lasting_key(lambda x: x * many[0]) is None
 
     def test_dtypes_and_functions_of_libraries_last(self):
         for captured in (np.float32, np.dtype("float32"), np.float32(2), np.add, np.where, math.exp, array_namespace):
             function = lambda: captured  # noqa: B023, E731
-            assert _lasting.lasting_key(function) == _lasting.lasting_key(function) is not None
+            assert function_key.lasting_key(function) == function_key.lasting_key(function) is not None
 
 
 def recursive(x):
@@ -371,7 +377,7 @@ class TestCapturesChange:
         for name, scale, count in (("attribute", 2, 1), ("attribute", 3, 2), ("attribute", 2, 2), ("helper", 2, 3)):
             set_everywhere(scale)
             parprims.reduce(array, parprims.Operator(READERS[name]), axis=1, method="kernel")
-            assert len(_dispatch._prepared) == count
+            assert len(dispatch._prepared) == count
 
     def test_identity_that_reads(self, backend):
         for method in ("array", "kernel") if backend.name == "emulated" else ("array",):
@@ -413,7 +419,7 @@ EXACT = "maximum minimum floor ceil trunc round negative positive abs where sign
 
 
 def _cases():
-    for name, (kinds, _) in _trace._ELEMENTWISE.items():
+    for name, (kinds, _) in tracing._ELEMENTWISE.items():
         for kind in kinds:
             for dtype in {
                 "float": ("float32", "float64"),
@@ -438,13 +444,13 @@ class TestInPlace:
     @pytest.mark.parametrize("changes", CHANGES)
     def test_of_an_argument(self, changes):
         with pytest.raises(TypeError, match=r"op tried changes its argument in place: return a new array"):
-            _trace.trace("op tried", changes, *ELEMENTS, packed=False)
+            tracing.trace("op tried", changes, *ELEMENTS, packed=False)
 
     @pytest.mark.parametrize("changes", CHANGES)
     def test_of_an_argument_that_cannot_change(self, changes):
         try:
-            traced = _trace.trace("op tried", changes, *ELEMENTS, packed=False, immutable=True)
-        except _trace.Untraceable:
+            traced = tracing.trace("op tried", changes, *ELEMENTS, packed=False, immutable=True)
+        except tracing.Untraceable:
             assert changes.__name__ not in ("augmented", "shifted")
         else:
             assert traced.lines == [
@@ -466,7 +472,7 @@ class TestInPlace:
             "const float t2 = ops::subtract(t0, t1);",
         ]
         for immutable, result in ((False, "t2"), (True, "t0")):
-            traced = _trace.trace("op", own, *ELEMENTS, packed=False, immutable=immutable)
+            traced = tracing.trace("op", own, *ELEMENTS, packed=False, immutable=immutable)
             assert (traced.lines, traced.outputs) == (lines, (result,))
 
     def test_of_its_own_array_with_another_dtype(self):
@@ -475,8 +481,8 @@ class TestInPlace:
             total += y
             return total
 
-        with pytest.raises(_trace.Untraceable, match="it turns float32 into float64 in place"):
-            _trace.trace("op", widened, (("float32", "x"),), (("float64", "y"),), packed=False)
+        with pytest.raises(tracing.Untraceable, match="it turns float32 into float64 in place"):
+            tracing.trace("op", widened, (("float32", "x"),), (("float64", "y"),), packed=False)
 
     def test_of_its_own_array_s_elements(self):
         def assigned(x, y):
@@ -484,8 +490,8 @@ class TestInPlace:
             total[...] = y
             return total
 
-        with pytest.raises(_trace.Untraceable, match="assigns to elements"):
-            _trace.trace("op", assigned, *ELEMENTS, packed=False)
+        with pytest.raises(tracing.Untraceable, match="assigns to elements"):
+            tracing.trace("op", assigned, *ELEMENTS, packed=False)
 
 
 class TestTranslatedFunctions:

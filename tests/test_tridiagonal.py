@@ -10,7 +10,8 @@ import pytest
 from array_api_compat import is_jax_array
 
 import parprims
-from parprims import _tridiagonal_native, solve_tridiagonal
+from parprims import solve_tridiagonal
+from parprims._primitives.tridiagonal import native as tridiagonal_native
 from tests.contract import Contract, compare, eps, random
 
 
@@ -475,7 +476,7 @@ class TestSolveTridiagonal(Systems):
         if backend.name in ("numpy", "emulated"):
             wide = x.astype(np.longdouble)
             assert "LAPACK" in parprims.methods(solve_tridiagonal, wide, 3 * wide, wide, wide)["native"]
-            monkeypatch.setattr(_tridiagonal_native, "_has_scipy", lambda: False)
+            monkeypatch.setattr(tridiagonal_native, "_has_scipy", lambda: False)
             assert "SciPy" in parprims.methods(solve_tridiagonal, x, 3 * x, x, x)["native"]
 
 

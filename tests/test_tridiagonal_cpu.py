@@ -14,9 +14,11 @@ from tests.test_tridiagonal import backward_error, dense, dominant, dominant_bou
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _dispatch, _tridiagonal, _tridiagonal_cpu  # noqa: E402
+from parprims._core.memo import Memo  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
-from parprims._memo import Memo  # noqa: E402
+from parprims._dispatch import dispatch  # noqa: E402
+from parprims._primitives.tridiagonal import cpu as tridiagonal_cpu  # noqa: E402
+from parprims._primitives.tridiagonal import public as public_tridiagonal  # noqa: E402
 
 
 def solved(inputs, **options):
@@ -107,7 +109,7 @@ def test_axes_that_do_not_merge(rng):
 def test_edges(rng, pivot, monkeypatch):
     """Lengths around one chunk of rows and two, which elimination from both ends halves, and systems around a tile."""
     monkeypatch.setattr(threads, "limit", lambda: 1)
-    chunk, wide = _tridiagonal_cpu._CHUNK, _tridiagonal_cpu._WIDEST
+    chunk, wide = tridiagonal_cpu._CHUNK, tridiagonal_cpu._WIDEST
     lengths = (1, 2, 3, 4, chunk - 1, chunk, chunk + 1, chunk + 2, *range(2 * chunk - 1, 2 * chunk + 4))
     for n, systems in itertools.product(lengths, (1, 2, 3, 7, 8, 9, wide - 1, wide, wide + 1)):
         inputs = dominant(rng, (n, systems), "float64")
@@ -124,7 +126,7 @@ def of_thread_counts(monkeypatch, make):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        monkeypatch.setattr(_dispatch, "_prepared", Memo())
+        monkeypatch.setattr(dispatch, "_prepared", Memo())
         found.append(make())
     return found
 
@@ -259,7 +261,7 @@ def test_verdicts_are_one_program(monkeypatch):
     backend = backends.make("jax")
     x = backend.asarray(np.full(101, 3.0))
     first = solve_tridiagonal(0.5, x, 0.5, x, return_status=True, return_residual=True)
-    monkeypatch.setattr(_tridiagonal, "safe_backward_error", None)
+    monkeypatch.setattr(public_tridiagonal, "safe_backward_error", None)
     again = solve_tridiagonal(0.5, x, 0.5, x, return_status=True, return_residual=True)
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(backend.to_numpy(one), backend.to_numpy(other))

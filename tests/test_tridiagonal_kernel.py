@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cpu, _cuda, _tridiagonal, _tridiagonal_kernel, solve_tridiagonal
+from parprims import _cpu, _cuda, solve_tridiagonal
+from parprims._core.layout import row_major
 from parprims._cuda import xla
-from parprims._layout import row_major
-from parprims._tridiagonal_batch import TUNING, Problem, exchanging_block, fits_block
+from parprims._primitives.tridiagonal import cuda as tridiagonal_cuda
+from parprims._primitives.tridiagonal import public as public_tridiagonal
+from parprims._primitives.tridiagonal.problem import TUNING, Problem, exchanging_block, fits_block
 from tests import emulator
 from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
 from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, thomas
@@ -382,7 +384,7 @@ def test_calls_like_one_before(tensors, rng, subtests, monkeypatch, shape):
             expected = solve_tridiagonal(*rows, axis=axis, method="array", **options)
             with subtests.test(options=options, at=at), monkeypatch.context() as patch:
                 if at == 3 and not options.get("transpose"):
-                    patch.setattr(_tridiagonal, "_METHODS", None)  # nothing is left to choose
+                    patch.setattr(public_tridiagonal, "_METHODS", None)  # nothing is left to choose
                 found = solved(tensors, inputs, axis=axis, **options)
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     arrays = [tensors.asarray(x) for x in inputs]
@@ -426,7 +428,7 @@ def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
     """Systems that a launch solves in registers are not left to the stable way, which is taken away here."""
     cut(**({"shared_bytes": 2000, "reducing_threads": 64} if long else {}))
     name = "make_long_plan" if long else "make_short_plan"
-    made = getattr(_tridiagonal_kernel, name)
+    made = getattr(tridiagonal_cuda, name)
 
     def without_stable_way(*arguments):
         whole = made(*arguments)
@@ -435,7 +437,7 @@ def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
         assert len(kept) < len(whole.launches)
         return dataclasses.replace(whole, launches=kept)
 
-    monkeypatch.setattr(_tridiagonal_kernel, name, without_stable_way)
+    monkeypatch.setattr(tridiagonal_cuda, name, without_stable_way)
     for n, pivot in ((600, "auto"), (1000, "partial")) if long else ((20, "auto"), (700, "partial")):
         check(gpu, dominant(rng, (5, n), "float32"), pivot=pivot)
         if not long:  # one step of refinement serves these
@@ -447,7 +449,7 @@ def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
 @pytest.fixture
 def without_more(monkeypatch, cut):
     """Return a function that makes systems long ones, and takes away all launches from the first of a template on."""
-    made = _tridiagonal_kernel.make_long_plan
+    made = tridiagonal_cuda.make_long_plan
 
     # What the missing launches would zero.
     text = """
@@ -466,7 +468,7 @@ def without_more(monkeypatch, cut):
             return dataclasses.replace(whole, launches=(*whole.launches[:end], clearing))
 
         cut(shared_bytes=2000, reducing_threads=64, few_unknowns=0)
-        monkeypatch.setattr(_tridiagonal_kernel, "make_long_plan", shortened)
+        monkeypatch.setattr(tridiagonal_cuda, "make_long_plan", shortened)
 
     return than_before
 
@@ -592,7 +594,7 @@ def plan(shape, axis, dtype="float32", shapes=None, *, periodic=False, pivot="au
     shapes = shapes or (shape,) * 4
     layouts = tuple((row_major(one), 0) for one in shapes)
     problem = Problem(shape, axis, periodic, pivot, dtype, columns, shapes, layouts)
-    return _tridiagonal_kernel.make_short_plan(problem, TUNING[90])
+    return tridiagonal_cuda.make_short_plan(problem, TUNING[90])
 
 
 def test_plans_fit(subtests):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _tridiagonal_native, solve_tridiagonal
+from parprims import solve_tridiagonal
+from parprims._primitives.tridiagonal import native as tridiagonal_native
 from tests.test_tridiagonal import dominant
 
 
@@ -76,11 +77,11 @@ def test_jax_transforms(jax, chosen, pivot, periodic, transpose):
 def test_jax_native_refuses_what_it_gets_wrong(jax, monkeypatch):
     """On a GPU, JAX exchanges no rows in a batch, and a traced system may become one."""
     arrays = (jax.numpy.ones((2, 4)),) * 4
-    monkeypatch.setattr(_tridiagonal_native, "jax_platform", lambda _: "gpu")
+    monkeypatch.setattr(tridiagonal_native, "jax_platform", lambda _: "gpu")
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *arrays)["native"]
     one = tuple(x[0] for x in arrays)
     assert parprims.methods(solve_tridiagonal, *one)["native"] is None
-    monkeypatch.setattr(_tridiagonal_native, "is_traced", lambda _: True)
+    monkeypatch.setattr(tridiagonal_native, "is_traced", lambda _: True)
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *one)["native"]
 
 

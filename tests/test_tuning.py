@@ -17,8 +17,13 @@ from benches import bench_reduce, records, tune
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender
 from examples import backends
-from parprims import _cuda, _histogram_kernel, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
+from parprims import _cuda
 from parprims._cuda import memory, xla
+from parprims._primitives.histogram import cuda as histogram_cuda
+from parprims._primitives.matmul import cuda as matmul_cuda
+from parprims._primitives.reduce import cuda as reduce_cuda
+from parprims._primitives.sort import cuda as sort_cuda
+from parprims._primitives.tridiagonal import cuda as tridiagonal_cuda
 from tests import emulator
 from tests.tables import NAMES, TABLES, of_device
 from tests.test_filters import loop as filtered
@@ -49,7 +54,7 @@ def test_tables_of_all_primitives_with_a_kernel():
 
 @pytest.mark.once
 def test_devices_without_an_entry():
-    old, new = (dataclasses.replace(_histogram_kernel.TUNING[90], each=each, shared_bytes=1024) for each in (1, 2))
+    old, new = (dataclasses.replace(histogram_cuda.TUNING[90], each=each, shared_bytes=1024) for each in (1, 2))
     table = {80: old, 90: new}
     found = {capability: _cuda.tuned(table, capability) for capability in (75, 80, 86, 90, 100, 120)}
     assert [entry.each for entry in found.values()] == [1, 1, 1, 2, 2, 2]
@@ -70,7 +75,7 @@ def test_shared_memory_where_there_is_no_entry():
     half, whole = 96 << 10, 224 << 10
     for capability, of_two, of_one in ((75, 30, 62), (80, 80, 162), (86, 48, 98), (100, 96, 224), (120, 48, 98)):
         for nbytes, most in ((half, of_two), (whole, of_one), (1 << 10, 1)):
-            table = {90: dataclasses.replace(_histogram_kernel.TUNING[90], shared_bytes=nbytes)}
+            table = {90: dataclasses.replace(histogram_cuda.TUNING[90], shared_bytes=nbytes)}
             assert _cuda.tuned(table, capability).shared_bytes == most << 10
 
 
@@ -98,7 +103,7 @@ def test_blocks_fit_every_device(capability):
         for name in NAMES:
             stem = re.sub("(tiles|batch|work)$", "kernel", name).replace("segment_rows", "segments_kernel")
             module = importlib.import_module(f"parprims.{stem}")
-            if module is _matmul_kernel:
+            if module is matmul_cuda:
                 continue
             for label, plan in module.cases():
                 for launch in plan.launches:
@@ -124,7 +129,7 @@ def test_results_by_the_tiles_of_other_devices(gpu, rng, monkeypatch, capability
         np.testing.assert_allclose(gpu.to_numpy(found), expected, rtol=rtol, atol=rtol)
 
     with of_device(capability):
-        by_size = [(size, threads * items) for size, threads, items, _ in _sort_kernel.TUNING[90].alone[2:]]
+        by_size = [(size, threads * items) for size, threads, items, _ in sort_cuda.TUNING[90].alone[2:]]
         for size, tile in by_size:
             for n in (tile, tile + 1, 2 * tile - 1):
                 with subtests.test(f"sort, {size} bytes", n=n):
@@ -185,7 +190,7 @@ def test_multiprocessors_in_jax_programs(monkeypatch, told):
     monkeypatch.setattr(xla, "devices", lambda: devices)
     monkeypatch.setattr(memory, "is_jax", lambda _: True)
     assert _cuda.multiprocessors(None, None) == told.get("core_count")
-    found = _cuda.tuned_for(_histogram_kernel.TUNING, None, None)
+    found = _cuda.tuned_for(histogram_cuda.TUNING, None, None)
     assert found.blocks == 8 * told.get("core_count", 132)
 
 
@@ -194,13 +199,11 @@ def test_grids_are_the_device_s(monkeypatch):
     """What does not change bits follows the device, and the kernels' text is the same."""
     for module, made in (
         (
-            _histogram_kernel,
-            lambda: _histogram_kernel.make_plan(
-                _histogram_kernel.Kind("float32", "float32", True), 1 << 26, 64, tuning()
-            ),
+            histogram_cuda,
+            lambda: histogram_cuda.make_plan(histogram_cuda.Kind("float32", "float32", True), 1 << 26, 64, tuning()),
         ),
-        (_sort_kernel, lambda: _sort_kernel.plan(SORT, (((1 << 26,), "int32"),), (1 << 26,), 0, tuning())),
-        (_tridiagonal_kernel, lambda: _tridiagonal_kernel.make_plan(SYSTEM, tuning())),
+        (sort_cuda, lambda: sort_cuda.plan(SORT, (((1 << 26,), "int32"),), (1 << 26,), 0, tuning())),
+        (tridiagonal_cuda, lambda: tridiagonal_cuda.make_plan(SYSTEM, tuning())),
     ):
 
         def tuning(module=module):
@@ -218,9 +221,9 @@ def test_grids_are_the_device_s(monkeypatch):
 
 @pytest.mark.once
 def test_blocks_that_multiply_are_the_device_s(monkeypatch):
-    _, whole = _matmul_kernel._case("tensor", "float16")
-    monkeypatch.setattr(_matmul_kernel, "make_plan", functools.partial(_matmul_kernel.make_plan, multiprocessors=66))
-    _, half = _matmul_kernel._case("tensor", "float16")
+    _, whole = matmul_cuda._case("tensor", "float16")
+    monkeypatch.setattr(matmul_cuda, "make_plan", functools.partial(matmul_cuda.make_plan, multiprocessors=66))
+    _, half = matmul_cuda._case("tensor", "float16")
     assert (whole.launches[-1].grid, half.launches[-1].grid) == (132, 66)
     assert whole.text() == half.text()
 
@@ -249,8 +252,8 @@ def test_near():
     assert [*tune.near(1)] == [2]
     assert [*tune.near(12)] == [24, 6]
     assert [*tune.near({4: 8})] == [{4: 16}, {4: 4}]
-    tile = _sort_kernel.RowTile(128, 32, 128, digit=5, valued=0)
-    assert all(isinstance(one, _sort_kernel.RowTile) for one in tune.near(tile))
+    tile = sort_cuda.RowTile(128, 32, 128, digit=5, valued=0)
+    assert all(isinstance(one, sort_cuda.RowTile) for one in tune.near(tile))
     assert [*tune.near(((4, 1), (2, 1)))] == [
         *(((8, 1), (2, 1)), ((2, 1), (2, 1)), ((4, 2), (2, 1))),
         *(((4, 1), (4, 1)), ((4, 1), (1, 1)), ((4, 1), (2, 2))),
@@ -273,7 +276,7 @@ def tuned_on(monkeypatch, tmp_path, capability, multiprocessors):
 @pytest.mark.once
 def test_search(monkeypatch, tmp_path, capsys):
     """With a clock of its own: the quickest of the right ones is taken, unless it was quick by chance."""
-    module, x = _reduce_kernel, np.arange(1000.0)
+    module, x = reduce_cuda, np.arange(1000.0)
     before = {**module.TUNING}
     taken = []
 
@@ -299,7 +302,7 @@ def test_search(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(Contender, "sample", sample)
     monkeypatch.setattr(bench_reduce, "cases", lambda _: [case, dataclasses.replace(case, name="other, 1")])
     monkeypatch.setitem(
-        tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("rounds", "threads", "blocks"))
+        tune.SEARCHES, "reduce", tune.Search("_primitives.reduce.cuda", ("sum",), ("rounds", "threads", "blocks"))
     )
     path = tuned_on(monkeypatch, tmp_path, 90, 66)
     printed = capsys.readouterr()
@@ -322,17 +325,17 @@ def test_search(monkeypatch, tmp_path, capsys):
 def test_search_where_there_is_no_entry(monkeypatch, tmp_path, capsys):
     """It begins with what the model of the device gives, and stays with that if nothing is quicker."""
     case = Case("sum", "sum, 1000", lambda _: Problem((x,), x.sum()), lambda x, **_: x.sum())
-    x, before = np.arange(1000.0), {**_reduce_kernel.TUNING}
+    x, before = np.arange(1000.0), {**reduce_cuda.TUNING}
     monkeypatch.setattr(Contender, "sample", lambda *_: 1.0)
     monkeypatch.setattr(bench_reduce, "cases", lambda _: [case])
-    monkeypatch.setitem(tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("blocks",)))
+    monkeypatch.setitem(tune.SEARCHES, "reduce", tune.Search("_primitives.reduce.cuda", ("sum",), ("blocks",)))
     path = tuned_on(monkeypatch, tmp_path, 86, 82)
     start = dataclasses.replace(before[90].fitted(_cuda.model(90), _cuda.model(86)).on(82), multiprocessors=82)
     assert start.blocks == 4 * 84
     text = json.loads(path.read_text())["records"][-1]["entry"]
-    assert eval(f"{{{text}}}", vars(_reduce_kernel)) == {86: dataclasses.replace(start, record=path.name)}
+    assert eval(f"{{{text}}}", vars(reduce_cuda)) == {86: dataclasses.replace(start, record=path.name)}
     assert text in capsys.readouterr().out
-    assert before == _reduce_kernel.TUNING
+    assert before == reduce_cuda.TUNING
 
 
 @pytest.mark.once
@@ -359,7 +362,7 @@ def test_entries_in_force(gpu, rng, way):
     if gpu.name != "emulated" and not gpu.streams:
         pytest.skip("JAX has them in its programs")
     numbers = rng.integers(0, 9, 5000).astype(np.float32)
-    table, x = _reduce_kernel.TUNING, gpu.asarray(numbers)
+    table, x = reduce_cuda.TUNING, gpu.asarray(numbers)
     entries = [dataclasses.replace(table[90], long_threads=threads, blocks=1) for threads in (128, 256)]
     in_force = [tune.InForce(table, _cuda.capability(gpu.xp, x), entry) for entry in entries]
     outside = parprims.launches(parprims.sum, x, method="kernel")[0].block
@@ -373,7 +376,7 @@ def test_entries_in_force(gpu, rng, way):
     assert parprims.launches(parprims.sum, x, method="kernel")[0].block == outside
 
 
-SORT = _sort_kernel.Specialisation("int32", False, True, (), None)
-SYSTEM = _tridiagonal_kernel.Problem(
+SORT = sort_cuda.Specialisation("int32", False, True, (), None)
+SYSTEM = tridiagonal_cuda.Problem(
     (1 << 20, 128), -1, False, "auto", "float32", 0, ((1 << 20, 128),) * 4, (((128, 1), 0),) * 4
 )

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import parprims
-from parprims import _matmul, _matmul_tiles, _order_statistics, _tridiagonal
-from parprims._operators import BUILT_IN
+from parprims._operators.operator import BUILT_IN
+from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul import tiles as matmul_tiles
+from parprims._primitives.order_statistics import public as public_order_statistics
+from parprims._primitives.tridiagonal import public as public_tridiagonal
 from tests import check_types
 
 pytestmark = pytest.mark.once
@@ -73,11 +76,11 @@ def test_signature(name):
 @pytest.mark.parametrize(
     "names",
     [
-        ("auto", *_tridiagonal._METHODS._methods),
-        _tridiagonal._PIVOTS,
-        _matmul._PRECISIONS,
-        _matmul_tiles.KERNELS,
-        _order_statistics._INTERPOLATIONS,
+        ("auto", *public_tridiagonal._METHODS._methods),
+        public_tridiagonal._PIVOTS,
+        public_matmul._PRECISIONS,
+        matmul_tiles.KERNELS,
+        public_order_statistics._INTERPOLATIONS,
         tuple(BUILT_IN),
     ],
     ids=lambda names: names[-1],

@@ -10,7 +10,7 @@ import pytest
 
 import parprims
 from parprims import __main__ as report
-from parprims import _warm
+from parprims._tools import warm_up
 from tests import test_door
 
 
@@ -44,13 +44,13 @@ class TestWarm:
         assert compiled("warm") > 0
         assert compiled() == 0
 
-    @pytest.mark.parametrize("name", _warm.NAMES)
+    @pytest.mark.parametrize("name", warm_up.NAMES)
     def test_every_primitive_has_usual_calls(self, monkeypatch, name):
-        monkeypatch.setattr(_warm, "_SIZES", (64,))
+        monkeypatch.setattr(warm_up, "_SIZES", (64,))
         assert parprims.warm(name, dtypes=["float32"]) > 0
 
     def test_every_primitive_is_here(self):
-        assert {*_warm.NAMES, "map_reduce", "check_associative"} == {*test_door.FUNCTIONS}
+        assert {*warm_up.NAMES, "map_reduce", "check_associative"} == {*test_door.FUNCTIONS}
 
     def test_what_is_refused(self):
         with pytest.raises(ValueError, match=r"^functions must be primitives of parprims or names of them, got 'sun'"):
@@ -63,9 +63,9 @@ class TestWarm:
             report.main(["--warm", "sun"])
 
     def test_the_command_says_what_it_does(self, monkeypatch, capsys):
-        monkeypatch.setattr(_warm, "_SIZES", (64,))
+        monkeypatch.setattr(warm_up, "_SIZES", (64,))
         monkeypatch.setattr(report, "_ON_GPU", {})
         assert report.main(["--warm", "merge"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line.partition(" s ")[2] for line in lines[:-1]] == [f"merge, {one}, 64" for one in _warm.DTYPES]
+        assert [line.partition(" s ")[2] for line in lines[:-1]] == [f"merge, {one}, 64" for one in warm_up.DTYPES]
         assert " s all is kept in " in lines[-1]

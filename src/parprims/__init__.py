@@ -1,30 +1,30 @@
 """Parallel primitives for every array library."""
 
-from parprims import _behind as _behind
-from parprims import _recurrence_matrices as _recurrence_matrices
-from parprims import _words as _words
-from parprims._associativity import check_associative
-from parprims._banded import solve_banded, solve_block_tridiagonal
-from parprims._compare import Comparison, compare
+from parprims._core import other_words as _words
 from parprims._cuda import jax_export_checks
-from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
-from parprims._dispatch import Call, MethodRefused, explain, methods
-from parprims._extrema import argmax, argmin
-from parprims._filters import lfilter, sosfilt
-from parprims._histogram import histogram
-from parprims._launches import KernelLaunch, launches
-from parprims._matmul import matmul
-from parprims._operators import Operator, segmented
-from parprims._order_statistics import argpartition, median, partition, quantile, top_k
-from parprims._recurrence import linear_recurrence
-from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
-from parprims._scan import cumulative_prod, cumulative_sum, scan
-from parprims._search import merge, merge_by_key, searchsorted
-from parprims._segments import segment_reduce
-from parprims._selection import partition_by, run_lengths, select, unique
-from parprims._sort import argsort, sort, sort_by_key
-from parprims._tridiagonal import solve_tridiagonal
-from parprims._warm import warm
+from parprims._dispatch import registry as _behind
+from parprims._dispatch.dispatch import Call, MethodRefused, explain, methods
+from parprims._operators.associativity import check_associative
+from parprims._operators.operator import Operator, segmented
+from parprims._primitives.banded.public import solve_banded, solve_block_tridiagonal
+from parprims._primitives.filters.public import lfilter, sosfilt
+from parprims._primitives.histogram.public import histogram
+from parprims._primitives.matmul.public import matmul
+from parprims._primitives.order_statistics.public import argpartition, median, partition, quantile, top_k
+from parprims._primitives.recurrence import matrices as _recurrence_matrices
+from parprims._primitives.recurrence.public import linear_recurrence
+from parprims._primitives.reduce.extrema import argmax, argmin
+from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._primitives.scan.cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
+from parprims._primitives.scan.public import cumulative_prod, cumulative_sum, scan
+from parprims._primitives.search.public import merge, merge_by_key, searchsorted
+from parprims._primitives.segments.public import segment_reduce
+from parprims._primitives.selection.public import partition_by, run_lengths, select, unique
+from parprims._primitives.sort.public import argsort, sort, sort_by_key
+from parprims._primitives.tridiagonal.public import solve_tridiagonal
+from parprims._tools.comparison import Comparison, compare
+from parprims._tools.launches import KernelLaunch, launches
+from parprims._tools.warm_up import warm
 
 __version__ = "0.1.0"
 

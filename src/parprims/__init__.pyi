@@ -9,19 +9,19 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from parprims._associativity import check_associative as check_associative
-from parprims._compare import Comparison as Comparison
-from parprims._compare import compare as compare
 from parprims._cuda import jax_export_checks as jax_export_checks
-from parprims._dispatch import Call as Call
-from parprims._dispatch import MethodRefused as MethodRefused
-from parprims._dispatch import explain as explain
-from parprims._dispatch import methods as methods
-from parprims._launches import KernelLaunch as KernelLaunch
-from parprims._launches import launches as launches
-from parprims._operators import Operator as Operator
-from parprims._operators import segmented as segmented
-from parprims._warm import warm as warm
+from parprims._dispatch.dispatch import Call as Call
+from parprims._dispatch.dispatch import MethodRefused as MethodRefused
+from parprims._dispatch.dispatch import explain as explain
+from parprims._dispatch.dispatch import methods as methods
+from parprims._operators.associativity import check_associative as check_associative
+from parprims._operators.operator import Operator as Operator
+from parprims._operators.operator import segmented as segmented
+from parprims._tools.comparison import Comparison as Comparison
+from parprims._tools.comparison import compare as compare
+from parprims._tools.launches import KernelLaunch as KernelLaunch
+from parprims._tools.launches import launches as launches
+from parprims._tools.warm_up import warm as warm
 
 __version__: str
 __all__ = [

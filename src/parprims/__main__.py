@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 import parprims
-from parprims import _cache, _warm
+from parprims._compiling import disk_cache
 from parprims._cpu import compiler as cpu
 from parprims._cpu import threads
 from parprims._cuda import compiler as cuda
+from parprims._tools import warm_up
 
 _LIBRARIES = {
     "numpy": "",
@@ -95,7 +96,7 @@ def _version(name: str, words: str) -> str:
 
 def _kept() -> str:
     """Return where compiled kernels are kept, and how many bytes they take."""
-    place = _cache.folder()
+    place = disk_cache.folder()
     if place is None:
         return "memory only, for there is no home directory (PARPRIMS_CACHE_DIR names a folder)"
     files = [path for path in pathlib.Path(place).rglob("*") if path.is_file()]
@@ -115,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.warm is None:
         print(*lines(), sep="\n")
         return 0
-    unknown = [name for name in options.warm if name not in _warm.NAMES]
+    unknown = [name for name in options.warm if name not in warm_up.NAMES]
     if unknown:
         parser.error(f"there is no primitive {', '.join(unknown)}")
     begin = time.monotonic()

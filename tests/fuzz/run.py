@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._dispatch import primitives
+from parprims._dispatch.dispatch import primitives
 from tests import conftest
 from tests.fuzz.calls import DRAWS, draw_call
 from tests.fuzz.draw import Draw

@@ -248,7 +248,7 @@ def same_memory(one: Any, other: Any) -> bool:
 def differs(backend: Any, got: Any, expected: Expected) -> str | None:
     """Return what is wrong with an array of a result, or None."""
     try:
-        xp = parprims._arrays.namespace(result=got)
+        xp = parprims._core.arrays.namespace(result=got)
     except TypeError as error:
         return f"result is no array: {error}"
     if xp is not backend.xp or isinstance(got, np.generic):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cache
+from parprims._compiling import disk_cache
 from parprims._cpu import loader
 from parprims._cpu.text import Kernel
 
@@ -103,10 +103,10 @@ def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
     def make() -> bytes:
         text = kernel if isinstance(kernel, str) else kernel.text
         if path is not None:
-            _cache.write(path.with_suffix(".py"), text.encode(), once=True)  # for whoever wants to read it
+            disk_cache.write(path.with_suffix(".py"), text.encode(), once=True)  # for whoever wants to read it
         return _object_code(name, text)
 
-    return name, _cache.kept_or_made(path, make)
+    return name, disk_cache.kept_or_made(path, make)
 
 
 def _name(*parts: str) -> str:
@@ -129,12 +129,12 @@ def _version(package: str) -> str:
 
 
 def _place(name: str, suffix: str) -> pathlib.Path | None:
-    folder = _cache.folder()
+    folder = disk_cache.folder()
     return None if folder is None else folder / "cpu" / (name + suffix)
 
 
 def _object_code(name: str, text: str) -> bytes:
-    with _cache.compiling("CPUs"), warnings.catch_warnings():
+    with disk_cache.compiling("CPUs"), warnings.catch_warnings():
         import numba
 
         _spare_scipy()

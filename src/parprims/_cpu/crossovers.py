@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parprims._arrays import NAMES, dtype_bits, dtype_kind
+from parprims._core.arrays import NAMES, dtype_bits, dtype_kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
-from parprims._languages import Language, as_float, part_of
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
+from parprims._operators.languages import Language, as_float, part_of
 
 _INFIX = {
     "add": "+",

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, library
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, library
 from parprims._cpu import compiler
-from parprims._languages import C_TYPES
-from parprims._through_numpy import carries_derivative, in_numpy, to_jax
+from parprims._libraries.numpy_bridge import carries_derivative, in_numpy, to_jax
+from parprims._operators.languages import C_TYPES
 
 
 def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array
+from parprims._compiling.plan_capture import observed
+from parprims._core.arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import NUMBA, memory_type, register_type
-from parprims._languages import Captured
-from parprims._observing import observed
+from parprims._operators.languages import Captured
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 
 from parprims._cpu.inline import inlined
 from parprims._cpu.language import loaded, register_type, stored
-from parprims._trace import Trace
+from parprims._operators.tracing import Trace
 
 
 @functools.cache
@@ -217,8 +217,8 @@ class Kernel:
         body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
         return "\n".join(
             (
-                file("_cpu/_entry.numba"),
-                file("_cpu/_functions.numba"),
+                file("_cpu/templates/entry.numba"),
+                file("_cpu/templates/functions.numba"),
                 f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
                 _EMPTY.sub("empty(memory, ", body),
             )

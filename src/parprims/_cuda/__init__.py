@@ -8,7 +8,8 @@ or leaves the device.
 from collections.abc import Callable, Hashable, Mapping
 from typing import overload
 
-from parprims._arrays import Array, Namespace, is_jax
+from parprims._core.arrays import Array, Namespace, is_jax
+from parprims._core.memo import Memo
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.memory import (
     arranged,
@@ -35,9 +36,8 @@ from parprims._cuda.plan import (
 from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
-from parprims._languages import Captured
-from parprims._memo import Memo
-from parprims._switches import transformed
+from parprims._libraries.settings import transformed
+from parprims._operators.languages import Captured
 
 Run = Callable[..., tuple[Array, ...]]
 """Takes the inputs of a plan and returns its outputs."""

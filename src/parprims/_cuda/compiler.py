@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from parprims import _cache
+from parprims._compiling import disk_cache
 
 
 class CudaError(RuntimeError):
@@ -159,13 +159,13 @@ def identity(text: str, arch: str) -> str:
 @functools.cache
 def compiled(text: str, arch: str) -> bytes:
     """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
-    arch, folder = _made_for(arch), _cache.folder()
+    arch, folder = _made_for(arch), disk_cache.folder()
     name = f"{hashlib.sha256(identity(text, arch).encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
-    return _cache.kept_or_made(None if folder is None else folder / name, lambda: _compiled_now(text, arch))
+    return disk_cache.kept_or_made(None if folder is None else folder / name, lambda: _compiled_now(text, arch))
 
 
 def _compiled_now(text: str, arch: str) -> bytes:
-    with _cache.compiling("GPUs"):
+    with disk_cache.compiling("GPUs"):
         return compile_source(text, arch)[0]
 
 

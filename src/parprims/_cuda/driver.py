@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
-from parprims._arrays import Array
+from parprims._core.arrays import Array
 from parprims._cuda import compiler, libraries
 from parprims._cuda.compiler import CudaError
 

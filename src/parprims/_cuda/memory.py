@@ -7,10 +7,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import Array, Namespace, is_jax, library
+from parprims._core.arrays import Array, Namespace, is_jax, library
 from parprims._cuda import compiler, driver, libraries, xla
 from parprims._cuda.compiler import CudaError
-from parprims._switches import transformed
+from parprims._libraries.settings import transformed
 
 
 def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:

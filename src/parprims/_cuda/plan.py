@@ -12,7 +12,7 @@ import functools
 import importlib.resources
 from typing import Any, TypeAlias
 
-from parprims._languages import Captured, word_name
+from parprims._operators.languages import Captured, word_name
 
 # ---- Parameters -------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _rehearsal
-from parprims._arrays import Array, Namespace, library
+from parprims._compiling import first_call
+from parprims._compiling.plan_capture import is_observing, observed
+from parprims._core.arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.plan import Plan
-from parprims._languages import Captured
-from parprims._observing import is_observing, observed
+from parprims._operators.languages import Captured
 
 
 class Config(ctypes.Structure):
@@ -123,7 +123,7 @@ class Runner:
         try:
             packet = packets.pop()  # type: ignore[union-attr]  # only this thread has it until it is put back
         except (AttributeError, IndexError):
-            if _rehearsal.under_way():
+            if first_call.under_way():
                 return self._rehearsed(stream)
             self._rehearse(stream)
             packet = self._packet(stream, wait=False)
@@ -182,7 +182,7 @@ class Runner:
 
         It is for kernels that find in an input how long their results are.
         """
-        if not self._functions and not _rehearsal.under_way():
+        if not self._functions and not first_call.under_way():
             with self._driver.prepares(self._device):
                 self._load()
         made = copy.copy(self)
@@ -246,7 +246,7 @@ class Runner:
             return
         with self._driver.prepares(self._device):
             self._begin()
-        _rehearsal.rehearse()
+        first_call.rehearse()
 
     def _rehearsed(self, stream: int) -> tuple[Array, ...]:
         """Return outputs that are zero, and begin to compile the kernels."""

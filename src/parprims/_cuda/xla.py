@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, is_sharded, varying_alike
+from parprims._compiling.plan_capture import observed
+from parprims._core.arrays import Array, is_sharded, varying_alike
 from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer
-from parprims._observing import observed
 
 TARGET = "__gpu$xla.gpu.ptx"
 """The target by which XLA calls a kernel that a program contains. It is undocumented, and XLA may change it."""

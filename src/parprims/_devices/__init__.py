@@ -13,10 +13,10 @@ from typing import Any
 
 import array_api_compat
 
-from parprims._arrays import Array, is_tensor
+from parprims._core.arrays import Array, is_tensor
+from parprims._core.scalars import is_scalar
 from parprims._devices import calls
 from parprims._devices.work import Engine
-from parprims._scalars import is_scalar
 
 _CALLS: dict[str, Callable[..., Any]] = {
     "reduced": calls.reduced,

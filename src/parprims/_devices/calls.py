@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _histogram, _matmul, _recurrence, _reduce, _scan, _sort, _tridiagonal
-from parprims._arrays import (
+from parprims._core.arrays import (
     Array,
     admit,
     as_dtypes,
@@ -26,6 +25,10 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
+from parprims._core.elements import flattened, rebuilt
+from parprims._core.options import check_entries
+from parprims._core.promotion import check_casts
+from parprims._core.scalars import as_array, is_scalar
 from parprims._devices import tridiagonals
 from parprims._devices.communicator import Quick, Step
 from parprims._devices.products import around, beside, counts
@@ -33,13 +36,16 @@ from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
 from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
-from parprims._dispatch import MethodRefused
-from parprims._elements import flattened, rebuilt
-from parprims._operators import Operator, as_operator, flags_broadcast, restructured
-from parprims._options import check_entries
-from parprims._promotion import check_casts
-from parprims._reduction import SUMS, names_once_rounded, own_dtypes, widened
-from parprims._scalars import as_array, is_scalar
+from parprims._dispatch.dispatch import MethodRefused
+from parprims._operators.operator import Operator, as_operator, flags_broadcast, restructured
+from parprims._primitives.histogram import public as public_histogram
+from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.recurrence import public as public_recurrence
+from parprims._primitives.reduce import public as public_reduce
+from parprims._primitives.reduce.call import SUMS, names_once_rounded, own_dtypes, widened
+from parprims._primitives.scan import public as public_scan
+from parprims._primitives.sort import public as public_sort
+from parprims._primitives.tridiagonal import public as public_tridiagonal
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
 """How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
@@ -86,17 +92,19 @@ def reduced(
             def product(*xs: Array) -> Array:
                 if narrow is not None and dtype is wide:
                     xs = widened(namespace_of(xs[0]), xs)
-                return _kept(_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+                return _kept(public_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
 
             return product
 
         def part(*xs: Array) -> Any:
-            return _reduce.call(primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method)
+            return public_reduce.call(
+                primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method
+            )
 
         return part
 
     def again(axes: tuple[int, ...]) -> Callable[..., Any]:
-        return lambda *xs: _reduce.reduce(
+        return lambda *xs: public_reduce.reduce(
             xs[0] if len(xs) == 1 else xs, operator, axis=axes, keepdims=True, dtype=tuple(one.dtype for one in xs)
         )
 
@@ -210,7 +218,7 @@ def scanned(
 
     def local(xs: tuple[Array, ...], start: tuple[Any, ...] | None, dtypes: Any) -> Any:
         given = xs[0] if single else xs
-        return _scan.call(primitive, given, op, at, exclusive, reverse, start, dtypes, False, method)
+        return public_scan.call(primitive, given, op, at, exclusive, reverse, start, dtypes, False, method)
 
     steps = scans(
         operator,
@@ -267,7 +275,7 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
 
     def plain(a: Array, b: Array, *starts: Array) -> Array:
         start = (with_arrays(entries, starts) or (None,))[0]
-        return _recurrence.linear_recurrence(a, b, axis=at, initial=start, reverse=reverse, method=method)
+        return public_recurrence.linear_recurrence(a, b, axis=at, initial=start, reverse=reverse, method=method)
 
     work = Work(
         primitive="linear_recurrence",
@@ -307,7 +315,7 @@ def sorted_(
     over = engine.working(split[at])
 
     def plain(*parts: Array) -> tuple[Array, ...]:
-        return _sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
+        return public_sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
 
     shape = engine.part_shape(keys, split)
     driver = sorts(
@@ -349,7 +357,7 @@ def tridiagonal(
 ) -> Any:
     """Compute a solution of tridiagonal systems."""
     _checked(method)
-    xp, s, dtype, columns = _tridiagonal.checked(
+    xp, s, dtype, columns = public_tridiagonal.checked(
         coefficients[0], coefficients[1], coefficients[2], rhs, axis, periodic, False, pivot, sharded=True
     )
     arrays = s.arrays
@@ -368,7 +376,7 @@ def tridiagonal(
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
         pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # several right-hand sides of a system
         lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
-        found = _tridiagonal.solve_tridiagonal(
+        found = public_tridiagonal.solve_tridiagonal(
             lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **asked
         )
         return list(found) if isinstance(found, tuple) else found
@@ -421,7 +429,7 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
     _checked(method)
     key = option_key("matmul", method=method, **options)
     xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
-    add, _ = _matmul.as_operators(options["add"], options["multiply"])
+    add, _ = public_matmul.as_operators(options["add"], options["multiply"])
     for name, x in (("a", a), ("b", b)):
         if x.ndim == 0:
             raise ValueError(f"{name} must have at least one dimension")
@@ -440,7 +448,7 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
         return cast(xp, product(engine, cast(xp, a, xp.float64), cast(xp, b, xp.float64), method, **wide), dtype)
 
     def multiply(a: Array, b: Array) -> Array:
-        return _matmul.matmul(a, b, method=method, **options)
+        return public_matmul.matmul(a, b, method=method, **options)
 
     count = engine.count(inner or m) if inner or (m and m == n) else 1
     k = engine.length((a,), a.ndim - 1, a.ndim)
@@ -514,7 +522,9 @@ def histogrammed(
     def plain(*parts: Array) -> Any:
         edges = bins if even else parts[-1]
         own = parts[1] if weighted else None
-        return list(_histogram.histogram(parts[0], edges, range=range, weights=own, density=density, method=method))
+        return list(
+            public_histogram.histogram(parts[0], edges, range=range, weights=own, density=density, method=method)
+        )
 
     steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method)
     elements = engine.count(over) * math.prod(engine.part_shape(x, split))

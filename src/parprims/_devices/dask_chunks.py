@@ -16,11 +16,11 @@ import dask
 import dask.array
 import numpy as np
 
-from parprims._arrays import Array, namespace_of
+from parprims._core.arrays import Array, namespace_of
+from parprims._core.elements import flattened, rebuilt
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length
-from parprims._dispatch import chosen, explaining, listing, unwatched
-from parprims._elements import flattened, rebuilt
+from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
 
 
 class Chunks:  # holds stand-ins by the ids of what they keep alive

@@ -15,19 +15,19 @@ import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
-from parprims import _reduce
-from parprims._arrays import Array
+from parprims._core.arrays import Array
 from parprims._devices import calls
 from parprims._devices.communicator import run_quick
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
-from parprims._dispatch import Checked, MethodRefused, unwatched
-from parprims._matmul import Product
-from parprims._recurrence_array import Recurrence
-from parprims._reduction import Reduction
-from parprims._scan_array import Scan
-from parprims._sorting import Sorting
-from parprims._tridiagonal_system import System
+from parprims._dispatch.dispatch import Checked, MethodRefused, unwatched
+from parprims._primitives.matmul.public import Product
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.reduce import public as public_reduce
+from parprims._primitives.reduce.call import Reduction
+from parprims._primitives.scan.array import Scan
+from parprims._primitives.sort.call import Sorting
+from parprims._primitives.tridiagonal.call import System
 
 
 class _FoundError(Exception):
@@ -131,7 +131,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         r = call
         return _with_derivative(
             function,
-            lambda *arrays: _reduce.call(
+            lambda *arrays: public_reduce.call(
                 primitive, r.fn, arrays[0] if r.single else arrays, r.op, r.axes, r.keepdims, r.dtypes, None, "native"
             ),
         )

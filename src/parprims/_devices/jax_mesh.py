@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from parprims import _merge_kernel
-from parprims._arrays import Array, explicit_sharding, is_traced, shown
+from parprims._core.arrays import Array, explicit_sharding, is_traced, shown
+from parprims._core.memo import Memo
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Sorted, Trade, run, run_quick, unless
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
-from parprims._dispatch import listing, unwatched
-from parprims._memo import Memo
-from parprims._sort import sort_by_key
+from parprims._dispatch.dispatch import listing, unwatched
+from parprims._primitives.search import merge_cuda as search_merge_cuda
+from parprims._primitives.sort.public import sort_by_key
 
 _Run = tuple[tuple[Array, ...], Array, Array]
 """Sorted arrays, where a run begins in every row of them, and its length."""
@@ -91,7 +91,7 @@ class Devices:
         """Return whether a kernel merges what arrives: from a power of two of devices, see `_merged`."""
         if message.descending is None or self.count & (self.count - 1) or 0 in message.arrays[0].shape:
             return False
-        return _merge_kernel.refusal(jax.numpy, message.arrays) is None
+        return search_merge_cuda.refusal(jax.numpy, message.arrays) is None
 
     def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
         """Return what arrives in order: merged where each part fits one block, and otherwise sorted."""
@@ -190,7 +190,7 @@ class Devices:
 
         arrays = (*one[0], *other[0])
         bound = str(places.dtype)
-        run = _merge_kernel.merger(xp, arrays, n, bool(message.descending), bound, otherwise)
+        run = search_merge_cuda.merger(xp, arrays, n, bool(message.descending), bound, otherwise)
         return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
 
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:

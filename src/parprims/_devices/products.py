@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import Array, Namespace, cast, device, dtype_kind, namespace_of
+from parprims._core.arrays import Array, Namespace, cast, device, dtype_kind, namespace_of
 from parprims._devices.communicator import Gather, Place, Shift, Step, Trade
-from parprims._histogram import histogram
-from parprims._operators import Operator
-from parprims._reduce import reduce
+from parprims._operators.operator import Operator
+from parprims._primitives.histogram.public import histogram
+from parprims._primitives.reduce.public import reduce
 
 Multiply = Callable[[Array, Array], Array]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import (
+from parprims._core.arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     along,
@@ -19,13 +19,13 @@ from parprims._arrays import (
     dtype_named,
     namespace_of,
 )
+from parprims._core.elements import flattened, rebuilt
+from parprims._core.scalars import as_array, is_scalar
 from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, overwritten, settled
-from parprims._elements import flattened, rebuilt
-from parprims._operators import BUILT_IN, Operator
-from parprims._recurrence import linear_recurrence
-from parprims._reduce import reduce
-from parprims._scalars import as_array, is_scalar
-from parprims._scan import scan
+from parprims._operators.operator import BUILT_IN, Operator
+from parprims._primitives.recurrence.public import linear_recurrence
+from parprims._primitives.reduce.public import reduce
+from parprims._primitives.scan.public import scan
 
 _EXACT = tuple(
     BUILT_IN[name]

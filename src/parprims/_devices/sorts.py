@@ -12,10 +12,10 @@ import functools
 import itertools
 from typing import Any
 
-from parprims._arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
+from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
 from parprims._devices.communicator import Exchange, Gather, Place, Sorted, Step
-from parprims._sort import sort, sort_by_key
-from parprims._sorting import bits, index_dtype, moved, ordered_integers
+from parprims._primitives.sort.call import bits, index_dtype, moved, ordered_integers
+from parprims._primitives.sort.public import sort, sort_by_key
 
 _CANDIDATES = 2**16
 """How many candidates for all cuts of a part there are at most in a round, and no more than elements but for 2^8 a cut.

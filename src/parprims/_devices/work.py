@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from parprims._arrays import Array
+from parprims._core.arrays import Array
 from parprims._devices.communicator import Collective, Quick, Step
-from parprims._dispatch import Call, explain, listing, tell, unwatched
-from parprims._lasting import lasting_key
+from parprims._dispatch.dispatch import Call, explain, listing, tell, unwatched
+from parprims._operators.function_key import lasting_key
 
 Names = tuple[Any, ...]
 """What an axis of an array is split over: axes of a mesh, the first of which counts slowest; empty if it is whole."""

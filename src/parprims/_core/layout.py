@@ -1,0 +1,132 @@
+"""How kernels see the memory of strided arrays: axes merged into few, and whether elements can be read as vectors.
+
+The layout of an array is what `_cuda.layout` returns: its strides in elements, one an axis, and its address modulo 16.
+The functions here take several arrays of one (broadcast) shape, for a kernel has one index for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+Layout = tuple[tuple[int, ...], int]
+"""The strides of an array in elements, and its address modulo 16."""
+
+Axis = tuple[int, tuple[int, ...]]
+"""An axis of several arrays: its length, and its stride in each array."""
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array of this shape whose elements are adjacent, the last axis fastest."""
+    return tuple([math.prod(shape[at + 1 :]) for at in range(len(shape))])
+
+
+def broadcast_strides(strides: Sequence[int], shape: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Return the strides of an array of this shape that is broadcast to more axes: 0 along those of length 1."""
+    own = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
+    return (*(0,) * (ndim - len(own)), *own)
+
+
+def merged(axes: Iterable[Axis]) -> list[Axis]:
+    """Return the axes, given from the outermost to the innermost, with neighbours made one where that is possible.
+
+    Two neighbours are one axis where, in every array, a step along the outer is as long as all of the inner. Axes of
+    length 1 are left out.
+    """
+    found: list[Axis] = []
+    for length, strides in axes:
+        if length == 1:
+            continue
+        if found and all(outer == length * inner for outer, inner in zip(found[-1][1], strides, strict=True)):
+            found[-1] = found[-1][0] * length, strides
+        else:
+            found.append((length, strides))
+    return found
+
+
+def fold(
+    shape: Sequence[int], axes: Sequence[int], strides: Sequence[Sequence[int]], *, reorder: bool = False
+) -> tuple[list[Axis], list[Axis]]:
+    """Return the other axes and the named axes of arrays, each merged.
+
+    With ``reorder`` the named axes may be taken in any order: they are taken in the order of the first array's memory,
+    where more of them merge.
+    """
+    named: list[Axis] = []
+    others: list[Axis] = []
+    for axis, length in enumerate(shape):
+        (named if axis in axes else others).append((length, tuple([steps[axis] for steps in strides])))
+    if reorder:
+        named = sorted((one for one in named if one[0] != 1), key=lambda one: -abs(one[1][0]))
+    return merged(others), merged(named)
+
+
+def around(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> tuple[list[Axis], list[Axis]]:
+    """Return the axes before one axis and those behind it, each merged."""
+    axes = [(length, tuple([steps[at] for steps in strides])) for at, length in enumerate(shape)]
+    return merged(axes[:axis]), merged(axes[axis + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The axes around one axis of several arrays, as (high, low, axis, inner), with one stride in each array.
+
+    There are ``high`` times ``low`` times ``inner`` lines along the axis. ``upward``, ``downward``, ``along`` and
+    ``across`` are the strides along the four.
+    """
+
+    high: int
+    low: int
+    inner: int
+    upward: tuple[int, ...]
+    downward: tuple[int, ...]
+    along: tuple[int, ...]
+    across: tuple[int, ...]
+
+
+def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines | None:
+    """Return the lines along an axis, or None if the other axes do not merge into so few."""
+    before, behind = around(shape, axis, strides)
+    nothing: Axis = (1, (0,) * len(strides))
+    inner, across = behind.pop() if behind else nothing
+    kept = before + behind
+    if len(kept) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    return Lines(high, low, inner, upward, downward, tuple([steps[axis] for steps in strides]), across)
+
+
+def is_aligned(address: int, strides: Iterable[int], vector: int, itemsize: int) -> bool:
+    """Return whether every vector of so many adjacent elements begins at a multiple of its size.
+
+    ``address`` is where the first vector begins, modulo 16; ``strides`` are the steps, in elements, by which others are
+    reached.
+    """
+    return address % (vector * itemsize) == 0 and all(stride % vector == 0 for stride in strides)
+
+
+def skew(step: int, address: int, strides: Iterable[int], vector: int, itemsize: int) -> tuple[int, ...]:
+    """Return how many elements of memory share a vector with the first of a row and come before it, modulo ``vector``.
+
+    The first number is that of the row at ``address``, modulo 16; each other one is what a stride to another row adds.
+    ``step`` is 1 or -1, the stride along the row.
+    """
+    first = address // itemsize
+    return tuple([(step * one) % vector for one in (first if step == 1 else first + 1, *strides)])
+
+
+def access(
+    step: int, address: int, strides: Iterable[int], vector: int, itemsize: int, *, backward: bool = True
+) -> str:
+    """Return how a thread reaches so many elements in a row, by the names of `Access` in _cuda/device/common.cuh.
+
+    ``step`` is the stride along the axis on which they follow each other; the other parameters are those of
+    `is_aligned`, where a row that descends in memory begins at its lowest address. Without ``backward`` only ascending
+    addresses make vectors.
+    """
+    if step == 0:
+        return "CONSTANT"
+    if step in ((1, -1) if backward else (1,)) and is_aligned(address, strides, vector, itemsize):
+        return "ASCENDING" if step == 1 else "DESCENDING"
+    return "STRIDED"

@@ -1,0 +1,50 @@
+"""The dtype of several arrays together, and what may be cast to what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parprims._core.arrays import Array, Namespace, check_kind, dtype_kind, dtype_name
+
+
+def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) -> Any:
+    """Return the dtype that arrays of some kinds promote to.
+
+    TypeError, naming them, if one is of another kind, or none holds both integers and floats as they are.
+    """
+    for name, one in named.items():
+        check_kind(name, one, kinds)
+    arrays = list(named.values())
+    first = arrays[0].dtype
+    if all(one.dtype == first for one in arrays):
+        return first
+    found = [dtype_kind(one.dtype) for one in arrays]
+    mixed = len({kind in ("int", "uint") for kind in found}) > 1
+    try:
+        dtype = None if mixed else xp.result_type(*arrays)
+    except (TypeError, ValueError, RuntimeError):
+        dtype = None
+    if dtype is None or dtype_kind(dtype) not in found:
+        hint = ""
+        if mixed:
+            integers = [name for name, kind in zip(named, found, strict=True) if kind in ("int", "uint")]
+            hint = f": cast {' and '.join(integers)} to a float dtype"
+        *others, last = named
+        *names, final = (dtype_name(one.dtype) for one in arrays)
+        raise TypeError(
+            f"{', '.join(others)} and {last} must have dtypes that promote together, "
+            f"got {', '.join(names)} and {final}{hint}"
+        )
+    return dtype
+
+
+def check_casts(given: Sequence[Any], asked: Sequence[Any]) -> None:
+    """Raise TypeError where the option ``dtype`` asks to cast complex elements to a dtype that is not complex."""
+    for index, (source, target) in enumerate(zip(given, asked, strict=True)):
+        if dtype_kind(source) == "complex" != dtype_kind(target):
+            name = "dtype" if len(asked) == 1 else f"dtype[{index}]"
+            raise TypeError(
+                f"{name} must be complex for elements of {dtype_name(source)}, got {dtype_name(target)}: "
+                "take their real part by xp.real first"
+            )

@@ -1,0 +1,146 @@
+"""Arguments that must ascend, offsets of segments and edges of bins: checked where their values can be read at once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    cast,
+    check_flag,
+    check_kind,
+    dtype_kind,
+    is_tensor,
+    is_traced,
+    jax_platform,
+    library,
+    namespace_of,
+)
+from parprims._core.options import listed_as_array
+from parprims._core.signature import torch_observed
+from parprims._dispatch.dispatch import Abstract
+from parprims._libraries.numpy_bridge import as_numpy, is_shared
+
+Check = Callable[[Array], None]
+"""Raises ValueError for offsets that do not ascend from 0 to the length of the axis."""
+
+
+def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool = True) -> Any:
+    """Return offsets that are a list, a tuple or a range as an array beside another one; all else as it is.
+
+    They are checked here, unless ``check`` is False: the array may be on a GPU, or in a program that is traced. The
+    length of the axis is that of the array if it is ``alone``, and not broadcast against another one.
+    """
+    if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
+        return offsets
+    found = listed_as_array("offsets", offsets, namespace_of(beside), beside)
+    at = -1 if axis is None else axis
+    known = dtype_kind(found.dtype) == "int" and check is not False and len(offsets) > 0
+    if known and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
+        n = beside.shape[at] if alone else offsets[-1]
+        _check(_ascend(np.asarray(offsets), n), n)
+    return found
+
+
+def checking(xp: Namespace, offsets: Array, n: int, check: Any, method: str) -> Check | None:
+    """Check offsets for an axis of length n; return what checks later ones like them, None where nothing is to.
+
+    Values in the memory of a CPU are looked at unless ``check`` is False, others if it is True.
+    """
+    check = None if check is None else check_flag("check", check)
+    check_kind("offsets", offsets, ("int", "uint"))
+    if offsets.ndim != 1 or offsets.shape[0] == 0:
+        raise ValueError(f"offsets must have one dimension and an entry at least, got shape {tuple(offsets.shape)}")
+    found = None if check is False or isinstance(method, Abstract) else _checker(xp, offsets, n, check is True)
+    if found is not None:
+        found(offsets)
+    return found
+
+
+def checked_first(check: Check | None, at: int, complete: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return what completes the arrays of a later call, the ``at``-th of which are offsets that are checked before."""
+    if check is None:
+        return complete
+
+    def completed(*arrays: Array) -> tuple[Array, ...]:
+        check(arrays[at])
+        return arrays if complete is None else complete(*arrays)
+
+    return completed
+
+
+def _checker(xp: Namespace, offsets: Array, n: int, wanted: bool) -> Check | None:
+    read = reading(xp, offsets)
+    if read is not None:
+        return lambda offsets: _check(_ascend(read(offsets), n), n)
+    if not wanted:
+        return None
+    if is_traced(offsets) or (is_tensor(offsets) and _is_wrapped(offsets)):
+        raise ValueError("check must be None or False where offsets have no values, inside a program that is traced")
+
+    def by_library(offsets: Array) -> None:
+        where = cast(xp, offsets, xp.int64) if library(xp) != "jax" else offsets
+        _check(bool((where[0] == 0) & (where[-1] == n) & xp.all(where[1:] >= where[:-1])), n)
+
+    return by_library
+
+
+def _check(right: bool, n: int) -> None:
+    if not right:
+        raise ValueError(f"offsets must ascend from 0 to the length of the axis, {n}")
+
+
+_FEW = 64
+"""Offsets that Python compares sooner than NumPy does."""
+
+
+def ascend(values: np.ndarray[Any, Any]) -> bool:
+    """Return whether no number is less than the one before, and none is NaN."""
+    if len(values) <= _FEW:
+        some: Sequence[Any] = values.tolist()
+        return all(map(operator.le, some, some[1:]))
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def _ascend(offsets: np.ndarray[Any, Any], n: int) -> bool:
+    return bool(offsets[0] == 0 and offsets[-1] == n) and ascend(offsets)
+
+
+def reading(xp: Namespace, x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
+    """Return what reads the values of arrays like this as NumPy's; None unless they are in the memory of a CPU."""
+    name = library(xp)
+    if name == "numpy":
+        return lambda x: x
+    if name == "torch":
+        if x.device.type != "cpu" or _is_wrapped(x):
+            return None
+        if not torch_observed()():
+            return as_numpy if is_shared(x.dtype) else _listed
+        return _listed if _transformed() else None  # what a transformation of torch.func does not follow has values
+    if name == "jax":
+        here = not is_traced(x) and x.is_fully_addressable and jax_platform((x,)) == "cpu"
+        return np.asarray if here else None
+    return np.asarray if "cpu" in str(getattr(x, "device", "")).lower() else None
+
+
+def _listed(x: Array) -> np.ndarray[Any, Any]:
+    return np.asarray(x.tolist())
+
+
+def _transformed() -> bool:
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def _is_wrapped(x: Array) -> bool:
+    """Return whether a tensor stands for others in a transformation of torch.func, or has no values."""
+    import torch
+
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter)
+    return not plain or bool(torch._C._functorch.is_functorch_wrapped_tensor(x))

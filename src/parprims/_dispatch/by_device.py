@@ -1,0 +1,47 @@
+"""The method ``kernel`` of a primitive that has kernels for GPUs and for CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cpu
+from parprims._core.arrays import Namespace
+from parprims._dispatch.derivative_rules import asked_by_torch
+from parprims._dispatch.dispatch import Checked, Method
+
+
+def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
+    """Return the method that is, for each call, the one that a function returns; ``options`` are its other fields."""
+
+    def slower(xp: Namespace, call: Checked) -> str | None:
+        found = of(xp, call).slower
+        return None if found is None else found(xp, call)
+
+    def refusal(xp: Namespace, call: Checked) -> str | None:
+        found = of(xp, call).refusal
+        return None if found is None else found(xp, call)
+
+    def prepare(xp: Namespace, call: Checked) -> Callable[..., Any]:
+        return of(xp, call).prepare(xp, call)
+
+    return Method(prepare, refusal, slower, **options)
+
+
+def by_device(gpu: Method, cpu: Method) -> Method:
+    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
+    assert gpu.derivative is cpu.derivative
+    return either_of(
+        lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu,
+        derivative=gpu.derivative,
+        quiet=cpu.quiet,
+        rehearsed=gpu.rehearsed,
+    )
+
+
+def or_by_parts(kernel: Method, parts: Method) -> Method:
+    """Return the method that is ``kernel``, but ``parts``, which have derivatives, where PyTorch asks for one.
+
+    In a program of JAX a kernel has the derivative of what stands for it elsewhere.
+    """
+    return either_of(lambda _, call: parts if asked_by_torch(call.arrays) else kernel)

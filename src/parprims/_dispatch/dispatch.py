@@ -1,0 +1,613 @@
+"""Which method computes a call: the only module that chooses, and that can say why."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from parprims._compiling.first_call import rehearsed
+from parprims._core.arrays import announced, check_choice, is_jax, is_placed_later, jax_platform, library, quiet, shown
+from parprims._core.memo import Memo
+from parprims._core.programs import one_program
+from parprims._core.signature import signature, traced_signature
+from parprims._cpu.compiler import believing
+from parprims._dispatch.door import door, watched
+from parprims._libraries.numpy_bridge import quietly
+from parprims._libraries.settings import autocast, compiling, without_autocast
+from parprims._operators.program_numbers import shared
+
+Refusal = Callable[..., str | None]
+"""Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
+
+
+class MethodRefused(RuntimeError):
+    """The method asked for cannot serve this call; the message says why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.scan(np.arange(5.0), lambda earlier, later: earlier - later, method="native")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    parprims._dispatch.dispatch.MethodRefused: scan: method 'native' refused: ...
+    """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Checked:
+    """A call, checked: what every method is given. Each primitive adds fields of its own.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        All arrays of the call, in the order in which the public function has them.
+    key : optional
+        What the call can be found again by (see `call_key`), or None.
+    complete : callable, optional
+        Returns ``arrays`` for what a later call with this key is given; None where that is the same.
+    """
+
+    arrays: tuple[Any, ...]
+    key: Any = None
+    complete: Callable[..., tuple[Any, ...]] | None = None
+
+    def on(self, *arrays: Any) -> Any:
+        """Return the same call on other arrays of the same shapes and dtypes."""
+        made = object.__new__(type(self))  # which `dataclasses.replace` takes ten times as long for
+        made.__dict__.update(self.__dict__, arrays=arrays)
+        return made
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the operators are known by the field ``operation``: what they compute cannot change unseen."""
+        return True
+
+    def empty(self, xp: Any) -> Any:
+        """Return arrays like the result, of which nothing is computed."""
+        raise NotImplementedError
+
+    def trial(self, xp: Any) -> str | None:  # noqa: ARG002
+        """Return what fails where functions of the caller's are given a few elements as arrays, or None.
+
+        It costs the same for any number of elements, and reads none.
+        """
+        return None
+
+    def described(self) -> Any:
+        """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
+        rest = self.options(*_NOT_PLAIN)
+        return (getattr(self, "operation", None), rest) if self.lasts and rest is not None else None
+
+    def options(self, *apart: str) -> Any:
+        """Return all fields but some as a key, or None where that cannot be told from plain values."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return plain(tuple([getattr(self, name) for name in names if name not in apart]))
+
+
+_NOT_PLAIN = ("arrays", "key", "complete", "op", "add", "multiply", "operation")
+
+
+def plain(value: Any) -> Any:
+    """Return a key that tells plain values apart, also 1 from 1.0 and True, and 0.0 from -0.0; None for any other."""
+    if type(value) is tuple:
+        parts = tuple([plain(one) for one in value])
+        return None if any(one is None for one in parts) else parts
+    if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
+        return type(value), repr(value)
+    return value if isinstance(value, np.dtype | type) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to compute a primitive.
+
+    Parameters
+    ----------
+    prepare : callable
+        Takes the namespace and a `Checked` call; returns a function of the call's arrays that computes the result. It
+        keeps no array of the call, for it serves all calls of the same key.
+    refusal : callable, optional
+        Takes the same; returns the sentence why this method cannot serve the call, or None. It looks at dtypes, shapes,
+        devices, operators, tracing and gradient flags, never at data, and leaves nothing behind.
+    slower : callable, optional
+        Takes the same; returns the sentence why ``auto`` passes this method by although it could serve, or None. It
+        holds the measured crossovers and does not keep a caller from asking for the method by name.
+    derivative : callable, optional
+        Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
+        the derivative too, or the function itself where it does or none is asked for. A method that has this does not
+        refuse calls by which a derivative is asked for.
+    quiet : bool or callable, optional
+        Whether NumPy never warns of infinities and NaN in what ``prepare`` returns; a function that takes the same says
+        so of a call.
+    eager : callable, optional
+        Takes the same; returns whether JAX arrays are computed with outside of a program, where their values are.
+    rehearsed : bool, optional
+        Whether it launches kernels in several steps, so that all of them are to begin to compile before the first.
+    """
+
+    prepare: Callable[..., Callable[..., Any]]
+    refusal: Refusal | None = None
+    slower: Refusal | None = None
+    derivative: Callable[..., Callable[..., Any]] | None = None
+    quiet: bool | Callable[..., bool] = False
+    eager: Callable[..., bool] | None = None
+    rehearsed: bool = False
+
+
+def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return the ``prepare`` of a method that has nothing to prepare: ``run`` takes the namespace and the call."""
+
+    def prepare(xp: Any, call: Checked) -> Callable[..., Any]:
+        bare = call.on(*(None,) * len(call.arrays))
+        return lambda *arrays: run(xp, bare.on(*arrays))
+
+    return prepare
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Call:
+    """One call as `explain` saw it.
+
+    Parameters
+    ----------
+    primitive : str
+        The primitive that was computed.
+    method : str
+        The method that computed it.
+    refusals : dict of str to str
+        For each method passed over on the way, in order, the reason.
+    devices : int
+        How many devices had a part of the axis worked along.
+    steps : tuple
+        What was moved between them, in order: for each exchange its ``name`` and ``nbytes``, the bytes that a device
+        sends.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> with parprims.explain() as calls:
+    ...     total = parprims.sum(np.arange(5.0), method="array")
+    >>> calls
+    [Call(primitive='sum', method='array', refusals={})]
+    """
+
+    primitive: str
+    method: str
+    refusals: dict[str, str]
+    devices: int = 1
+    steps: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        own = f"primitive={self.primitive!r}, method={self.method!r}, refusals={self.refusals!r}"
+        more = f", devices={self.devices}, steps={self.steps!r}" if self.devices > 1 else ""
+        return f"Call({own}{more})"
+
+
+primitives: dict[str, Callable[..., Any]] = {}
+"""The public functions by name."""
+
+extensions: dict[str, Callable[..., Any]] = {}
+"""What computes calls with an option that a module behind knows, which is not imported by that of the function."""
+
+behind: dict[str, Callable[[], Any]] = {}
+"""What imports the modules that know all primitives, for those of the primitives need them too; see registry.py."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def primitive(function: Function) -> Function:
+    """Make a public function, with a door, known by its name to all that goes over the primitives."""
+    made = entered(function)
+    primitives[function.__name__] = made
+    return made
+
+
+def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
+    """Return a public function with a door, which calls that were made before go through (see `door`)."""
+    return door(function, _watch.get, _NOTHING, state)
+
+
+class _ListedError(Exception):
+    """Carries what a call would do out of it, before anything is computed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watch:
+    """What is done with calls besides computing them.
+
+    ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
+    keeps a caller from asking for them by name, ``tries`` after a trial of the caller's functions, ``launching`` that
+    only kernels are to be launched, ``choosing`` that calls end once their method is chosen.
+    """
+
+    calls: tuple[list[Call], ...] = ()
+    listing: bool = False
+    named: bool = False
+    tries: bool = False
+    launching: bool = False
+    choosing: bool = False
+
+
+_NOTHING = _Watch()
+_AS_IT_IS = contextlib.nullcontext()
+_watch: contextvars.ContextVar[_Watch] = contextvars.ContextVar("watch", default=_NOTHING)
+
+
+@contextlib.contextmanager
+def _watching(**changes: Any) -> Iterator[None]:
+    token = _watch.set(dataclasses.replace(_watch.get(), **changes))
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+@contextlib.contextmanager
+def launching() -> Iterator[None]:
+    """Let calls end without a result inside the block, unless they are computed by method kernel."""
+    with contextlib.suppress(_ListedError), _watching(launching=True):
+        yield
+
+
+def explaining() -> bool:
+    """Return whether a block of `explain` collects calls."""
+    return bool(_watch.get().calls)
+
+
+def chosen(function: Callable[..., Any], *arrays: Any) -> list[Call]:
+    """Return the calls that `explain` would tell of, up to the first whose method is chosen; it is not computed."""
+    with unwatched(), explain() as calls, contextlib.suppress(_ListedError), _watching(choosing=True):
+        function(*arrays)
+    return calls
+
+
+class Inside(str):
+    """The name of a method, in a call from inside a node of torch.compile's graph: that is to be no node again."""
+
+    __slots__ = ()
+
+
+class Abstract(Inside):
+    """The same where arrays have no values: all is checked and nothing computed, and the results are empty arrays."""
+
+    __slots__ = ()
+
+
+def in_graph(x: Any, method: Any) -> bool:
+    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `nodes`).
+
+    Every public function asks this before anything else, for torch.compile cannot read what comes then.
+    """
+    return compiling(x) and not isinstance(method, Inside)
+
+
+def nodes() -> Any:
+    """Return the module of the nodes."""
+    return behind["nodes"]()
+
+
+def devices() -> Any:
+    """Return the module of calls on arrays that several devices hold."""
+    return behind["devices"]()
+
+
+def unwatched() -> contextlib.AbstractContextManager[None]:
+    """Hide the calls inside the block from `explain` and `methods`: they are parts of others, or of derivatives."""
+    return _AS_IT_IS if _watch.get() is _NOTHING else _watching(calls=(), listing=False, named=False, choosing=False)
+
+
+def listing() -> bool:
+    """Return whether nothing is to be computed, for only the methods are to be listed."""
+    return _watch.get().listing
+
+
+def computing() -> contextlib.AbstractContextManager[None]:
+    """Let calls be computed while methods are listed: those that a function of the caller's makes."""
+    return _watching(listing=False)
+
+
+# ---- What is remembered from call to call -----------------------------------------------------------------------
+
+
+class _Prepared:
+    """A call made ready: what computes it, and what `explain` is told."""
+
+    __slots__ = ("call", "run")
+
+    def __init__(self, run: Callable[..., Any], call: Call) -> None:
+        self.run, self.call = run, call
+
+
+_prepared: Memo[_Prepared] = Memo()
+_programs: Memo[Callable[..., Any]] = Memo()
+
+
+def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> Any:
+    """Return what a call can be found again by, or None.
+
+    ``x`` is an array, or a tuple of all arrays of the call. Options of another type are others, though 1 and True are
+    equal. A function among them is to be given by its `lasting_key`.
+    """
+    found = signature(x, gradient)
+    if found is None:
+        return None
+    kinds: tuple[Any, ...] = tuple(map(type, options))
+    if tuple in kinds:
+        kinds = _kinds(options)
+    return primitive, found, options, kinds
+
+
+def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([_kinds(one) if type(one) is tuple else type(one) for one in options])
+
+
+def recalled(key: Any) -> Callable[..., Any] | None:
+    """Return what computed the call of this key before, a function of its arrays, or None."""
+    found = _prepared.get(key)
+    if found is None:
+        return watched(None)
+    watch = _watch.get()
+    if watch is not _NOTHING:
+        if watch.listing or watch.launching or watch.choosing:
+            return None
+        tell((found.call,))
+    return watched(found.run)
+
+
+def tell(told: Iterable[Call]) -> None:
+    """Tell `explain` of calls that were seen before and are made again."""
+    for calls in _watch.get().calls:
+        calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
+
+
+def _completed(run: Callable[..., Any], complete: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    return lambda *given: run(*complete(*given))
+
+
+class Methods:
+    """The methods of one primitive, in the order ``auto`` tries them.
+
+    Parameters
+    ----------
+    primitive : str
+        Name of the public function.
+    **methods : Method
+        The methods by name, first choice first.
+    """
+
+    def __init__(self, primitive: str, /, **methods: Method) -> None:
+        self.primitive = primitive
+        self._methods = methods
+        self._choices = ("auto", *methods)
+
+    def check(self, method: str) -> None:
+        """Raise ValueError unless there is a method of the name."""
+        check_choice("method", method, self._choices)
+
+    def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
+        """Return why a method cannot serve a call, or with ``auto`` why that would pass it by; None if it serves."""
+        return self._reason(name, xp, call, tries=False)[0] if auto else _refused(self._methods[name], xp, call)
+
+    def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
+        """Return the name of the method that would compute a call, or None where every one refuses."""
+        return str(method) if method != "auto" else self._choice(xp, call, tries=True)[0]
+
+    def _choice(self, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, dict[str, str], str | None]:
+        """Return the method that ``auto`` takes, why it passes others by, and one that only a trial tells to fail.
+
+        It takes the first that serves and that is not slower than others; where none is left, the first that serves;
+        None where every one refuses. With ``tries`` functions of the caller's are tried before arrays are handed over.
+        """
+        spare, fails = [], None
+        passed: dict[str, str] = {}
+        for name in self._methods:
+            reason, kind = self._reason(name, xp, call, tries=tries)
+            if reason is None:
+                return name, passed, None
+            if kind == "slower":
+                spare.append(name)
+            elif kind == "fails":
+                fails = fails or name
+            passed[name] = reason
+        for name in spare:
+            refused = _refused(self._methods[name], xp, call)
+            if refused is None:
+                del passed[name]
+                return name, passed, fails
+            passed[name] = refused
+        return None, passed, fails
+
+    def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
+        """Return why ``auto`` passes a method by, or None, and which kind of reason it is."""
+        one = self._methods[name]
+        with believing() as believed:
+            reason = _refused(one, xp, call)
+        if reason is not None:
+            return reason, "refused"
+        if tries and name != "kernel":  # whose refusal has read these functions
+            reason = call.trial(xp)
+            if reason is not None:
+                return reason, "fails"
+        reason = one.slower(xp, call) if one.slower else None
+        if reason is None and believed:
+            return _refused(one, xp, call), "refused"
+        return reason, "slower"
+
+    def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
+        """Return for each method why ``auto`` passes it by, or with ``named`` why it cannot serve."""
+        if named:
+            return {name: _refused(one, xp, call) for name, one in self._methods.items()}
+        taken, passed, _ = self._choice(xp, call, tries=tries)
+        return {
+            name: None if name == taken else passed.get(name) or self._reason(name, xp, call, tries=tries)[0]
+            for name in self._methods
+        }
+
+    def __call__(self, method: str, xp: Any, call: Checked) -> Any:
+        """Compute with the named method, or with the first that ``auto`` finds."""
+        self.check(method)
+        if isinstance(method, Abstract):
+            return call.empty(xp)
+        watch = _watch.get()
+        if watch.listing:
+            raise _ListedError(self._list(xp, call, named=watch.named, tries=watch.tries))
+        refusals: dict[str, str] = {}
+        if method == "auto":
+            taken, refusals, fails = self._choice(xp, call, tries=True)
+            if taken is None and fails is not None:  # it says best itself what is wrong
+                taken = fails
+                del refusals[fails]
+            if taken is None:
+                reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
+                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+            name, one = taken, self._methods[taken]
+        else:
+            name, one = method, self._methods[method]
+            reason = _refused(one, xp, call)
+            if reason is not None:
+                raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
+        if watch.launching and name != "kernel":
+            raise _ListedError({})
+        for calls in watch.calls:
+            calls.append(Call(self.primitive, name, refusals))
+        if watch.choosing:
+            raise _ListedError({})
+        with quiet(xp):
+            run = one.prepare(xp, call)
+            if one.derivative is not None:
+                run = one.derivative(xp, call, run, method)
+            if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
+                told = self._telling(one, name, xp, call)
+                run = self._program(run, name, call) if told is None else told
+            if is_jax(xp) and any(map(is_placed_later, call.arrays)):
+                run = self._partitioned(run, name, call)
+            kinds = autocast(xp)
+            with without_autocast(kinds) if kinds else contextlib.nullcontext():
+                result = rehearsed(run, *call.arrays) if one.rehearsed else run(*call.arrays)
+            if call.key is not None:
+                silent = one.quiet if isinstance(one.quiet, bool) else one.quiet(xp, call)
+                own = quietly(run) if library(xp) == "numpy" and not silent else run
+                if call.complete is not None:
+                    own = _completed(own, call.complete)
+                _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
+        return announced(self.primitive, xp, result)
+
+    def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
+        """Return the same function of JAX arrays for a program in which XLA says late how they are split."""
+        found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
+        if found is None:
+            raise MethodRefused(
+                f"{self.primitive}: the arrays are in a program over a mesh with axes of type Auto, where XLA would "
+                "gather them without a word: give the mesh axes of type Explicit, or call inside jax.shard_map"
+            )
+        return found
+
+    def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
+        """Return a function of JAX arrays whose program is told the numbers of the caller's functions, or None."""
+        arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
+        if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
+            return None
+        return shared(call, (self.primitive, name, arrays, options), lambda call: one.prepare(xp, call), unwatched)
+
+    def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
+        """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.
+
+        One operation after another takes up to a thousand times as long. Inside of transformations too: outside of
+        jit the derivative of each would be compiled anew in every call.
+        """
+        options, arrays = call.described(), signature(call.arrays) or traced_signature(call.arrays)
+        if options is None or arrays is None:
+            return run if call.key is None else one_program(run)
+        key = self.primitive, name, arrays, options
+        return _programs.get(key) or _programs.keep(key, one_program(run))
+
+
+def _refused(method: Method, xp: Any, call: Checked) -> str | None:
+    """Return the sentence why a method cannot serve a call, or None."""
+    return method.refusal(xp, call) if method.refusal else None
+
+
+def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
+    """Return whether a method computes with JAX arrays outside of a program, as kernels for CPUs do."""
+    if method.eager is not None:
+        return method.eager(xp, call)
+    return name == "kernel" and jax_platform(call.arrays) == "cpu"
+
+
+@contextlib.contextmanager
+def explain() -> Iterator[list[Call]]:
+    """Collect what ran: one `Call` for each primitive computed inside the block.
+
+    Yields
+    ------
+    list of Call
+        Grows as primitives are called; each entry names the primitive, the method taken and why the methods
+        before it were passed over.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> with parprims.explain() as calls:
+    ...     total = parprims.sum(np.arange(5.0))
+    >>> calls[0].method
+    'native'
+    >>> list(calls[0].refusals)
+    ['kernel']
+    """
+    calls: list[Call] = []
+    with _watching(calls=(*_watch.get().calls, calls)):
+        yield calls
+
+
+def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, str | None]:
+    """List the methods that a call could take, in the order ``auto`` tries them; nothing is computed.
+
+    Parameters
+    ----------
+    function : callable
+        A primitive of this library.
+    *args, **kwargs
+        The call's arguments.
+
+    Returns
+    -------
+    dict of str to (str or None)
+        For each method the reason why ``auto`` would pass it by, or None if it would serve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> found = parprims.methods(parprims.sum, np.arange(5.0))
+    >>> [name for name, reason in found.items() if reason is None]
+    ['native', 'array']
+    """
+    if not callable(function):
+        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
+    return reasons(function, *args, named=False, tries=True, **kwargs)
+
+
+def reasons(
+    function: Callable[..., Any], /, *args: Any, named: bool, tries: bool = False, **kwargs: Any
+) -> dict[str, str | None]:
+    """Return for each method of a call why ``auto`` would pass it by, or with ``named`` why it cannot serve.
+
+    With ``tries`` functions of the caller's are tried on a few elements.
+    """
+    with _watching(listing=True, named=named, tries=tries):
+        try:
+            function(*args, **kwargs)
+        except _ListedError as listed:
+            found: dict[str, str | None] = listed.args[0]
+            return found
+    home, name = (getattr(function, one, None) for one in ("__module__", "__name__"))
+    got = f"{home}.{name}" if home and name else shown(function)
+    raise TypeError(f"function must be a primitive of parprims, got {got}")

@@ -1,0 +1,261 @@
+"""Arrays of PyTorch and JAX in a CPU's memory as NumPy's in the same memory, for routines that NumPy or SciPy has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, dtype_name, is_tensor, library
+from parprims._core.memo import Memo
+from parprims._core.signature import torch_observed
+
+_SHARED = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+"""The dtypes that NumPy and PyTorch both have."""
+
+NOT_IN_NUMPY = {"torch": ", and NumPy reads tensors only outside of transformations and in the memory of a CPU"}
+"""What a refusal says further of tensors for which `in_numpy` does not hold."""
+
+
+def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether the arrays are NumPy's, or plain tensors of PyTorch that have values in the memory of a CPU.
+
+    Tensors are not where a transformation, a compiler or another observer is to see what is done with them. Whether a
+    derivative may be asked for by one is left to the caller.
+    """
+    if library(xp) != "torch":
+        return library(xp) == "numpy"
+    import torch
+
+    return not torch_observed()() and all(
+        type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in arrays
+    )
+
+
+def has_values(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether the arrays are JAX's, with values in the memory of one CPU that NumPy can read."""
+    if library(xp) != "jax":
+        return False
+    import jax
+
+    return all(
+        isinstance(x, jax.Array)
+        and not isinstance(x, jax.core.Tracer)
+        and type(x.sharding) is jax.sharding.SingleDeviceSharding
+        and next(iter(x.devices())).platform == "cpu"
+        and is_shared(x.dtype)
+        for x in arrays
+    )
+
+
+def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether autograd may be asked for a derivative by one of the arrays, which it would not see in NumPy."""
+    if library(xp) != "torch":
+        return False
+    import torch
+
+    return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
+
+
+def is_shared(dtype: Any) -> bool:
+    """Return whether NumPy has a dtype of PyTorch or JAX."""
+    return dtype_name(dtype) in _SHARED
+
+
+def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy reads arrays of PyTorch or JAX in their memory, and no derivative is asked for."""
+    given = tuple(arrays)
+    if library(xp) == "jax":
+        return has_values(xp, given)
+    shared = library(xp) == "torch" and in_numpy(xp, given) and not carries_derivative(xp, given)
+    return shared and all(is_shared(x.dtype) for x in given)
+
+
+def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy may compute: on its own arrays, and on others where it reads their memory."""
+    return library(xp) == "numpy" or shares_memory(xp, arrays)
+
+
+def numpy_orders(dtype: Any) -> bool:
+    """Return whether NumPy's order of a dtype is ours, NaN behind all numbers: it does not know NaN among bfloat16."""
+    return dtype_name(dtype) != "bfloat16"
+
+
+def numpy_namespace() -> Namespace:
+    """Return the namespace of NumPy's arrays."""
+    from array_api_compat import numpy  # which takes longer to import than all of this library
+
+    return numpy
+
+
+def as_numpy(x: Array) -> np.ndarray[Any, Any]:
+    """Return an array for which `in_numpy` or `has_values` holds as NumPy's, in the same memory."""
+    found: np.ndarray[Any, Any] = x.numpy(force=True) if is_tensor(x) else np.asarray(x)
+    return found
+
+
+try:  # what `numpy.errstate` sets, which makes it anew in every call
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
+
+    _switch: tuple[Any, Any] | None = _extobj_contextvar, _make_extobj(all="ignore")
+except ImportError:
+    _switch = None
+
+
+def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
+    if _switch is None:
+        quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
+        return quiet_run
+    tell, take_back, silence = _switch[0].set, _switch[0].reset, _switch[1]
+
+    def quiet(*arrays: Any) -> Any:
+        told = tell(silence)
+        try:
+            return run(*arrays)
+        finally:
+            take_back(told)
+
+    return quiet
+
+
+def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes arrays like these, in memory that NumPy reads, given a function of NumPy's arrays.
+
+    The function returns an array of its own. All that does not depend on the arrays is found now: a call of a hundred
+    elements takes less time than to find it.
+    """
+    if library(xp) == "numpy":
+        return function
+    read = reader(xp, arrays)
+    if library(xp) == "torch":
+        make = _torch_maker()
+        return lambda *arrays: make(function(*map(read, arrays)))
+    return lambda *arrays: to_jax((function(*map(read, arrays)),), arrays)[0]
+
+
+def all_by_numpy(
+    xp: Namespace, arrays: Sequence[Array], function: Callable[..., tuple[Any, ...]]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the same of a function that returns several arrays."""
+    if library(xp) == "numpy":
+        return function
+    read = reader(xp, arrays)
+    if library(xp) == "torch":
+        make = _torch_maker()
+        return lambda *arrays: tuple(map(make, function(*map(read, arrays))))
+    return lambda *arrays: to_jax(function(*map(read, arrays)), arrays)
+
+
+def reader(xp: Namespace, arrays: Sequence[Array]) -> Callable[[Array], np.ndarray[Any, Any]]:
+    """Return `as_numpy` for arrays that have the signatures of these."""
+    if library(xp) != "torch":
+        return np.asarray
+    if any(x.requires_grad or x.is_conj() or x.is_neg() for x in arrays):
+        return as_numpy
+    import torch
+
+    plainly: Callable[[Array], np.ndarray[Any, Any]] = torch.Tensor.numpy
+    return plainly
+
+
+def _torch_maker() -> Callable[[np.ndarray[Any, Any]], Array]:
+    import torch
+
+    found: Callable[[np.ndarray[Any, Any]], Array] = torch.from_numpy
+    return found
+
+
+class _Writable:
+    """Shows NumPy the memory of an array as if it could be written."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.x = x  # whose memory is in use as long as this is
+        self.__array_interface__ = {**x.__array_interface__, "data": (x.ctypes.data, False)}
+
+
+def searchable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array for NumPy's argmax and argmin, which copy what is read-only, as the arrays of JAX are."""
+    if x.flags.writeable or x.nbytes < _COPIED or x.dtype.kind not in "iuf" or not x.dtype.isbuiltin:
+        return x
+    return np.asarray(_Writable(x))
+
+
+_COPIED = 1 << 17
+"""Bytes that JAX copies in less time than it takes to hand them over."""
+
+
+_OFTEN = 8
+"""Results of the same shapes after which JAX compiles a program to take them, in a third of the time or less."""
+
+_handed: Memo[int] = Memo()
+"""How often results of the same shapes were handed to the same device of JAX, up to that number."""
+
+_takers: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+"""What takes results that were handed over so often."""
+
+
+@functools.cache
+def _taker(device: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return what takes arrays by a program, to a device where one is named, which they are committed to then."""
+    import jax
+
+    place = {} if device is None else {"out_shardings": jax.sharding.SingleDeviceSharding(device)}
+    mesh, put, identity = jax.sharding.get_abstract_mesh, jax.device_put, jax.jit(lambda *ys: ys, **place)
+
+    def take(*ys: np.ndarray[Any, Any]) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = identity(*ys) if mesh().empty else put(ys, device)  # where programs are of a mesh
+        return found
+
+    return take
+
+
+def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return arrays of NumPy, whose memory nobody else has, as JAX's where the arrays of a call are."""
+    # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
+    device = None
+    for x in arrays:
+        if x.committed:
+            (device,) = x.devices()
+            break
+    shapes = device, *[(y.shape, y.dtype) for y in ys]
+    take = _takers.get(shapes)
+    return _put(ys, shapes) if take is None else take(*ys)
+
+
+def _put(ys: tuple[Any, ...], shapes: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Return the same for the first results of their shapes, of which the first says the device, or for long ones."""
+    import jax
+
+    device = shapes[0]
+    if sum([y.nbytes for y in ys]) <= _COPIED and jax.sharding.get_abstract_mesh().empty:
+        seen = _handed.keep(shapes, (_handed.get(shapes) or 0) + 1)
+        if seen > _OFTEN:
+            return _takers.keep(shapes, _taker(device))(*ys)
+        if device is None:
+            return tuple([jax.numpy.asarray(y) for y in ys])
+    found: tuple[Array, ...] = jax.device_put(ys, device)
+    return found
+
+
+def all_returned(xp: Namespace, ys: Sequence[Any], arrays: tuple[Array, ...] = ()) -> tuple[Array, ...]:
+    """Return arrays of NumPy, whose memory nobody else has, as the library's, on JAX together, where the arrays are."""
+    if library(xp) == "jax":
+        return to_jax(tuple(ys), arrays)
+    return tuple([returned(xp, y) for y in ys])
+
+
+def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:
+    """Return an array of NumPy, whose memory nobody else has, as one of the library, on JAX where the arrays are."""
+    if library(xp) == "jax":
+        return to_jax((y,), arrays)[0]
+    if library(xp) != "torch":
+        return y
+    import torch
+
+    return torch.from_numpy(y if min(y.strides, default=0) >= 0 else y.copy())

@@ -1,0 +1,175 @@
+"""What PyTorch and CuPy have been told to do: to compile, autocast, and how many bits products may lose."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, is_traced
+
+_AUTOCAST = ("cuda", "cpu", "xpu", "mps")
+"""The kinds of devices that are asked for autocast."""
+
+_ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
+"""What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
+
+
+asks: list[Callable[[], bool]] = []
+"""PyTorch's functions that tell whether it compiles or exports, once a tensor has been seen while it does neither."""
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`). The compiler reads
+    this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
+    of them imports another when it is looked at.
+    """
+    xs = x if type(x) is tuple else (x,)
+    if asks:
+        if not (asks[0]() or asks[1]()):
+            return False
+    elif not _one_is_tensor(xs):
+        return False
+    else:
+        import torch
+
+        if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+            asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+            return False
+    return _one_is_tensor(xs)
+
+
+def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
+    for x in xs:  # noqa: SIM110 - calls on arrays of other libraries wait for no generator
+        if hasattr(x, "requires_grad"):
+            return True
+    return False
+
+
+def transformed() -> bool:
+    """Return whether a transformation of torch.func or a forward derivative of PyTorch is under way."""
+    import torch
+
+    found: bool = torch._C._are_functorch_transforms_active() or forward_asked()
+    return found
+
+
+def forward_asked() -> bool:
+    """Return whether a forward derivative of PyTorch is under way, by torch.func too."""
+    import torch
+
+    found: bool = torch.autograd.forward_ad._current_level >= 0
+    return found
+
+
+def asked_for(x: Any) -> bool:
+    """Return whether a derivative by an array may be asked for, by a transformation of its library too."""
+    if is_tensor(x):
+        import torch
+
+        return bool(transformed() or (torch.is_grad_enabled() and x.requires_grad))
+    return is_traced(x)
+
+
+def autocast(xp: Namespace) -> tuple[str, ...]:
+    """Return the kinds of devices for which PyTorch's autocast is on."""
+    if getattr(xp, "__name__", "") != "array_api_compat.torch":
+        return ()
+    import torch
+
+    return tuple([kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)])
+
+
+def without_autocast(kinds: tuple[str, ...]) -> contextlib.ExitStack:
+    """Return a context in which autocast is off for these kinds of devices."""
+    import torch
+
+    stack = contextlib.ExitStack()
+    for kind in kinds:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
+
+
+_tells: tuple[Callable[[str, str], str], ...] = ()
+"""PyTorch's function that tells what it has been told, once a tensor has been seen."""
+
+
+def float32_products(x: Array) -> str | None:
+    """Return what PyTorch has been told of products of float32 where x is, None for arrays of other libraries."""
+    global _tells
+    if not is_tensor(x):
+        return None
+    if not _tells:  # to import anew takes longer than to ask
+        import torch
+
+        _tells = (torch._C._get_fp32_precision_getter,)
+    return _tells[0]("cuda" if x.is_cuda else "mkldnn", "matmul")
+
+
+def narrowed(x: Array, precision: str = "float32") -> bool:
+    """Return whether PyTorch may form products of float32 where x is with fewer bits than a precision asks for."""
+    return precision in _ENOUGH and float32_products(x) not in _ENOUGH[precision]
+
+
+def narrowed_in_cupy() -> bool:
+    """Return whether CuPy has been told to form products of float32 with fewer bits: environment variable CUPY_TF32."""
+    from cupy._core import _routines_linalg as told
+
+    exact = told.COMPUTE_TYPE_DEFAULT, told.COMPUTE_TYPE_PEDANTIC, told.COMPUTE_TYPE_FP32
+    return told.get_compute_type("f") not in exact
+
+
+class _UnroundedSums:
+    """While a thread is inside, cuBLAS forms sums of products of 16-bit floats in float32 and rounds them once.
+
+    PyTorch lets it round parts of a sum to 16 bits unless it is told otherwise. What it has been told holds again once
+    every thread that entered has left.
+    """
+
+    _LOSSES = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._switches: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = ()  # what asks, and what tells
+        self._told: list[tuple[Callable[..., None], tuple[bool, ...]]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside > 1:
+                return
+            for ask, tell in self._switches or self._found():
+                told = ask()
+                if told.__class__ is not tuple:  # a release may tell of more
+                    told = (told,)
+                if told[0]:
+                    tell(False, *told[1:])
+                    self._told.append((tell, told))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for tell, told in self._told:
+                    tell(*told)
+                self._told.clear()
+
+    def _found(self) -> tuple[tuple[Callable[[], Any], Callable[..., None]], ...]:
+        """Return PyTorch's functions, found once: a product of small matrices takes little longer than to find them."""
+        import torch
+
+        ask, tell = "_get_cublas_allow_", "_set_cublas_allow_"
+        self._switches = tuple([(getattr(torch._C, ask + one), getattr(torch._C, tell + one)) for one in self._LOSSES])
+        return self._switches
+
+
+UNROUNDED_SUMS = _UnroundedSums()
+
+
+def may_round_sums(x: Array, dtype: Any) -> bool:
+    """Return whether PyTorch may round parts of sums of products in a dtype where x is, outside of `UNROUNDED_SUMS`."""
+    return is_tensor(x) and x.is_cuda and dtype_name(dtype) in SIXTEEN_BIT_FLOATS

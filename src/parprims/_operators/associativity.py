@@ -1,0 +1,135 @@
+"""Checking an operator: whether it keeps what it promises, tried on examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, shown
+from parprims._core.elements import flattened, is_structured
+from parprims._operators.in_place import changes_arguments
+from parprims._operators.operator import as_operator, check_components, flags_broadcast, restructured
+
+
+def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
+    """Check on examples that an operator is associative, and that it does what else is promised of it.
+
+    Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
+    nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.
+
+    Parameters
+    ----------
+    op : str, Operator or callable
+        The operator to test.
+    examples : array, tuple, NamedTuple or dict of array
+        Elements along the first axis, at least three.
+    rtol : float, optional
+        Largest difference allowed, relative to the largest magnitude met; 64 units in the last place of the dtype
+        if not given. Integers and bools must agree exactly.
+
+    Returns
+    -------
+    bool
+        True; anything else raises.
+
+    Raises
+    ------
+    ValueError
+        If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
+        commutative; the message names the first such place. Or rtol is negative.
+    TypeError
+        If the operator changes an argument in place, or rtol is no number. The examples stay as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.check_associative("maximum", np.array([3.0, 1.0, 2.0]))
+    True
+    >>> parprims.check_associative(lambda earlier, later: earlier - later, np.array([3.0, 1.0, 2.0]))
+    Traceback (most recent call last):
+    ...
+    ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
+    """
+    operator = as_operator(op)
+    if rtol is not None and (isinstance(rtol, bool) or not isinstance(rtol, (int, float, np.integer, np.floating))):
+        raise TypeError(f"rtol must be a number, got {shown(rtol)}")
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"rtol must not be negative, got {rtol}")
+    if is_structured(examples):
+        examples, structure = flattened(examples, "examples")
+        operator = restructured(operator, structure) if examples else operator
+    xs = examples if isinstance(examples, tuple) else (examples,)
+    if not xs:
+        raise ValueError("examples must hold at least one array")
+    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
+    xs = tuple(admitted)
+    check_components(operator, tuple(x.dtype for x in xs), "examples")
+    if any(x.shape != xs[0].shape for x in xs):
+        xs = flags_broadcast(xp, operator, xs)
+        if any(x.shape != xs[0].shape for x in xs):
+            raise ValueError(f"examples must be arrays of equal shape, got {', '.join(str(x.shape) for x in xs)}")
+    n = xs[0].shape[0] if xs[0].ndim else 0
+    if n < 3:
+        raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
+    a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
+    packed = len(xs) > 1 or operator.components is not None
+    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, operator.combine, 2, packed, a):
+        raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
+    left = operator(operator(a, b), c)
+    right = operator(a, operator(b, c))
+    place = _first_difference(xp, left, right, rtol)
+    if place is not None:
+        index, one, other = place
+        raise ValueError(
+            f"op {operator.name} is not associative: examples {index} to {index + 2} give {one} from the left "
+            f"and {other} from the right"
+        )
+    earlier, later = (tuple(x[along(0, start, n - 1 + start)] for x in xs) for start in range(2))
+    if operator.commutative:
+        place = _first_difference(xp, operator(earlier, later), operator(later, earlier), rtol)
+        if place is not None:
+            index, one, other = place
+            raise ValueError(
+                f"op {operator.name} is declared commutative, but examples {index} and {index + 1} give {one} in this "
+                f"order and {other} in the other"
+            )
+    identity = operator.identity(*(dtype_name(x.dtype) for x in xs))
+    if identity is not None:
+        e = tuple(xp.full_like(x, value) for x, value in zip(xs, identity, strict=True))
+        for combined in (operator(e, xs), operator(xs, e)):
+            place = _first_difference(xp, combined, xs, rtol)
+            if place is not None:
+                index, one, other = place
+                raise ValueError(f"the identity of op {operator.name} turns example {index}, {other}, into {one}")
+    return True
+
+
+def _first_difference(
+    xp: Namespace, ones: tuple[Array, ...], others: tuple[Array, ...], rtol: float | None
+) -> tuple[int, Any, Any] | None:
+    """Return the first place along axis 0 where a component differs, with both values, or None."""
+    for one, other in zip(ones, others, strict=True):
+        if dtype_kind(one.dtype) in ("float", "complex"):
+            tolerance = 64 * float(xp.finfo(one.dtype).eps) if rtol is None else rtol
+            finite = xp.isfinite(one) & xp.isfinite(other)
+            size = abs(one)
+            scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
+            with quiet(xp):
+                near = finite & (abs(one - other) <= tolerance * scale)
+            same = (one == other) | ((one != one) & (other != other)) | near
+        else:
+            same = one == other
+        for index in range(same.shape[0]) if not xp.all(same) else ():
+            if not xp.all(same[index, ...]):
+                return index, _shown(one[index, ...]), _shown(other[index, ...])
+    return None
+
+
+def _shown(x: Array) -> Any:
+    """Return an array of no dimension as a Python scalar, any other as it is."""
+    scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
+    return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)

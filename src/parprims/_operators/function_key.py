@@ -1,0 +1,261 @@
+"""What a function can be remembered by: its code, and the values of all that it reads besides its arguments."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+from parprims._operators.operator import Operator
+
+
+class _UnknownError(Exception):
+    """What a function does may depend on something that cannot be told."""
+
+
+def lasting_key(function: Any) -> Any:
+    """Return a key under which the trace of a function can be remembered, or None if it may change.
+
+    A function is known by its code and by the values of what it reads: closures, defaults, globals, attributes of
+    modules and, in turn, other functions. An operator is known by its parts, a name by itself. Modules whose contents
+    never change, such as array namespaces, are known by themselves.
+    """
+    kind = type(function)
+    if kind is str:
+        return function
+    if function is None:
+        return type(None)
+    if kind is Operator and function._built_in:
+        return function
+    try:
+        return _function_key(function, ()) if kind is types.FunctionType else _value_key(function, ())
+    except _UnknownError:
+        return None
+
+
+_LASTING = frozenset(
+    "array_api_compat array_api_strict builtins cmath cupy functools itertools math numpy operator parprims "
+    "torch".split()
+)
+"""Packages whose functions and constants do not change."""
+
+_LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.special", "ml_dtypes")
+"""The same of packages that have others too, with what is inside of them."""
+
+_READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
+"""Built-in functions that see what no name in the code tells of."""
+
+_MOST = 256
+"""Numbers in a list, dict or array up to which it is known by them."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_lasting(module: str) -> bool:
+    return module.partition(".")[0] in _LASTING or any(
+        module == one or module.startswith(one + ".") for one in _LASTING_MODULES
+    )
+
+
+class _Reads:
+    """What a code object reads besides its arguments: (is it a closure's, name, names of attributes read of it).
+
+    ``reads`` is None where that cannot be told.
+    """
+
+    __slots__ = ("code", "reads")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+        found: dict[tuple[bool, str, tuple[str, ...]], None] = {}
+        self.reads: tuple[tuple[bool, str, tuple[str, ...]], ...] | None = None
+        if all(_collect(one, frozenset(code.co_freevars), found) for one in _codes(code)):
+            for name in code.co_freevars:
+                if not any(free and name == other for free, other, _ in found):
+                    found[True, name, ()] = None
+            self.reads = tuple(found)
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """Return a code object and those of the functions defined in it."""
+    inner = [one for constant in code.co_consts if isinstance(constant, types.CodeType) for one in _codes(constant)]
+    return [code, *inner]
+
+
+def _collect(code: types.CodeType, free: frozenset[str], found: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
+    """Add what a code object reads; return False if that cannot be told."""
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+    known = set()  # names in an instruction that is understood
+    for at, one in enumerate(instructions):
+        name = one.argval
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            closure = False
+        elif one.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
+            if name not in free:
+                continue
+            closure = True
+        else:
+            if one.opname == "IMPORT_NAME":
+                level = instructions[at - 2].argval
+                if level != 0 or not _is_lasting(name):
+                    return False
+            if one.opname in _NAMED:
+                known.add(name)
+            continue
+        known.add(name)
+        chain = []
+        for after in instructions[at + 1 :]:
+            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                break
+            chain.append(after.argval)
+        found[closure, name, tuple(chain)] = None
+    return known.issuperset(code.co_names)
+
+
+_NAMED = frozenset(
+    "LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR STORE_NAME STORE_GLOBAL DELETE_NAME DELETE_GLOBAL "
+    "IMPORT_NAME IMPORT_FROM".split()
+)
+"""Instructions that name an attribute of something on the stack, or read nothing."""
+
+_reads: dict[int, _Reads] = {}
+
+
+def _reads_of(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...] | None:
+    known = _reads.get(id(code))
+    if known is None or known.code is not code:
+        if len(_reads) >= 4096:
+            _reads.clear()
+        known = _reads[id(code)] = _Reads(code)  # which keeps the code, and so its number
+    return known.reads
+
+
+_MISSING: Any = object()
+
+
+def _function_key(function: types.FunctionType, seen: tuple[int, ...]) -> Any:
+    code = function.__code__
+    reads = _reads_of(code)
+    defaults, more = function.__defaults__, function.__kwdefaults__
+    if not reads and reads is not None and defaults is None and more is None:
+        return code
+    if reads is None:
+        raise _UnknownError
+    if id(function) in seen:
+        return "again", seen.index(id(function))
+    seen = (*seen, id(function))
+    found: list[Any] = [code]
+    scope = function.__globals__
+    for closure, name, chain in reads:
+        if closure:
+            try:
+                value = function.__closure__[code.co_freevars.index(name)].cell_contents  # type: ignore[index]
+            except ValueError:  # an empty cell
+                value = _MISSING
+        else:
+            value = scope.get(name, _MISSING)
+            if value is _MISSING:
+                value = vars(builtins).get(name, _MISSING)
+        found.append(_read_key(value, chain, seen))
+    if defaults is not None:
+        found.append(_value_key(defaults, seen))
+    if more is not None:
+        found.append(_value_key(more, seen))
+    return tuple(found)
+
+
+def _read_key(value: Any, chain: tuple[str, ...], seen: tuple[int, ...]) -> Any:
+    """Return the key of what is read of a value: itself, or an attribute of a module."""
+    for name in chain:
+        kind = type(value)
+        if not isinstance(value, types.ModuleType):
+            if kind is types.FunctionType and not _is_public(value):
+                raise _UnknownError  # an attribute of a function, which is no part of what it does
+            break
+        if _is_lasting(value.__name__):
+            return value
+        contents = vars(value)
+        if kind is not types.ModuleType or name not in contents:
+            raise _UnknownError
+        value = contents[name]
+    return _value_key(value, seen)
+
+
+def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
+    kind = type(value)
+    if kind is int or kind is bool or kind is str or value is None or kind is bytes:
+        return kind, value
+    if kind is float or kind is complex:
+        return kind, repr(value)  # 0.0 and -0.0 are equal, but not the same
+    if kind is types.FunctionType:
+        return value if _is_public(value) else _function_key(value, seen)
+    if kind is types.ModuleType:
+        if _is_lasting(value.__name__):
+            return value
+        raise _UnknownError
+    if kind is np.ufunc:
+        return value
+    if kind is Operator:
+        if value._built_in:
+            return value
+        if value._segments is not None:
+            return "segmented", _value_key(value._segments, seen)
+        return (
+            _value_key(value.combine, seen),
+            _value_key(value._identity, seen),
+            value.commutative,
+            value.components,
+        )
+    if kind is tuple:
+        return kind, *(_value_key(one, seen) for one in value)
+    if kind is list or kind is dict:
+        if len(value) > _MOST or id(value) in seen:
+            raise _UnknownError
+        seen = (*seen, id(value))
+        items = value if kind is list else [one for item in value.items() for one in item]
+        return kind, *(_value_key(one, seen) for one in items)
+    if kind is np.ndarray:
+        if value.size > _MOST or value.dtype.hasobject:
+            raise _UnknownError
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, np.dtype):
+        return np.dtype, value.str, value.name
+    if kind is functools.partial:
+        return kind, *(_value_key(one, seen) for one in (value.func, value.args, value.keywords))
+    if kind is types.MethodType:
+        return kind, _value_key(value.__func__, seen), _value_key(value.__self__, seen)
+    if value is _MISSING or _is_public(value) or (kind.__module__, kind.__name__) == ("torch", "dtype"):
+        return value
+    if isinstance(value, type) and _is_plain_named_tuple(value):
+        return value
+    raise _UnknownError
+
+
+def _is_public(value: Any) -> bool:
+    """Return whether a function or class is what a lasting module has under its name."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if module is None and isinstance(value, types.BuiltinFunctionType):
+        module = getattr(value.__self__, "__module__", None)  # PyTorch's functions
+    if not isinstance(module, str) or not isinstance(name, str) or not _is_lasting(module) or id(value) in _READERS:
+        return False
+    home = sys.modules.get(module)
+    return home is not None and getattr(home, name, None) is value
+
+
+_NAMED_TUPLE = frozenset(
+    "__slots__ _fields _field_defaults _make _replace _asdict __getnewargs__ __match_args__ __annotations__ "
+    "__orig_bases__ __replace__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __module__ "
+    "__annotations_cache__ __classdictcell__ __conditional_annotations__ __new__ __repr__ __doc__".split()
+)
+
+
+def _is_plain_named_tuple(kind: type) -> bool:
+    """Return whether a class is a NamedTuple of nothing but its fields."""
+    fields = getattr(kind, "_fields", None)
+    return kind.__bases__ == (tuple,) and fields is not None and _NAMED_TUPLE.issuperset(set(vars(kind)) - set(fields))

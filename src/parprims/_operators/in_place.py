@@ -1,0 +1,267 @@
+"""Functions of the caller's that change their arguments: found by a trial, or given copies."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name, quiet
+from parprims._dispatch.dispatch import unwatched
+from parprims._operators.operator import Operator, with_combine
+
+# What was seen to leave its arguments as they are: keys, or by function where there is none.
+_tried: dict[Any, None] = {}
+_tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+
+
+def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
+    """Return an operator that leaves its arguments as they are: this one, or where that cannot be told one on copies.
+
+    Raises TypeError if it works in place, which is tried once for an operator and dtypes, on a few elements of xs.
+    ``key`` is what the operator is remembered by, or None.
+    """
+    if op._built_in or array_api_compat.is_jax_namespace(xp):
+        return op
+    if _only_copies_are_safe(xp):
+        combine = op.combine
+        return with_combine(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
+    packed = len(xs) > 1 or op.components is not None
+    _try_once(xp, f"op {op.name}", op.combine, key, 2, packed, xs)
+    return op
+
+
+def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[Array, ...]) -> Callable[..., Any]:
+    """Return a function of arrays that leaves its arguments as they are, as `harmless` does for an operator."""
+    if array_api_compat.is_jax_namespace(xp):
+        return fn
+    if _only_copies_are_safe(xp):
+        return lambda *xs: fn(*_copied(xp, xs))
+    _try_once(xp, "fn", fn, key, 1, False, arrays)
+    return fn
+
+
+def _only_copies_are_safe(xp: Namespace) -> bool:
+    """Return whether nobody can tell if an array was changed: in programs of torch.compile and torch.func."""
+    if not array_api_compat.is_torch_namespace(xp):
+        return False
+    import torch
+
+    compiling: bool = torch.compiler.is_compiling()
+    return compiling or torch._C._are_functorch_transforms_active()
+
+
+_LITTLE = 1024
+"""Elements of axes that nothing is combined along of which a trial is given as many as a call has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Few:
+    """A few elements of ones like those of a call, by which functions of the caller's are tried.
+
+    Parameters
+    ----------
+    like : array
+        One of the arrays of the call.
+    shape : tuple of int
+        Its shape, or that of all arrays together.
+    axes : tuple of int
+        The axes along which elements are combined.
+    most : int
+        How many elements along these are enough: a branch on one element raises nothing.
+    dtypes : tuple of dtype
+        Those of the arrays.
+    """
+
+    like: Array
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    most: int
+    dtypes: tuple[Any, ...]
+
+    def lengths(self) -> list[int]:
+        """Return the shape of the few."""
+        longest = max(self.axes, key=lambda at: self.shape[at], default=None)
+        few = [1 if at in self.axes else length for at, length in enumerate(self.shape)]
+        if longest is not None:
+            few[longest] = min(self.shape[longest], max(1, self.most))
+        for at in range(len(few)):
+            if at not in self.axes and math.prod(few) > _LITTLE:
+                few[at] = 1
+        return few
+
+    def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
+        """Return what fails where a function is given these arrays, on JAX without values, or None.
+
+        Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
+        for. ``of_none`` says whether a call without elements gives the function arrays without elements.
+        """
+        if (0 in self.shape and not of_none) or _capturing(xp) or _only_copies_are_safe(xp):
+            return None
+        few = self.lengths()
+        try:
+            with quiet(xp), unwatched():
+                if array_api_compat.is_jax_namespace(xp):
+                    import jax
+
+                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(few, one) for one in self.dtypes))
+                else:
+                    run(*(xp.ones(tuple(few), dtype=one, device=device(self.like)) for one in self.dtypes))
+        except Exception as error:  # whatever the caller's function, or the library, makes of them
+            cut = any(few[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
+            return None if cut and not isinstance(error, TypeError) else _told(error)
+        return None
+
+
+def _told(error: Exception) -> str:
+    """Return an error of a function of the caller's as a sentence."""
+    words = str(error).strip().partition("\n")[0]
+    raised = re.search(r"^Raised by (.*)\.$", "\n".join(getattr(error, "__notes__", ())), re.MULTILINE)
+    return words if raised is None else f"{raised[1]} raises {type(error).__name__}: {words}"
+
+
+def is_own(op: Operator) -> bool:
+    """Return whether an operator is a function of the caller's, or made of one."""
+    return is_own(op._segments) if op._segments is not None else not op._built_in
+
+
+def operator_failure(xp: Namespace, op: Operator, few: Few) -> str | None:
+    """Return what fails where an operator of the caller's combines a few elements, or None."""
+    if not is_own(op):
+        return None
+
+    def combine(*xs: Array) -> None:
+        found = harmless(xp, op, None, xs)
+        if few.most > 0:
+            found(xs, xs)
+
+    return few.failure(xp, combine)
+
+
+def _copied(xp: Namespace, element: Any) -> Any:
+    """Return an element of copies, whether it is one array or a tuple."""
+    if isinstance(element, tuple):
+        return tuple(_copied(xp, x) for x in element)
+    return xp.astype(element, element.dtype, copy=True)
+
+
+def _try_once(
+    xp: Namespace, what: str, function: Callable[..., Any], key: Any, elements: int, packed: bool, xs: tuple[Array, ...]
+) -> None:
+    """Call a function on a few elements, unless it was called on such before; TypeError if it changes them."""
+    kind = (type(xs[0]), packed, *(dtype_name(x.dtype) for x in xs))
+    known: Any = _tried
+    if key is None:
+        try:
+            known, key = _tried_functions.setdefault(function, set()), ()
+        except TypeError:  # neither a key nor a reference: it is tried at every call
+            known = set()
+    if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
+        return
+    few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
+    with unwatched():
+        changes = changes_arguments(xp, function, elements, packed, few)
+    if changes:
+        raise TypeError(f"{what} changes its argument in place: return a new array")
+    if isinstance(known, set):
+        known.add((key, kind))
+    else:
+        if len(known) >= 4096:
+            known.clear()
+        known[key, kind] = None
+
+
+def _capturing(xp: Namespace) -> bool:
+    """Return whether CuPy records a CUDA graph, in which nothing may be looked at."""
+    if not array_api_compat.is_cupy_namespace(xp):
+        return False
+    import cupy
+
+    capturing: bool = cupy.cuda.get_current_stream().is_capturing()
+    return capturing
+
+
+def changes_arguments(
+    xp: Namespace, function: Callable[..., Any], elements: int, packed: bool, xs: tuple[Array, ...]
+) -> bool:
+    """Return whether a function of elements changes them in place, without a change to xs, which it is called on.
+
+    NumPy's arrays are made read-only, PyTorch counts the changes of a tensor; others are compared afterwards, and with
+    numbers of which no change goes unseen. What else is wrong with the function shows when it is called for its result.
+    """
+    numpy = array_api_compat.is_numpy_namespace(xp)
+    if not numpy and not array_api_compat.is_torch_namespace(xp):
+        return any(
+            _changes(xp, function, packed, tuple(given(at) for at in range(elements)))
+            for given in (
+                lambda _: _copied(xp, xs),
+                lambda at: tuple(_telling(xp, x, at) for x in xs),
+            )
+        )
+    if numpy:
+        with np.errstate(all="ignore"):
+            views = tuple(tuple(x.view() for x in xs) for _ in range(elements))
+            for view in (one for element in views for one in element):
+                view.flags.writeable = False
+            try:
+                _call(function, packed, views)
+            except Exception as error:  # of which only one is looked for
+                # A compiled function may ask for memory that it could write to and never do.
+                return "read-only" in str(error) and "buffer source" not in str(error)
+        return False
+    import torch
+
+    with torch.no_grad():
+        copies = tuple(tuple(x.detach().clone() for x in xs) for _ in range(elements))
+        if not _changes_are_counted(copies[0][0]):
+            telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
+            return _changes(xp, function, packed, telling)
+        before = [x._version for element in copies for x in element]
+        with contextlib.suppress(Exception):  # it shows when the function is called for its result
+            _call(function, packed, copies)
+        return before != [x._version for element in copies for x in element]
+
+
+def _changes_are_counted(x: Array) -> bool:
+    """Return whether PyTorch counts the changes of tensors here: not in inference mode, nor in nodes of a graph."""
+    if x.is_inference():
+        return False
+    one = x.clone()
+    before: int = one._version
+    one.zero_()
+    return before != int(one._version)
+
+
+def _call(function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]) -> None:
+    """Call an operator's function on two elements, or any other on the arrays of the one element there is."""
+    if len(elements) == 1:
+        function(*elements[0])
+    else:
+        function(*(elements if packed else [one for (one,) in elements]))
+
+
+def _changes(
+    xp: Namespace, function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]
+) -> bool:
+    before = _copied(xp, elements)
+    with contextlib.suppress(Exception):  # it shows when the function is called for its result
+        _call(function, packed, elements)
+    for element, old in zip(elements, before, strict=True):
+        for one, other in zip(element, old, strict=True):
+            if not bool(xp.all((one == other) | ((one != one) & (other != other)))):
+                return True
+    return False
+
+
+def _telling(xp: Namespace, like: Array, at: int) -> Array:
+    """Return a few elements of an array's dtype, which no operation with those of the other ``at`` leaves alone."""
+    values = ([2, 5, 3], [4, 1, 7])[at] if dtype_kind(like.dtype) != "bool" else ([1, 0, 1, 0], [0, 1, 1, 0])[at]
+    x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)
+    return xp.reshape(x, (1,) * (like.ndim - 1) + (-1,)) if like.ndim else x[0]

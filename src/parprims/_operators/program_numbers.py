@@ -1,0 +1,353 @@
+"""Programs of JAX that are told the numbers which functions of the caller's read: another value compiles nothing.
+
+A function is traced on a few elements, which takes less than a millisecond. Its numbers are literals of the trace, and
+what is left is a key. Programs are kept under the keys of their functions. While a program is traced itself, a function
+is traced wherever it is called, and its operations are carried out with parameters of the program in the place of the
+numbers. Numbers in the function's code stay as they are, for XLA computes with constants in quicker ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, is_traced
+from parprims._core.memo import Memo
+from parprims._core.programs import one_program
+from parprims._operators.constants import leaves
+from parprims._operators.function_key import lasting_key
+from parprims._operators.operator import Operator, segmented, with_combine
+
+
+class _UnsharedError(Exception):
+    """A function whose numbers a program must hold."""
+
+
+# ---- What a function is but for its numbers -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A function traced on arrays.
+
+    ``places`` are those of its numbers, as (equation, operand); ``key`` is all but the numbers.
+    """
+
+    traced: Any
+    outputs: Any
+    key: Any
+    numbers: tuple[np.ndarray[Any, Any], ...]
+    places: tuple[tuple[int, int], ...]
+
+    def alike(self, other: _Read) -> bool:
+        """Return whether another has the same numbers, to the last bit."""
+        return list(map(_bits, self.numbers)) == list(map(_bits, other.numbers))
+
+    def on(self, arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
+        """Return what the function returns if its numbers are these."""
+        import jax
+        from jax.extend import core
+
+        jaxpr = self.traced.jaxpr
+        equations, names = [*jaxpr.eqns], []
+        for at, place in self.places:
+            operands = [*equations[at].invars]
+            names.append(core.Var(operands[place].aval))
+            operands[place] = names[-1]
+            equations[at] = equations[at].replace(invars=operands)
+        told = core.ClosedJaxpr(jaxpr.replace(constvars=names, eqns=equations), tuple(numbers))
+        found = core.jaxpr_as_fun(told)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(self.outputs), found)
+
+
+def _bits(value: np.ndarray[Any, Any]) -> tuple[str, bytes]:
+    return str(value.dtype), value.tobytes()
+
+
+def _read(function: Callable[..., Any], arguments: Sequence[Any]) -> _Read:
+    """Trace a function on arrays, or on what has their shapes and dtypes."""
+    import jax
+
+    # JAX remembers what it traced by the very function.
+    try:
+        traced, outputs = jax.make_jaxpr(lambda *xs: function(*xs), return_shape=True)(*arguments)
+    except Exception as error:  # it may be no function of arrays of another shape
+        raise _UnsharedError from error
+    if traced.consts or traced.jaxpr.effects:
+        raise _UnsharedError  # arrays, which may be those of a program around; or it prints
+    own, numbers, places = [*_numbers_of(function)], [], []
+
+    def is_told(equation: Any, value: np.ndarray[Any, Any]) -> bool:
+        return equation.primitive.name != "pow" and not any(_is(value, number) for number in own)
+
+    for at, equation in enumerate(traced.jaxpr.eqns):
+        for place, one in enumerate(equation.invars):
+            value = _literal(one)
+            if value is not None and is_told(equation, value):
+                numbers.append(value)
+                places.append((at, place))
+    key = _key(traced.jaxpr, frozenset(places)), jax.tree.structure(outputs)
+    return _Read(traced, outputs, key, tuple(numbers), tuple(places))
+
+
+def _literal(one: Any) -> np.ndarray[Any, Any] | None:
+    from jax.extend.core import Literal
+
+    return np.asarray(one.val, dtype=one.aval.dtype) if isinstance(one, Literal) else None
+
+
+def _is(value: np.ndarray[Any, Any], number: Any) -> bool:
+    """Return whether a literal is a number of the code in another dtype."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+        return np.asarray(number).astype(value.dtype).tobytes() == value.tobytes()
+    return False
+
+
+def _numbers_of(function: Any) -> Iterator[Any]:
+    """Yield the numbers in the code of a function."""
+    while type(function) is functools.partial:
+        function = function.func
+    codes = [getattr(function, "__code__", None)]
+    while codes:
+        code = codes.pop()
+        for one in leaves(code.co_consts) if isinstance(code, types.CodeType) else ():
+            if isinstance(one, types.CodeType):
+                codes.append(one)
+            elif isinstance(one, int | float | complex):
+                yield one
+
+
+_RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees")
+"""Parameters of operations that derivatives alone ask for, which no such program has."""
+
+
+def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
+    """Return all of a trace but the literals at the places ``told``."""
+    names: dict[Any, int] = {one: at for at, one in enumerate((*jaxpr.constvars, *jaxpr.invars))}
+
+    def operand(one: Any) -> Any:
+        value = _literal(one)
+        return names[one] if value is None else _bits(value)
+
+    lines = []
+    for at, equation in enumerate(jaxpr.eqns):
+        operands = tuple(
+            [str(one.aval.dtype) if (at, place) in told else operand(one) for place, one in enumerate(equation.invars)]
+        )
+        for one in equation.outvars:
+            names[one] = len(names)
+        lines.append((equation.primitive, operands, _value(equation.params)))
+    return tuple(lines), tuple(map(operand, jaxpr.outvars))
+
+
+def _value(value: Any) -> Any:
+    """Return what a parameter of an operation is known by."""
+    if isinstance(value, dict):
+        return tuple([(name, _value(one)) for name, one in value.items() if name not in _RULES])
+    if isinstance(value, tuple | list):
+        return tuple(map(_value, value))
+    if hasattr(value, "consts") and len(value.consts):
+        raise _UnsharedError
+    if hasattr(value, "eqns"):
+        return _key(getattr(value, "jaxpr", value))
+    if isinstance(value, float | complex | np.generic):
+        return type(value), repr(value)  # which tells zeros apart
+    try:
+        hash(value)
+    except TypeError:
+        raise _UnsharedError from None
+    return type(value), value
+
+
+# ---- Functions in programs ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Telling:
+    """What a call tells the program that computes it: its functions by field, and what each was read as.
+
+    ``prepared`` makes what the program consists of, ``parameters`` are those of the program, and ``seen`` collects
+    what functions are called on, if that is to be found.
+    """
+
+    functions: dict[str, Callable[..., Any]]
+    reads: dict[Any, _Read] = dataclasses.field(default_factory=dict)
+    prepared: Callable[[], Callable[..., Any]] | None = None
+    parameters: Sequence[Any] = ()
+    seen: dict[Any, None] | None = None
+
+
+class _Now(threading.local):
+    call: _Telling | None = None
+
+
+_now = _Now()
+
+
+@contextlib.contextmanager
+def _telling(call: _Telling) -> Iterator[None]:
+    before, _now.call = _now.call, call
+    try:
+        yield
+    finally:
+        _now.call = before
+
+
+def _stand_in(field: str) -> Callable[..., Any]:
+    """Return a function for a program, which calls that of the call under way and is told its numbers."""
+
+    def called(*arguments: Any) -> Any:
+        import jax
+
+        call = _now.call
+        assert call is not None
+        arrays, tree = jax.tree.flatten(arguments)
+        sign = field, tree, tuple([(one.ndim, str(one.dtype)) for one in arrays])
+        own = call.functions[field]
+        if call.seen is not None:
+            call.seen[sign] = None
+            return own(*arguments)
+        if sign not in call.reads:
+            raise _UnsharedError
+        here = _read(own, jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), arguments))
+        if not here.alike(call.reads[sign]):
+            raise _UnsharedError
+        before = itertools.takewhile(lambda one: one != sign, call.reads)
+        first = sum(len(call.reads[one].numbers) for one in before)
+        return here.on(arguments, call.parameters[first : first + len(here.numbers)])
+
+    return called
+
+
+def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
+    """Read a function on a few elements of arrays like those that it is called on."""
+    import jax
+
+    field, tree, kinds = sign
+    few = [jax.ShapeDtypeStruct((2,) * ndim, dtype) for ndim, dtype in kinds]
+    return _read(functions[field], jax.tree.unflatten(tree, few))
+
+
+def _bare(op: Operator) -> tuple[Operator, int]:
+    """Return the operator inside of segmented ones, and how many these are."""
+    around = 0
+    while op._segments is not None:
+        op, around = op._segments, around + 1
+    return op, around
+
+
+def _parts(call: Any) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
+    """Return the functions of the caller's in a call, by field, and all else that operators are known by."""
+    functions: dict[str, Callable[..., Any]] = {}
+    rest: list[Any] = []
+    for field in _FIELDS:
+        given = getattr(call, field, None)
+        if isinstance(given, Operator):
+            op, around = _bare(given)
+            identity = lasting_key(op._identity) if callable(op._identity) else repr(op._identity)
+            if identity is None:
+                raise _UnsharedError
+            ours = op._structure is None and _is_ours(op.combine)
+            rest.append((field, around, ours and op, op.commutative, op.components, op._structure, identity))
+            if not ours:
+                functions[field] = op.combine
+        elif given is not None and _is_ours(given):
+            rest.append((field, given))
+        elif given is not None:
+            functions[field] = given
+    return functions, tuple(rest)
+
+
+def _is_ours(function: Any) -> bool:
+    """Return whether a function is one of this library, which it may know by itself."""
+    return str(getattr(function, "__module__", "")).startswith("parprims.")
+
+
+def _with_stand_ins(call: Any, functions: dict[str, Callable[..., Any]]) -> Any:
+    """Return a call whose functions are new stand-ins, for JAX remembers what it traced by the very function."""
+    fields: dict[str, Any] = {}
+    for field in functions:
+        given = getattr(call, field)
+        fields[field] = _stand_in(field)
+        if isinstance(given, Operator):
+            op, around = _bare(given)
+            fields[field] = with_combine(op, fields[field])
+            for _ in range(around):
+                fields[field] = segmented(fields[field])
+    operation = (None, None) if isinstance(call.operation, tuple) else None
+    return dataclasses.replace(call, operation=operation, key=None, **fields)
+
+
+_FIELDS = ("op", "add", "multiply", "fn")
+"""The fields of checked calls that have operators and maps."""
+
+_signs: Memo[tuple[Any, ...]] = Memo()
+_programs: Memo[Callable[..., Any]] = Memo()
+
+
+def shared(
+    call: Any,
+    key: Any,
+    prepare: Callable[[Any], Callable[..., Any]],
+    hidden: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Callable[..., Any] | None:
+    """Return a function of the arrays of a call that computes it by a program which is told its numbers.
+
+    None if no function is the caller's, or the program must hold their numbers. ``key`` is all of the call but its
+    functions, ``prepare`` returns for a call like it what the program consists of, and ``hidden`` hides calls that
+    functions make while they are read.
+    """
+    import jax
+
+    if call.operation == "recurrence" or any(is_traced(x) or len(x.devices()) > 1 for x in call.arrays):
+        return None
+    try:
+        functions, rest = _parts(call)
+        if not functions:
+            return None
+        whole, bare, lasts = (key, rest), call.on(*(None,) * len(call.arrays)), call.key is not None
+        signs = _signs.get(whole)
+        if signs is None:
+            seen: dict[Any, None] = {}
+            with _telling(_Telling(functions, seen=seen)), hidden():
+                jax.eval_shape(prepare(_with_stand_ins(call, functions)), *call.arrays)
+            signs = _signs.keep(whole, tuple(seen))
+        with hidden():
+            reads = {sign: _on_few(functions, sign) for sign in signs}
+        numbers = jax.device_put(tuple([number for one in reads.values() for number in one.numbers]))
+        known = whole, tuple([(sign, one.key) for sign, one in reads.items()])
+        program = _programs.get(known) or _programs.keep(known, one_program(_traced))
+
+        def run(*arrays: Array) -> Any:
+            def prepared() -> Callable[..., Any]:
+                return prepare(_with_stand_ins(bare.on(*arrays), functions))
+
+            if not held:
+                try:
+                    with _telling(_Telling(functions, reads, prepared)):
+                        return program(numbers, *arrays)
+                except _UnsharedError:
+                    own = prepare(bare.on(*arrays))
+                    held.append(one_program(own) if lasts else own)
+            return held[0](*arrays)
+
+        held: list[Callable[..., Any]] = []  # the program that holds the numbers, if it must
+    except _UnsharedError:
+        return None
+    return run
+
+
+def _traced(numbers: tuple[Any, ...], *arrays: Array) -> Any:
+    call = _now.call
+    assert call is not None
+    assert call.prepared is not None
+    with _telling(dataclasses.replace(call, parameters=numbers)):
+        return call.prepared()(*arrays)

@@ -1,0 +1,246 @@
+"""Systems with narrow bands by a CUDA kernel: one thread for each system, and elimination with row exchanges."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.derivative_rules import linear_system
+from parprims._dispatch.dispatch import directly
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.banded.call import Matrix, by_reflections
+
+MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
+"""The most rows that are taken together, by the dtype computed in: a thread keeps six times their square."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernel divides its work on devices of one compute capability. No bits depend on it."""
+
+    threads: int
+    """Threads of a block."""
+    ahead_bytes: int
+    """The most bytes of a group of rows that are loaded while the group before is eliminated."""
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json", multiprocessors=132, threads=16, ahead_bytes=128
+    )
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_FEWEST, _SHORT, _SHORT_OF_OPERATIONS = 512, 64, 1 << 14
+"""The fewest systems that are worth the kernel if they are longer than so many rows: a choice by reasoning alone.
+
+A row takes the kernel about a microsecond. Outside of programs of JAX the array form is some hundred operations of the
+library, of tens of microseconds each.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a plan is made for, besides sizes.
+
+    ``widths`` are the numbers of diagonals below and above the main one, or None for blocks of ``k`` rows. Diagonals
+    are given ``by_column``, as callers have them, or by row. ``shared`` says of each array of coefficients whether it
+    is the same for all systems.
+    """
+
+    dtype: str
+    widths: tuple[int, int] | None
+    k: int
+    periodic: bool
+    by_column: bool
+    shared: tuple[bool, ...]
+
+
+def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) -> _cuda.Plan:
+    """Return the launch for so many systems of n rows, or n blocks, with so many right-hand sides each.
+
+    Inputs are the diagonals (systems, l + u + 1, n), or the three arrays of blocks (systems, n, k, k), and right-hand
+    sides (systems, rows, columns). The output is like the last.
+    """
+    numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
+    nbytes, one, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
+    if kind.widths is None:
+        apart = [numbers("apart", 0 if shared else n * k * k) for shared in kind.shared]
+        pointers = [_cuda.Pointer(f"in{at}", f"const {own}") for at in range(3)]
+        name = f"banded::Blocks<{own}, {k}>"
+        of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=name)
+    else:
+        below, above = kind.widths
+        name = f"banded::Bands<{own}, {k}, {str(kind.by_column).lower()}>"
+        of = _cuda.Struct(
+            _cuda.Pointer("in0", f"const {own}"),
+            numbers("apart", 0 if kind.shared[0] else (below + above + 1) * n),
+            *(numbers("below", below), numbers("above", above), numbers("n", n)),
+            type=name,
+        )
+    if kind.periodic:
+        of = _cuda.Struct(of, type=f"banded::Folded<{own}, {k}, {name}>")
+    together = k * (1 + kind.periodic)
+    saved = together * (together + 1) // 2 + 2 * together**2 + together * one
+    launch = _cuda.Launch(
+        _cuda.device_source("_cuda/device/common.cuh", "_primitives/banded/banded.cu"),
+        "banded::solve",
+        (own, together, one, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
+        (
+            of,
+            _cuda.Pointer(f"in{len(kind.shared)}", f"const {own}"),
+            _cuda.Pointer("out0", own),
+            _cuda.Pointer("temporary", own),
+            numbers("systems", systems),
+            numbers("columns", columns),
+        ),
+        -(-systems // tuning.threads),
+        tuning.threads,
+        unbound_registers=True,
+    )
+    return _cuda.Plan(
+        (launch,),
+        len(kind.shared) + 1,
+        (((systems, rows, columns), kind.dtype),),
+        numbers.all(),
+        temporary_bytes=systems * -(-rows // together) * saved * nbytes,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def _rows_of(s: Any) -> int:
+    """Return the rows of a block, or those that are taken together where a matrix has diagonals."""
+    return max(1, *s.widths) if s.widths is not None else int(s.arrays[1].shape[-1])
+
+
+def refusal(xp: Namespace, s: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    most = MOST_ROWS.get(dtype_name(s.working))
+    if most is None:
+        return f"the kernel has no dtype {dtype_name(s.working)}"
+    rows, most = _rows_of(s), most // (1 + s.periodic)
+    if rows > most:
+        what = "diagonals on one side" if s.widths is not None else "rows of a block"
+        of = "periodic systems" if s.periodic else "systems"
+        return (
+            f"there is no kernel of {of} with more than {most} {what} in {dtype_name(s.working)}, and there are {rows}"
+        )
+    return _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in s.arrays]))
+
+
+def slower(xp: Namespace, s: Any) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    systems = math.prod(_batch(s))
+    if s.n <= (_SHORT if is_jax(xp) else _SHORT_OF_OPERATIONS) or systems >= _FEWEST:
+        return None
+    return f"a thread solves a system, which for {systems} long ones leaves the device idle"
+
+
+def _batch(s: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = s.results[0][0]
+    return shape[: len(shape) - 1 - s.columns - (s.widths is None)]
+
+
+def prepare(xp: Namespace, s: Any, by_array: Callable[[Namespace, Any], Array]) -> Callable[..., Array]:
+    """Return what solves by the kernel, with its derivative by the same."""
+    if 0 in s.results[0][0]:
+        nothing: Callable[..., Array] = directly(by_array)(xp, s)
+        return nothing
+    (shape, dtype), bare, batch, k = s.results[0], s.on(*(None,) * len(s.arrays)), _batch(s), _rows_of(s)
+    systems, columns = math.prod(batch), shape[-1] if s.columns else 1
+    rows = s.n * (k if s.widths is None else 1)
+    bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems
+
+    def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
+        inputs = [_flat(xp, x, batch, systems, bands) for x in coefficients]
+        right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
+        shared = tuple([x.shape[0] < systems for x in inputs])
+        kind = Kind(dtype_name(bare.working), matrix.widths, k, bare.periodic, by_column, shared)
+        return _runner(xp, kind, matrix, inputs[0].shape, right.shape, right)(*inputs, right)[0]
+
+    def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
+        if matrix.widths is not None:
+            coefficients = (xp.stack(list(coefficients), axis=-2),)
+        return xp.reshape(run(matrix, False, coefficients, b), b.shape)
+
+    def differentiable(*arrays: Array) -> Array:
+        x = linear_system(xp, bare.matrix, solve, *bare.parts(xp, *arrays))
+        return cast(xp, xp.reshape(x, shape), dtype)
+
+    def solved(*arrays: Array) -> Array:
+        *coefficients, b = [cast(xp, x, bare.working) for x in arrays]
+        if b.shape != shape:
+            b = xp.broadcast_to(b, shape)
+        return cast(xp, xp.reshape(run(bare.matrix, True, tuple(coefficients), b), shape), dtype)
+
+    return differentiable if derivative_rules.asked_by_torch(s.arrays) else solved
+
+
+def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: int) -> Array:
+    """Return coefficients with one axis that counts systems, of length 1 where they are the same for all."""
+    x = _cuda.plain(xp, x)
+    shape = tuple(x.shape[x.ndim - own :])
+    if math.prod(x.shape[: x.ndim - own]) == 1:
+        return _cuda.contiguous(xp, xp.reshape(x, (1, *shape)))
+    return _cuda.contiguous(xp, xp.reshape(xp.broadcast_to(x, (*batch, *shape)), (systems, *shape)))
+
+
+def _runner(
+    xp: Namespace, kind: Kind, matrix: Matrix, of: tuple[int, ...], sides: tuple[int, ...], x: Array
+) -> _cuda.Run:
+    """Return a function that launches the kernel on coefficients and right-hand sides of these shapes."""
+    systems, rows, columns = sides
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            *coefficients, b = arrays
+            if kind.widths is None:
+                b = xp.reshape(b, (systems, matrix.n, kind.k, columns))
+            by_row = matrix.coefficients(xp, *coefficients)
+            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b)
+            return (xp.reshape(found, sides),)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(one.shape[0] for one in arrays)
+
+            def together(one: Array) -> Array:
+                if one.shape[:2] == (1, 1):
+                    return one[0]
+                return xp.reshape(xp.broadcast_to(one, (size, systems, *one.shape[2:])), (-1, *one.shape[2:]))
+
+            right = xp.broadcast_to(arrays[-1], (size, *sides))
+            given = [*map(together, arrays[:-1]), xp.reshape(right, (size * systems, rows, columns))]
+            shared = tuple([one.shape[0] < size * systems for one in given[:-1]])
+            more = dataclasses.replace(kind, shared=shared)
+            run = _runner(xp, more, matrix, given[0].shape, given[-1].shape, given[-1])
+            return (xp.reshape(run(*given)[0], (size, *sides)),)
+
+        return otherwise, batched
+
+    def plan() -> _cuda.Plan:
+        return make_plan(kind, _cuda.tuned_for(TUNING, xp, x), systems, matrix.n, columns)
+
+    return _cuda.ready(xp, x, ("banded", mode(xp), kind, matrix, of, sides), plan, in_program)
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield what each is for, and the plan, of every kind of kernel here."""
+    for dtype, most in MOST_ROWS.items():
+        for k, periodic in [(k, False) for k in range(1, most + 1)] + [(k, True) for k in range(1, most // 2 + 1)]:
+            for columns in (1, 3):
+                for widths in (None, (k, k)):
+                    kind = Kind(dtype, widths, k, periodic, True, (False,) * (3 if widths is None else 1))
+                    name = "blocks" if widths is None else "bands"
+                    yield f"{name} {dtype}", make_plan(kind, TUNING[90], 8192, 32, columns)
+    kind = Kind("float64", (2, 2), 2, False, False, (False,))
+    yield "bands by row float64", make_plan(kind, TUNING[90], 8192, 32, 1)

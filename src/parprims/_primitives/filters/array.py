@@ -1,0 +1,408 @@
+"""Filters by array operations: exact convolutions, and the solution of a triangular system.
+
+With the coefficients divided by a[0], the outputs y solve A y = u. Here (A y)[n] = y[n] + a[1] y[n-1] + ... +
+a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], to whose first k numbers the states before are added. So u is a
+convolution, and A a triangular matrix of k + 1 diagonals. The states after are what the last inputs and outputs leave
+for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
+transpose of A is A from the other end.
+
+The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does, in float64 or of more
+poles than two. Elsewhere:
+
+One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
+with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
+are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last 1024
+states one after another.
+
+More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
+digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
+
+By both ways y is then corrected by the inverse times u - A y. What is left is the rounding of every term of the
+recurrence, as in SciPy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import Array, Namespace, compute_dtype, device, dtype_kind, dtype_name, is_jax, mode
+from parprims._dispatch.derivative_rules import linear_system
+from parprims._libraries.steps import doubled, repeated
+from parprims._primitives.matmul.public import matmul
+from parprims._primitives.scan.array import steps_in_jax
+from parprims._primitives.scan.cumulative import cumulative_max
+
+Solve = Callable[[Namespace, Array, Array], Array]
+"""Takes the namespace, the coefficients a and lines u; returns the lines y with A y = u. Without a derivative."""
+
+_CHUNK = 32
+"""Samples of a chunk: a product costs so many multiplications for each of them."""
+
+_TAPS = 256
+"""Coefficients of a convolution that are one product of a matrix."""
+
+_SHIFTED = 8
+"""Coefficients up to which a convolution is a sum of shifted signals."""
+
+
+def widest(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype that signals of a dtype are filtered in: the widest of its kind that the library has."""
+    if is_jax(xp) and not mode(xp):
+        return compute_dtype(xp, dtype)
+    return xp.complex128 if dtype_kind(dtype) == "complex" else xp.float64
+
+
+def filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array, solve: Solve | None = None) -> tuple[Array, Array]:
+    """Return the filtered lines of x (lines, n), and their states after, given those before (lines, k).
+
+    The first of a is 1. In a product with zeros a sample that is not finite would show in results before it. So it is
+    left out, and results that depend on it are NaN.
+    """
+    if 0 in x.shape:
+        return x + 0, z + 0
+    if b.shape[0] == a.shape[0] == 1:
+        return x * b[0], z + 0
+    n, k = x.shape[1], z.shape[1]
+    known = xp.isfinite(x)
+    y, end = _filtered(xp, b, a, xp.where(known, x, xp.zeros_like(x)), z, solve or solved)
+    at = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
+    last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # unknown sample so far
+    reach = n if a.shape[0] > 1 else k
+    y = xp.where(at - last <= reach, xp.full_like(y, math.nan), y)
+    return y, xp.where(n - last[:, -1:] <= reach, xp.full_like(end, math.nan), end)
+
+
+def _filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array, solve: Solve) -> tuple[Array, Array]:
+    """Return the same of finite samples."""
+    n, k = x.shape[1], z.shape[1]
+    u = convolved(xp, b, _extended(xp, x, 0, k)) + _extended(xp, z, 0, n)
+    u, end = u[:, :n], u[:, n:]
+    if a.shape[0] == 1:
+        return u, end
+    y = linear_system(xp, _Feedback(solve, a.shape[0]), _system, (a,), u)
+    last = _extended(xp, y[:, max(0, n - k) :], max(0, k - n), k)
+    return y, end - convolved(xp, a, last)[:, k:]
+
+
+def _extended(xp: Namespace, x: Array, before: int, after: int) -> Array:
+    """Return lines with so many zeros before and after them."""
+    parts = [xp.zeros((x.shape[0], count), dtype=x.dtype, device=device(x)) for count in (before, after)]
+    return xp.concat([parts[0], x, parts[1]], axis=1)
+
+
+# ---- Convolutions -----------------------------------------------------------------------------------------------
+
+
+def convolved(xp: Namespace, c: Array, x: Array) -> Array:
+    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, in which nothing comes before the first sample."""
+    lines, n = x.shape
+    taps = min(c.shape[0], n)
+    c = c[:taps]
+    if taps <= _SHIFTED:
+        before = _extended(xp, x, taps - 1, 0)
+        terms = [c[i] * before[:, taps - 1 - i : taps - 1 - i + n] for i in range(taps)]
+        return functools.reduce(lambda total, term: total + term, terms)
+    length, blocks = _in_groups(xp, x, taps)
+    groups = -(-taps // length)
+    c = xp.concat([c, xp.zeros((groups * length - taps,), dtype=c.dtype, device=device(c))])
+
+    def step(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """Add what the first coefficients of those left make of the samples that they meet."""
+        total, c, x = state
+        zeros = xp.zeros((2 * length,), dtype=c.dtype, device=device(c))
+        matrix = _toeplitz(xp, xp.concat([zeros, c[:length]]), 2 * length, length)
+        total = total + matmul(xp.concat([_later(xp, x), x], axis=2), matrix)
+        return total, xp.roll(c, -length), _later(xp, x)
+
+    total, _, _ = repeated(xp, groups, step, (xp.zeros_like(blocks * c[0]), c, blocks))
+    return xp.reshape(total, (lines, -1))[:, :n]
+
+
+def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
+    """Return the sums of y[n] x[n-j] over all n of all lines, for j = 0, ..., taps - 1, the derivative of the above."""
+    length, blocks = _in_groups(xp, x, taps)
+    _, rows = _in_groups(xp, y, taps)
+    rows = xp.permute_dims(xp.reshape(rows, (-1, length)), (1, 0))
+    found = []
+    for _ in range(-(-taps // length)):
+        pairs = xp.concat([_later(xp, blocks), blocks], axis=2)
+        sums = matmul(rows, xp.reshape(pairs, (-1, 2 * length)))  # what is to be added lies on diagonals
+        flat = xp.concat([xp.reshape(sums, (-1,)), xp.zeros((length,), dtype=sums.dtype, device=device(sums))])
+        skewed = xp.reshape(flat, (length, 2 * length + 1))[:, 1 : length + 1]
+        found.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
+        blocks = _later(xp, blocks)
+    return xp.concat(found)[:taps]
+
+
+def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
+    """Return how many coefficients one product is of, and lines in blocks of so many samples, with zeros behind."""
+    lines, n = x.shape
+    length = min(max(taps, _CHUNK), _TAPS)
+    count = -(-n // length)
+    return length, xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
+
+
+def _later(xp: Namespace, blocks: Array) -> Array:
+    """Return lines of blocks, each a block later."""
+    return xp.concat([xp.zeros_like(blocks[:, :1, :]), blocks[:, :-1, :]], axis=1)
+
+
+def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
+    """Return the matrix with circle[j - i] in row i and column j. Negative indices count from the end.
+
+    A circle of rows + columns numbers, repeated and cut into rows of one less, moves by one a row. So nothing is
+    gathered, whose derivative a GPU would add in any order.
+    """
+    size, rest = circle.shape[0], circle.shape[1:]
+    whole = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
+    flat = xp.reshape(whole, (rows * size, *rest))[: rows * (size - 1), ...]
+    return xp.reshape(flat, (rows, size - 1, *rest))[:, :columns, ...]
+
+
+# ---- The triangular system --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Feedback:
+    """The matrix A of so many coefficients; ``reverse`` if it is transposed, which is A from the other end."""
+
+    solve: Solve
+    taps: int
+    reverse: bool = False
+
+    def product(self, xp: Namespace, coefficients: tuple[Array, ...], y: Array) -> Array:
+        """Return A y."""
+        return self.turned(xp, convolved(xp, coefficients[0], self.turned(xp, y)))
+
+    def by_coefficients(self, xp: Namespace, g: Array, y: Array) -> tuple[Array, ...]:
+        """Return the derivative by the coefficients of the sum of g times A y."""
+        return (correlated(xp, self.turned(xp, g), self.turned(xp, y), self.taps),)
+
+    def transposed(self, _: Namespace, coefficients: tuple[Array, ...]) -> tuple[_Feedback, tuple[Array, ...]]:
+        """Return the transposed matrix."""
+        return dataclasses.replace(self, reverse=not self.reverse), coefficients
+
+    def turned(self, xp: Namespace, y: Array) -> Array:
+        """Return lines from the end that the matrix begins at."""
+        return xp.flip(y, axis=1) if self.reverse else y
+
+
+def _system(xp: Namespace, matrix: _Feedback, coefficients: tuple[Array, ...], u: Array) -> Array:
+    """Return the solution y of A y = u."""
+    return matrix.turned(xp, matrix.solve(xp, coefficients[0], matrix.turned(xp, u)))
+
+
+def solved(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return the lines y with y[n] + a[1] y[n-1] + ... + a[k] y[n-k] = u[n], by array operations."""
+    wide = dtype_name(a.dtype) in ("float64", "complex128")
+    few = a.shape[0] <= 3
+    if is_jax(xp) and steps_in_jax() and (wide or not few):
+        return _by_steps(xp, a, u)
+    return _by_powers(xp, a, u) if few else _by_blocks(xp, a, u)
+
+
+def _by_steps(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return the same of a sample after another."""
+
+    def step(z: Array, x: Array) -> tuple[Array, Array]:
+        y = x + z[:, 0]
+        return xp.concat([z[:, 1:], xp.zeros_like(z[:, :1])], axis=1) - y[:, None] * a[1:], y
+
+    y = _in_order(xp, step, xp.zeros_like(u[:, :1]) * a[1:], xp.permute_dims(u, (1, 0)))
+    return xp.permute_dims(y, (1, 0))
+
+
+def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return the same of a block of samples after another.
+
+    A correction multiplies the error by the unit in the last place and by the sizes of A and of its inverse within a
+    block, at most 2^k L^(k-1) / (k-1)! of poles that are not outside of the unit circle. So in single precision blocks
+    are short, and are corrected twice.
+    """
+    multiply = matmul if is_jax(xp) else xp.matmul  # thousands of times; of JAX's the precision is to be asked for
+    lines, n = u.shape
+    k = a.shape[0] - 1
+    length, corrections = (64 if k <= 8 else 32, 1) if dtype_name(a.dtype) in ("float64", "complex128") else (16, 2)
+    count = -(-n // length)
+    zeros = xp.zeros((length,), dtype=a.dtype, device=device(a))
+    within = _toeplitz(xp, xp.concat([xp.concat([a, zeros])[:length], zeros]), length, length)
+    behind = xp.permute_dims(_toeplitz(xp, xp.concat([xp.flip(a[1:]), zeros]), length, k), (1, 0))
+    system = xp.concat([behind, within], axis=0)
+    inverse = _toeplitz(xp, xp.concat([_impulse(xp, a, length), zeros]), length, length)
+    response = matmul(behind, inverse)
+
+    def step(last: Array, given: Array) -> tuple[Array, Array]:
+        """Return the last k outputs, given those before, and the outputs of a block."""
+        u, y = given[0, ...], given[1, ...]
+        y = y - multiply(last, response)
+        for _ in range(corrections):
+            missing = u - multiply(xp.concat([last, y], axis=1), system)
+            # After an output that is not finite nothing is known, and before it nothing is to change.
+            y = y + multiply(xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)), inverse)
+        return (y if k <= length else xp.concat([last, y], axis=1))[:, -k:], y
+
+    blocks = xp.reshape(_extended(xp, u, 0, count * length - n), (lines, count, length))
+    parts = xp.permute_dims(xp.stack([blocks, matmul(blocks, inverse)]), (2, 0, 1, 3))
+    y = _in_order(xp, step, xp.zeros_like(u[:, :1]) * a[1:], parts)
+    return xp.reshape(xp.permute_dims(y, (1, 0, 2)), (lines, -1))[:, :n]
+
+
+def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]], state: Array, parts: Array) -> Array:
+    """Return what ``step(state, part)`` makes of one part after another, besides the next state; on JAX a loop."""
+    if is_jax(xp):
+        from jax import lax
+
+        _, found = lax.scan(step, state, parts)
+        return found
+    made = []
+    for at in range(parts.shape[0]):
+        state, one = step(state, parts[at, ...])
+        made.append(one)
+    return xp.stack(made)
+
+
+def _impulse(xp: Namespace, a: Array, length: int) -> Array:
+    """Return the first of the numbers that A makes of 1, 0, 0, ...: a column of its inverse."""
+    k = a.shape[0] - 1
+
+    def step(_: Any, latest: Array) -> Array:
+        return xp.concat([xp.sum(-a[1:] * latest[:k], keepdims=True), latest[:-1]])
+
+    more = xp.zeros((max(length, k) - 1,), dtype=a.dtype, device=device(a))
+    latest = repeated(xp, length - 1, step, xp.concat([a[:1], more]))
+    return xp.flip(latest[:length])
+
+
+# ---- One or two poles ---------------------------------------------------------------------------------------------
+
+
+def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return the same of one or two poles, corrected once.
+
+    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
+    two numbers z nearly make up for each other, and powers of their matrix would lose digits. A y is summed of
+    differences, from s times the output before: they keep digits that products with A lose.
+    """
+    k = a.shape[0] - 1
+    one, side = xp.ones_like(a[:1]), xp.real(a[1:2]) if dtype_kind(a.dtype) == "complex" else a[1:2]
+    s = xp.where(side > k / 2, -one, xp.where(side < -k / 2, one, 0 * one))
+    if k == 1:
+        matrix, c = xp.reshape(-a[1:], (1, 1)), -a[1:]
+    else:
+        nearness = s * s + s * a[1:2] + a[2:]  # the distance of one pole from s times that of the other
+        matrix = xp.reshape(xp.concat([-a[1:2] - s, one, -nearness, s]), (2, 2))
+        c = xp.concat([-a[1:2], s * s - nearness])
+    outputs = _by_chunks(xp, matrix, c, u.shape[1])
+
+    def missing(y: Array) -> Array:
+        before = _extended(xp, y, 2, 0)
+        latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
+        found = u - (latest - s * previous)
+        if k == 1:
+            return found - (a[1:2] + s) * previous
+        return found + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
+
+    def correct(i: Any, y: Array) -> Array:
+        rest = missing(y)
+        return y + outputs(xp.where(xp.isfinite(rest) | (i == 0), rest, xp.zeros_like(rest)))
+
+    if is_jax(xp):  # where y = 0 is corrected twice, so that the program has the outputs once
+        return repeated(xp, 2, correct, xp.zeros_like(u * c[0]))
+    return correct(1, outputs(u))
+
+
+def _by_chunks(xp: Namespace, matrix: Array, c: Array, n: int) -> Callable[[Array], Array]:
+    """Return what gives, for lines x of n samples, the outputs x + z[0] of z' = M z + c x. The first z is zero."""
+    length = min(_CHUNK, n)
+    powers = _powers(xp, matrix, length)
+    reach = xp.sum(powers * c, axis=-1)  # M^t c, for every t
+    impulse = xp.concat([xp.ones_like(c[:1]), reach[: length - 1, 0]])
+    outputs = xp.permute_dims(_lower(xp, impulse, length), (1, 0))
+    inputs = xp.flip(reach[:length, :], axis=0)  # M^(L-1-s) c, by s
+    starts = xp.permute_dims(powers[:length, 0, :], (1, 0))
+    count = -(-n // length)
+
+    def run(x: Array) -> Array:
+        lines = x.shape[0]
+        whole = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
+        y = matmul(whole, outputs)
+        if count > 1:
+            y = y + matmul(_states(xp, powers[length, ...], matmul(whole, inputs)), starts)
+        return xp.reshape(y, (lines, count * length))[:, :n]
+
+    return run
+
+
+def _multiplied(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return products of small matrices, in their own precision on every device."""
+    return xp.sum(xp.expand_dims(x, axis=-1) * xp.expand_dims(y, axis=-3), axis=-2)
+
+
+def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
+    """Return the powers 0, 1, ..., length of a matrix, by doubling."""
+    k = matrix.shape[0]
+    identity = xp.reshape(xp.eye(k, dtype=matrix.dtype, device=device(matrix)), (1, k, k))
+    same = xp.broadcast_to(matrix, (length, k, k))
+    (powers,) = doubled(xp, (same,), lambda xs, ys: (_multiplied(xp, xs[0], ys[0]),), 0)
+    return xp.concat([identity, powers], axis=0)
+
+
+def _lower(xp: Namespace, column: Array, length: int) -> Array:
+    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such."""
+    zeros = xp.zeros((length, *column.shape[1:]), dtype=column.dtype, device=device(column))
+    circle = xp.concat([column[:1, ...], zeros, xp.flip(column[1:length, ...], axis=0)], axis=0)
+    return _toeplitz(xp, circle, length, length)
+
+
+_STEPS = 1024
+"""States that JAX computes on a CPU one after another, which leaves its program fewer levels."""
+
+
+def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
+    """Return the states before each of z' = M z + u, given M. The first is zero."""
+    lines, m, k = u.shape
+    if m <= _STEPS and is_jax(xp) and steps_in_jax():
+        start = xp.zeros_like(u[:, 0, :]) + xp.zeros_like(matrix[0, :])
+        found = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
+        return xp.permute_dims(found, (1, 0, 2))
+    length = min(_CHUNK, m)
+    count = -(-m // length)
+    powers = _powers(xp, matrix, length)
+    # The state after t + 1 steps of a group, without one before: the sum of M^(t-s) u[s] over s <= t.
+    blocks = _lower(xp, powers[:length, ...], length)
+    blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
+    behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))
+    whole = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
+    sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
+    found = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
+    if count > 1:
+        first = _states(xp, powers[length, ...], sums[:, :, length - 1, :])
+        later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
+        found = found + xp.reshape(_times(xp, first, later), (lines, count, length, k))
+    return xp.reshape(found, (lines, count * length, k))[:, :m, :]
+
+
+def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """Return what gives the state M z + u after a state z, and z. What may have overflowed is as in `_times`."""
+    known = xp.isfinite(matrix)
+    finite = xp.where(known, matrix, xp.zeros_like(matrix))
+
+    def step(z: Array, u: Array) -> tuple[Array, Array]:
+        row = xp.expand_dims(z, axis=1)
+        found = xp.sum(row * finite, axis=2) + u
+        lost = xp.any((row != 0) & ~known, axis=2)
+        return xp.where(lost, xp.full_like(found, math.nan), found), z
+
+    return step
+
+
+def _times(xp: Namespace, rows: Array, powers: Array) -> Array:
+    """Return rows times powers of which some may have overflowed: what is not zero makes them NaN, and zero nothing."""
+    known = xp.isfinite(powers)
+    lost = matmul(xp.astype(rows != 0, rows.dtype), xp.astype(~known, rows.dtype)) != 0
+    found = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
+    return xp.where(lost, xp.full_like(found, math.nan), found)

@@ -1,0 +1,97 @@
+"""Filters by kernels for CPUs: a line after another, by as many threads as there are lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, dtype_name, library
+
+_LEAST = 1 << 14
+"""Samples that are worth a thread."""
+
+
+_UNROLLED = 12
+"""Orders up to which states and coefficients are kept in registers."""
+
+
+def refusal(xp: Namespace, f: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    if not _cpu.on_cpu(xp, f.arrays):
+        return "there is no kernel of filters for GPUs yet"
+    return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "any": 0,
+        },
+        "torch": {
+            "any": 0,
+        },
+        "jax": {
+            "any": 262144,
+        },
+    },
+)
+"""Samples from which the kernel is faster than the array form."""
+
+
+def slower(xp: Namespace, f: Any) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    return CROSSOVERS.slower(library(xp), "any", math.prod(f.shape))
+
+
+def _in_registers(k: int) -> tuple[str, list[str]]:
+    """Return the head and the lines of the kernel of filters.numba with coefficients and states in registers."""
+    each = range(k)
+    setting = [f"b{i} = load(inputs[0], section * {k + 1} + {i}) / first" for i in range(k + 1)]
+    setting += [f"a{i} = load(inputs[1], section * {k + 1} + {i}) / first" for i in range(1, k + 1)]
+    setting += [f"z{i} = load(inputs[3], (line * sections + section) * {k} + {i})" for i in each]
+    step = [f"y = b0 * x{' + z0' if k else ''}"]
+    step += [f"z{i} = {f'z{i + 1} + ' if i + 1 < k else ''}b{i + 1} * x - a{i + 1} * y" for i in each]
+    return (
+        "filter_lines(inputs, outputs, numbers, begin, end)",
+        [
+            "n, sections = numbers[0], numbers[1]",
+            "for line in range(begin, end):",
+            "    for section in range(sections):",
+            f"        first = load(inputs[1], section * {k + 1})",
+            *(f"        {one}" for one in setting),
+            "        for at in range(line * n, (line + 1) * n):",
+            "            x = load(inputs[2], at) if section == 0 else load(outputs[0], at)",
+            *(f"            {one}" for one in step),
+            "            store(outputs[0], at, y)",
+            *(f"        store(outputs[1], (line * sections + section) * {k} + {i}, z{i})" for i in each),
+        ],
+    )
+
+
+def prepare(xp: Namespace, f: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of coefficients, lines and states: the lines filtered, and their states after."""
+    parts = f.parts(xp)
+    name, sections, k = dtype_name(f.working), f.sections or 1, f.order
+    lines, n = parts[2].shape
+    number, text = _cpu.register_type(name), _cpu.text
+
+    plan = _cpu.Plan(
+        (
+            _cpu.Launch(
+                "filter_lines" if k <= _UNROLLED else "filter_long_lines", lines, max(1, _LEAST // (n * sections))
+            ),
+        ),
+        (
+            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
+            text.function("nothing()", (f"return {number}(0)",)),
+            text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
+        ),
+        (name,) * 4,
+        (((lines, n), name), ((lines, sections, k), name)),
+        (),
+        (n, sections, k),
+    )
+    return _cpu.runner(plan, list(parts), [_cpu.reader_in_order(one) for one in parts])

@@ -1,0 +1,149 @@
+"""Histograms by kernels for CPUs: what is generated for dtypes, how the work is cut, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, library
+from parprims._core.memo import Memo
+from parprims._core.signature import signature
+from parprims._cpu.language import loaded
+
+_BLOCK, _BLOCKS = 1 << 15, 64
+"""The fewest elements of a block, and the most blocks."""
+_EACH = 4
+"""Elements of a block for each bin, at least, where there is more than one block."""
+_LANES, _NARROW = 4, 1 << 11
+"""Tables that neighbouring elements are counted in, where there are so few bins."""
+_ENDS = 6
+"""Where the bits of two ends are among the numbers."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+def _texts(x: str, edge: str, working: str, given: str | None, weight: str | None) -> tuple[str, ...]:
+    """Return the functions that the loops call, the last two dtypes being those of given edges and weights."""
+    text, language = _cpu.text, _cpu.NUMBA
+    element = language.cast(loaded(x, "load(inputs[0], i)"), x, edge)
+    number = _cpu.register_type(edge)
+    first = f"{number}(as_float64(uint64(numbers[{_ENDS} + i])))"
+    if given is not None:
+        first = language.cast(loaded(given, "load(inputs[1], i)"), given, edge)
+    added = f"{working}(1)"
+    if weight is not None:
+        read = f"load(inputs[{1 if given is None else 2}], i)"
+        added = language.cast(loaded(weight, read), weight, working)
+    return (
+        text.function("element(inputs, i)", (f"return {element}",)),
+        text.function("weight(inputs, i)", (f"return {added}",)),
+        text.function("given(inputs, numbers, i)", (f"return {first}",)),
+        text.function("edge_type(x)", (f"return {number}(x)",)),
+        text.function("nan_edge()", (f"return {number}({'nan' if 'float' in edge else '0'})",)),
+        text.function("previous(x)", (f"return np.nextafter(x, {number}(-inf))" if "float" in edge else "return x",)),
+        text.function("zero_sum()", (f"return {working}(0)",)),
+        text.function("sums(count)", (f"return np.empty(count, np.{working})",)),
+        text.function("edges(count)", (f"return np.empty(count, np.{number})",)),
+        text.file("_primitives/histogram/histogram.numba"),
+    )
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
+    """Return the work on n elements, for inputs of these dtypes: elements, edges that are given, weights."""
+    bins, edge = h.bins, dtype_name(h.edges)
+    working = dtype_name(compute_dtype(xp, h.result))
+    blocks = max(1, min(_BLOCKS, -(-n // _BLOCK), n // (_EACH * bins)))
+    size = -(-n // blocks)
+    blocks = -(-n // size)
+    even = 0 if not h.even else 1 if h.ends is not None else 2
+    ends = [int(one) for one in np.array(h.ends or (0.0, 0.0), np.float64).view(np.int64)]
+    launches = [_cpu.Launch("find_ends", blocks)] if even == 2 else []
+    launches += [_cpu.Launch("make_edges", 1), _cpu.Launch("count_elements", blocks)]
+    if blocks > 1:
+        launches.append(_cpu.Launch("add_blocks", -(-bins // 1024), 16))
+    return _cpu.Plan(
+        tuple(launches),
+        _texts(names[0], edge, working, None if h.even else names[1], names[-1] if h.weighted else None),
+        tuple(names),
+        (((bins,), working), ((bins + 1,), edge)),
+        ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
+        (n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, h: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    return _cpu.unknown_dtype(h.arrays) or _cpu.refusal(xp, h.arrays)
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "even": 1024,
+            "edges": 0,
+            "weights between edges": 0,
+        },
+        "jax": {
+            "even": 1024,
+            "edges": 0,
+            "weights between edges": 0,
+        },
+        "torch": {
+            "even": 1024,
+            "edges": 0,
+            "weights between edges": 0,
+        },
+    },
+)
+"""Elements from which kernels are faster than the library's own way by a hundred-thousandth of a second or more."""
+
+
+def slower(xp: Namespace, h: Any) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
+    return CROSSOVERS.slower(library(xp), kind, math.prod(h.arrays[0].shape))
+
+
+_runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()
+
+
+def prepare(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
+    """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges.
+
+    It is found again for arrays of the same signature: calls that give edges have no key, and come here every time.
+    """
+    layouts = signature(h.arrays, gradient=True)
+    if layouts is None:
+        return _prepared(xp, h)
+    key = (layouts, h.bins, h.even, repr(h.ends), h.weighted, dtype_name(h.edges), dtype_name(h.result))
+    return _runs.get(key) or _runs.keep(key, _prepared(xp, h))
+
+
+def _prepared(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
+    weighted = int(h.weighted)
+    x, *others = h.arrays
+    order = [x, *others[weighted:], *others[:weighted]]
+
+    plan = _plan(xp, h, [dtype_name(one.dtype) for one in order], math.prod(x.shape))
+    run = _cpu.runner(plan, order, [_cpu.reader_in_order(one) for one in order])
+
+    if not weighted:
+        return run
+
+    def counted(x: Array, *others: Array) -> tuple[Array, Array]:
+        counts, edges = run(x, *others[weighted:], *others[:weighted])
+        return counts, edges
+
+    return counted

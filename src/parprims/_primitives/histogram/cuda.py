@@ -1,0 +1,281 @@
+"""Histograms by CUDA kernels: how their work is cut, and the launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_bits, dtype_name, mode
+from parprims._operators.languages import C_TYPES, register_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernels cut their work on devices of one compute capability.
+
+    The bits of sums of weights depend on ``sums_bytes`` and ``sort_bytes``, which choose the way. Where weights are not
+    sorted, they depend on ``threads``, ``each``, ``runs`` and ``partial_bytes`` too; where they are, on the tuning of
+    `reduce` with offsets.
+    """
+
+    threads: int
+    """Threads of a block, but of one with much shared memory."""
+    blocks: int
+    """The most blocks that count, or find the range."""
+    each: int
+    """The fewest elements of a thread that counts, while there are more blocks to be had."""
+    counters: int
+    """The most counters of a block in shared memory, if they are words of 4 bytes."""
+    shared_bytes: int
+    """The most shared memory of a block for edges and counters, which are halves of words if there are more of them."""
+    many_threads: int
+    """The threads of a block with more shared memory than so many counters of words take, at most 1024."""
+    many_blocks: int
+    """The most such blocks."""
+    sums_bytes: int
+    """The most shared memory of a block for sums."""
+    runs: int
+    """The most blocks that share the elements of one range of bins."""
+    partial_bytes: int
+    """The most scratch for the sums of all blocks, where there is more than one for each bin."""
+    sort_bytes: int
+    """The bytes that could be moved in the time that the calls of a sort take besides (see `is_sorted`)."""
+
+    scaled = "blocks", "many_blocks"
+    counted = ("runs",)
+    limited = ("shared_bytes",)
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h100.json",
+        multiprocessors=132,
+        threads=256,
+        blocks=8 * 132,
+        each=16,
+        counters=8192,
+        shared_bytes=224 << 10,
+        many_threads=1024,
+        many_blocks=132,
+        sums_bytes=32 << 10,
+        runs=2 * 132,
+        partial_bytes=4 << 20,
+        sort_bytes=256 << 20,  # of a model: 100 us for the calls of a sort, at 2.5 TB/s
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What kernels are made for: dtypes of elements, edges and result; of weights and their sums, or None.
+
+    ``bins`` is what the bins are made of: "edges", an input; "range", two numbers; "ends", an input that holds these;
+    or "data", the range of which is found first. If ``numbered``, the result is the number of the bin of every element.
+    """
+
+    x: str
+    edges: str
+    bins: str
+    result: str = "int64"
+    weights: tuple[str, str] | None = None
+    numbered: bool = False
+
+
+def _width(kind: Kind, bins: int, tuning: Tuning) -> int:
+    """Return how many bins a block sums the weights of."""
+    assert kind.weights is not None
+    return min(bins, tuning.sums_bytes // (tuning.threads // 32 * (dtype_bits(kind.weights[1]) // 8)))
+
+
+def number_dtype(bins: int) -> str:
+    """Return the narrowest dtype that holds the numbers of bins, and one more for the elements in none."""
+    return next(one for one in ("uint8", "uint16", "uint32") if bins <= np.iinfo(one).max)
+
+
+def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
+    """Return whether the weights of a kind are to be sorted by the numbers of their bins, and then summed.
+
+    That is a model: the way that moves fewer bytes (docs/histogram.md has measured times). Without a sort, every group
+    of bins reads elements and weights once. A sort counts the digits of the numbers, and each digit moves numbers and
+    weights.
+    """
+    assert kind.weights is not None
+    if bins >= 2**31 - 1:  # more than `segment_reduce` has segments
+        return False
+    x, weight, number = (dtype_bits(one) // 8 for one in (kind.x, kind.weights[0], number_dtype(bins)))
+    groups, digits = -(-bins // _width(kind, bins, tuning)), -(-bins.bit_length() // 8)
+    numbered, moved, reduced = x + number, number + 2 * digits * (number + weight), weight
+    return groups * n * (x + weight) > n * (numbered + moved + reduced) + tuning.sort_bytes
+
+
+def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, float] | None = None) -> _cuda.Plan:
+    """Return the launches for so many elements and bins, and for a range if that is what the bins are made of."""
+    numbers, threads, way = _cuda.Numbers(), tuning.threads, "GLOBAL" if kind.bins == "edges" else "EVEN"
+    source = _cuda.device_source(
+        "_cuda/device/common.cuh",
+        "_cuda/device/block_reduce.cuh",
+        "_cuda/device/ticket.cuh",
+        "_primitives/histogram/histogram.cu",
+    )
+    given = C_TYPES[kind.x], C_TYPES[kind.edges]
+    blocks = min(tuning.blocks, -(-n // (threads * tuning.each)))
+    zeroed_bytes, nbytes = 16, dtype_bits(kind.edges) // 8  # the first word is a ticket
+    launches: list[_cuda.Launch] = []
+    x, count, made = _cuda.Pointer("in0", f"const {given[0]}"), numbers("n", n), _cuda.Pointer("scratch", given[1])
+    ticket, scratch_bytes = _cuda.Pointer("zeroed", "unsigned"), 0
+    low = high = 0
+    inputs = 1
+    bins_from: _cuda.Pointer | None = None
+    if kind.bins in ("edges", "ends"):
+        bins_from, inputs = _cuda.Pointer("in1", f"const {given[1]}"), 2
+    elif kind.bins == "range":
+        assert ends is not None
+        low, high = (int(one) for one in np.array(ends, dtype=np.float64).view(np.int64))
+    else:
+        partials = _cuda.Pointer("scratch", "unsigned", bytes=16)
+        found = x, made, partials, ticket, count
+        launches.append(_cuda.Launch(source, "histogram::find_ends", (*given, threads), found, blocks, threads))
+        bins_from, scratch_bytes = made, 16 + blocks * 2 * nbytes
+    outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
+    sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
+    if kind.weights is None:
+        edges_bytes = nbytes * (bins + 1 + bins // 32) if kind.bins == "edges" else 0
+        counters, shared_bytes = "TOTALS", 0  # as it stays where nothing is counted
+        if not kind.numbered and bins <= tuning.counters:
+            counters, shared_bytes = "WORDS", 4 * bins
+        elif not kind.numbered and 2 * (bins + 1) + edges_bytes <= tuning.shared_bytes:
+            counters, shared_bytes = "HALVES", 2 * (bins + 1)
+        if edges_bytes:
+            both = -(-shared_bytes // 8) * 8 + edges_bytes
+            if both <= tuning.shared_bytes:
+                shared_bytes, way = both, "SHARED"
+        if shared_bytes > 4 * tuning.counters:
+            threads = tuning.many_threads
+            blocks = min(tuning.many_blocks, -(-n // (threads * tuning.each)))
+        types = *given, C_TYPES[kind.result], f"histogram::{way}"
+        if kind.numbered:
+            parameters = x, bins_from, *outputs, *sizes
+            launch = _cuda.Launch(
+                source, "histogram::number_bins", types, parameters, blocks, threads, shared_bytes=shared_bytes
+            )
+        else:
+            totals, stores = _cuda.Pointer("zeroed", "unsigned long long", bytes=16), bins <= 4 * threads
+            launch = _cuda.Launch(
+                source,
+                "histogram::count_bins",
+                (*types, f"histogram::{counters}", stores),
+                (x, bins_from, *outputs, ticket, totals, *sizes),
+                blocks,
+                threads,
+                shared_bytes=shared_bytes,
+            )
+            if not stores:
+                launches.append(launch)
+                threads, stored = tuning.threads, (outputs[0], totals, sizes[1])
+                grid = min(tuning.blocks, -(-bins // (4 * threads)))
+                launch = _cuda.Launch(source, "histogram::store_counts", (C_TYPES[kind.result],), stored, grid, threads)
+            zeroed_bytes += 8 * bins
+    else:
+        (weights, working), result = kind.weights, kind.result
+        warps, nbytes = threads // 32, dtype_bits(working) // 8
+        width = _width(kind, bins, tuning)
+        groups = -(-bins // width)
+        runs = min(tuning.runs, -(-n // (threads * tuning.each)), tuning.partial_bytes // (bins * nbytes))
+        runs = max(1, runs)
+        pointers = (
+            x,
+            bins_from,
+            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[weights]}"),
+            *outputs,
+            ticket,
+            _cuda.Pointer("scratch", register_type(working), bytes=scratch_bytes),
+        )
+        launch = _cuda.Launch(
+            source,
+            "histogram::sum_bins",
+            (*given, C_TYPES[weights], register_type(working), C_TYPES[result], f"histogram::{way}", warps),
+            (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
+            groups * runs,
+            threads,
+            shared_bytes=width * warps * nbytes,
+        )
+        inputs += 1
+        zeroed_bytes += 4 * groups
+        scratch_bytes += runs * bins * nbytes
+    return _cuda.Plan(
+        (*launches, launch),
+        inputs,
+        (((n if kind.numbered else bins,), kind.result), ((bins + 1,), kind.edges)),
+        numbers.all(),
+        zeroed_bytes=zeroed_bytes,
+        scratch_bytes=scratch_bytes,
+    )
+
+
+def kind_of(xp: Namespace, h: Any, given: list[Array]) -> Kind:
+    """Return what kernels are made for, given the call without arrays, and the arrays that they read."""
+    x, *others = given
+    summed = None
+    if h.weighted:
+        summed = dtype_name(others[-1].dtype), dtype_name(compute_dtype(xp, h.result))
+    bins = "data" if h.ends is None else "ends" if len(others) > h.weighted else "range"
+    bins = bins if h.even else "edges"
+    return Kind(dtype_name(x.dtype), dtype_name(h.edges), bins, dtype_name(h.result), summed)
+
+
+def sorts(xp: Namespace, h: Any, given: list[Array]) -> bool:
+    """Return whether weights are to be sorted, given the call without arrays, and the arrays that kernels read."""
+    x, kind = given[0], kind_of(xp, h, given)
+    return is_sorted(kind, math.prod(x.shape), h.bins, _cuda.tuned_for(TUNING, xp, x))
+
+
+def run(
+    xp: Namespace, h: Any, given: list[Array], by_library: Callable[..., tuple[Array, ...]], numbered: bool = False
+) -> _cuda.Run:
+    """Return a function that launches the kernels on elements, edges or ends if they are arrays, and weights.
+
+    ``h`` is the call without arrays; ``by_library`` takes its arrays, where a program of JAX runs on another device. If
+    ``numbered``, both return the number of every element's bin in the place of counts.
+    """
+    x, n = given[0], math.prod(given[0].shape)
+    kind = kind_of(xp, h, given)
+    if numbered:
+        kind = dataclasses.replace(kind, result=number_dtype(h.bins), numbered=True)
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            x, *others = arrays
+            first = [others.pop(0)] if kind.bins in ("edges", "ends") else []
+            more = first if kind.bins == "edges" else []
+            return by_library(x, *others, *more)
+
+        return otherwise, _cuda.row_by_row(otherwise)
+
+    key = ("histogram", mode(xp), kind, n, h.bins, h.ends)
+
+    def plan() -> _cuda.Plan:
+        return make_plan(kind, n, h.bins, _cuda.tuned_for(TUNING, xp, x), h.ends)
+
+    return _cuda.ready(xp, x, key, plan, in_program)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield what each is for, and the plan, of every kind of kernel here."""
+    sums = ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("int32", "int64")
+    for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 20_000), (1 << 28, 50_000), (1 << 28, 200_000)):
+        for way in ("data", "edges"):
+            for dtype in ("float32", "float64", "float16", "bfloat16", "uint8", "int32", "int64", "uint64"):
+                edges = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}.get(dtype, "float64")
+                for kind in (Kind(dtype, edges, way), Kind(dtype, edges, way, number_dtype(bins), numbered=True)):
+                    yield f"histogram {dtype}", make_plan(kind, n, bins, TUNING[90])
+            for weights, working in sums:
+                result = weights if weights == "float16" else working
+                kind = Kind("float32", "float32", way, result, (weights, working))
+                yield f"histogram float32 weights {weights}", make_plan(kind, n, bins, TUNING[90])
+        yield "histogram of a range", make_plan(Kind("float32", "float32", "range"), n, bins, TUNING[90], (0.0, 1.0))

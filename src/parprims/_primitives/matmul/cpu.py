@@ -1,0 +1,387 @@
+"""The matrix product by a kernel for CPUs: what is generated for two operators, how work is cut, and the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    library,
+    spoken,
+)
+from parprims._core.layout import Axis, broadcast_strides, fold
+from parprims._core.memo import Memo
+from parprims._cpu.language import loaded
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.dispatch import directly
+from parprims._operators.in_place import is_own
+from parprims._operators.operator import BUILT_IN
+from parprims._operators.tracing import Trace, Untraceable, trace_combine
+
+_HEIGHT, _WIDTH, _DEPTH = 128, 256, 128
+"""Rows, columns and products of a chain that are computed at once: what is copied and summed stays in the cache."""
+_ROWS, _DEEP = 4, 2
+"""Rows and products of a step. More of them take little less time, and longer to compile."""
+_LONG = 24
+"""Lines of both operators from which they stand in a kernel as few times as can be: it would take long to compile."""
+_TILES, _LOWEST = 8, 32
+"""Tiles that a product is cut into, as long as they have so many rows."""
+_NARROW, _SMALL = 4, 8
+"""Columns, and rows and columns, up to which no factor is copied and every row is computed by itself."""
+_FEW, _WIDE = 2, 2048
+"""Rows up to which a step has one row, and the columns of a tile then: what counts is reading the right factor."""
+_IN_PLACE = 1 << 13
+"""Elements of a factor up to which its adjacent columns are read where they are; so are those met by few rows."""
+_LEAST = 1 << 16
+"""Products that are worth a thread."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+_traces: Memo[tuple[Trace, Trace]] = Memo()
+
+
+def _traced(p: Any) -> tuple[Trace, Trace]:
+    """Return add and multiply as a kernel's code, found again where it was made before; raise Untraceable."""
+    state = dtype_name(p.working)
+    key = p.operation, state
+    found = _traces.get(key) if p.lasts else None
+    if found is None:
+        add = trace_combine(p.add, (state,), language=_cpu.NUMBA, told="captured_add")
+        found = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
+        if p.lasts:
+            _traces.keep(key, found)
+    return found
+
+
+def _is_long(p: Any) -> bool:
+    """Return whether operators are so long, or call such functions, that nothing is gained by steps of several."""
+    lines = [one.lines for one in _traced(p)]
+    return any(one.long for one in lines) or sum(map(len, lines)) > _LONG
+
+
+def _binary(name: str, of: Trace, *, backwards: bool = False) -> str:
+    """Return a function of two numbers, which may be given the later one first."""
+    sides = "later_0, earlier_0" if backwards else "earlier_0, later_0"
+    return _cpu.text.function(f"{name}({sides})", (*of.lines, f"return {of.outputs[0]}"))
+
+
+def _extremum(p: Any, cut: _Cut) -> str | None:
+    """Return the comparison by which the sum keeps the earlier of two numbers neither of which is NaN.
+
+    It takes half the time of one that minds NaN. None where the sum is no extremum of floats, where elements of the
+    factors do not tell whether a product is NaN, and where too few products are made of each for the question.
+    """
+    if cut.few or dtype_kind(p.working) != "float" or p.multiply not in (BUILT_IN["add"], BUILT_IN["multiply"]):
+        return None
+    return {BUILT_IN["minimum"]: "<", BUILT_IN["maximum"]: ">"}.get(p.add)
+
+
+def _calm(p: Any, comparison: str | None) -> str:
+    """Return the function that tells whether no product of a piece is NaN: for sums, whether there are no infinities
+    of one sign; for products, no infinities at all; and no NaN.
+    """
+    head = "calm_of(inputs, left, right, depth, padded, d, at, pitch, w)"
+    if comparison is None:
+        return _cpu.text.function(head, ("return True",))
+    number = _cpu.register_type(dtype_name(p.working))
+    counted = (f"low += 1 - int64(x > {number}(-inf))", f"high += 1 - int64(x < {number}(inf))")
+    lines = ["low, high = 0, 0"]
+    for outer, inner, element in (
+        ("padded", "d", "load(left, outer * depth + inner)"),
+        ("d", "w", "load(panel(inputs, right), at + outer * pitch + inner)"),
+    ):
+        lines += [f"for outer in range({outer}):", f"    for inner in range({inner}):", f"        x = {element}"]
+        lines += [f"        {one}" for one in counted]
+    both = "low + high == 0" if p.multiply is BUILT_IN["multiply"] else "(low == 0) | (high == 0)"
+    return _cpu.text.function(head, (*lines, f"return {both}"))
+
+
+def _step(rows: int, deep: int) -> str:
+    """Return the function that adds so many products to the sums of so many rows.
+
+    Each row of the sums is a region of its own, as is the right factor's panel.
+    """
+    lines = [f"x{r}_{u} = load(left, at + {r} * depth + {u})" for r in range(rows) for u in range(deep)]
+    lines.append("for j in range(w):")
+    lines += [f"    y{u} = load_from(0, panel(inputs, right), spot + {u} * pitch + j)" for u in range(deep)]
+    for r in range(rows):
+        place = f"{r + 1}, sums, to + {r} * width + j"
+        lines.append(f"    total{r} = load_from({place})")
+        lines += [f"    total{r} = combine_calm(total{r}, times(x{r}_{u}, y{u}))" for u in range(deep)]
+        lines.append(f"    store_to({place}, total{r})")
+    return _cpu.text.function("step(inputs, left, right, sums, at, spot, to, depth, pitch, width, w)", lines)
+
+
+def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
+    """Return the functions that the loops call, for factors of these dtypes."""
+    text, language = _cpu.text, _cpu.NUMBA
+    add, multiply = _traced(p)
+    state, result = dtype_name(p.working), dtype_name(p.dtype)
+    same = _cpu.register_type(state) == _cpu.register_type(result)
+
+    def element(at: int) -> str:
+        code = loaded(names[at], f"load(inputs[{at}], at)")
+        code = code if names[at] == result else language.cast(code, names[at], result)
+        return code if same else language.cast(code, result, state)
+
+    comparison = _extremum(p, cut)
+    rows, deep = (1, 1) if _is_long(p) else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
+    backwards = cut.swapped and not p.multiply.commutative
+    along = "1" if cut.by_rows and cut.left.along == 1 else "numbers[12]"
+    copy = "copy_in_place" if cut.in_place else "copy_of_right"
+    arguments = "inputs, right, numbers, at, width, d, w"
+    return (
+        text.function("scratch(count)", (f"return np.empty(count, np.{text.numpy_type(state)})",)),
+        text.function("left_of(inputs, at)", (f"return {element(0)}",)),
+        text.function("right_of(inputs, at)", (f"return {element(1)}",)),
+        _binary("times", multiply, backwards=backwards),
+        _binary("combine", add),
+        _binary("combine_calm", add)
+        if comparison is None
+        else text.function("combine_calm(x, y)", (f"return select(x {comparison} y, x, y)",)),
+        text.function("rows_at_once()", (f"return {rows}",)),
+        text.function("deep_at_once()", (f"return {deep}",)),
+        _step(rows, deep),
+        _calm(p, comparison),
+        text.function("panel(inputs, right)", (f"return {'inputs[1]' if cut.in_place else 'right'}",)),
+        text.function("panel_size(width, depth)", (f"return {'1' if cut.in_place else 'width * depth'}",)),
+        text.function("panel_at(at)", (f"return {'at' if cut.in_place else '0'}",)),
+        text.function("panel_pitch(numbers)", (f"return numbers[{14 if cut.in_place else 4}]",)),
+        text.function(f"copy_right({arguments})", (f"return {copy}({arguments})",)),
+        text.function("along_left(numbers)", (f"return {along}",)),
+        text.function("across_result(numbers)", (f"return {'numbers[7]' if cut.swapped else '1'}",)),
+        text.function(
+            "finish(outputs, at, total)",
+            text.stores((result,), ("total" if same else language.cast("total", state, result),), ("at",)),
+        ),
+        text.file("_primitives/matmul/kernels/matmul.numba"),
+    )
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factor:
+    """A factor as lines along k: how many, where the first begins, and the steps from line to line and along k."""
+
+    lines: int
+    begin: int
+    line: int
+    along: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """How a product is cut: the factors whose lines are rows and columns, and whether these are b and a."""
+
+    left: _Factor
+    right: _Factor
+    k: int
+    axes: list[Axis]
+    swapped: bool
+    by_rows: bool
+    in_place: bool
+
+    @property
+    def few(self) -> bool:
+        """Whether there are few rows, though results are not computed row by row."""
+        return not self.by_rows and self.left.lines <= _FEW
+
+
+def _cut(p: Any, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
+    """Return how the product of factors of these layouts is cut."""
+    x, y = hosts[0], hosts[1]
+    x, y = x if x.ndim > 1 else x[None, :], y if y.ndim > 1 else y[:, None]
+    (m, k), n = x.shape[-2:], y.shape[-1]
+    steps = [_cpu.strides(one) for one in (x, y)]
+    (down, along_a), (along_b, across) = (one[-2:] for one in steps)
+    batches = [
+        broadcast_strides(one[:-2], factor.shape[:-2], len(p.batch)) for one, factor in zip(steps, (x, y), strict=True)
+    ]
+    axes, _ = fold(p.batch, (), batches)
+    # Matrices that are multiplied by the same b, and whose rows all have one distance, are one matrix.
+    while axes and axes[-1][1][1] == 0 and (m == 1 or axes[-1][1][0] == m * down):
+        length, (step, _) = axes.pop()
+        m, down = m * length, step if m == 1 else down
+    a = _Factor(m, _cpu.first(x), down, along_a)
+    b = _Factor(n, _cpu.first(y), across, along_b)
+    long, short = max(m, n), min(m, n)
+    of_lines = a if m >= n else b
+    by_rows = long <= _SMALL or (short <= _NARROW and abs(of_lines.along) <= abs(of_lines.line))
+    by_rows = by_rows and not _is_long(p)
+    # The rows are the longer side if each is computed by itself; else the columns, unless both are long enough.
+    swapped = n > m if by_rows else m > n and n < 2 * _LOWEST
+    left, right = (b, a) if swapped else (a, b)
+    state, name = dtype_name(p.working), names[0 if swapped else 1]
+    in_place = name == state and name not in SIXTEEN_BIT_FLOATS and right.line == 1
+    in_place = in_place and (left.lines <= _SMALL or right.lines * k <= _IN_PLACE)
+    return _Cut(left, right, k, axes, swapped, by_rows, in_place)
+
+
+def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
+    """Return the work on the left and the right factor of a cut, which have these dtypes."""
+    left, right, k = cut.left, cut.right, cut.k
+    rows, columns = left.lines, right.lines
+    matrices = math.prod(length for length, _ in cut.axes)
+    across = -(-columns // (_WIDE if cut.few else _WIDTH))
+    width = columns if across == 1 or cut.by_rows else -(-columns // (16 * across)) * 16
+    height = rows if cut.few else min(_HEIGHT, -(-rows // _ROWS) * _ROWS)
+    while height > _LOWEST and -(-rows // height) * across * matrices < _TILES:
+        height = -(-height // (2 * _ROWS)) * _ROWS
+    tasks = matrices * -(-rows // height) * (1 if cut.by_rows else -(-columns // width))
+    steps_out = (1, rows) if cut.swapped else (columns, 1)
+    axes = [(length, *(steps[::-1] if cut.swapped else steps)) for length, steps in reversed(cut.axes)]
+    numbers = (
+        *(rows, columns, k, height, width, min(k, _DEPTH)),
+        *(*steps_out, rows * columns, len(axes)),
+        *(left.begin, left.line, left.along, right.begin, right.along, right.line),
+        *(number for one in axes for number in one),
+    )
+    name = "multiply_rows" if cut.by_rows else "multiply_tiles"
+    each = min(rows, height) * min(columns, width) * k
+    return _cpu.Plan(
+        (_cpu.Launch(name, tasks, -(-_LEAST // each)),),
+        _texts(p, names, cut),
+        tuple(names),
+        ((p.shape, dtype_name(p.dtype)),),
+        (),
+        numbers,
+        captured=tuple([one for of in _traced(p) for one in of.captured]),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, p: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, p.arrays, differentiable=True)
+    if reason is not None:
+        return reason
+    if p.kernel is not None:
+        return f"kernel {p.kernel} is one for CUDA, and the arrays are not on a CUDA device"
+    if p.tile is not None:
+        return "the kernel for CPUs takes no tile: it has its own"
+    reason = _cpu.unknown_dtype((*p.arrays, p))
+    if reason is not None:
+        return reason
+    try:
+        _traced(p)
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "operators": 0,
+            "integers": 1728,
+            "integers, each": 512,
+        },
+        "torch": {
+            "operators": 0,
+            "integers, each": 0,
+            "integers": 4096,
+            "integers, thin": 8192,
+        },
+        "jax": {
+            "operators": 2097152,
+            "length of operators": 16,
+            "integers": 2097152,
+            "integers of 32 bits": 16777216,
+            "side of integers": 0,
+        },
+    },
+)
+"""Products of elements in all, or of each matrix of a batch; lengths of sums, and the least side, where it is said.
+
+Integers are those whose product no BLAS has, operators those other than sums of products.
+"""
+_THIN, _LENGTH = 16, 128
+"""Rows or columns up to which a product is thin, and the length of its sums from which the kernel takes less time."""
+
+
+def slower(xp: Namespace, p: Any) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
+        return f"{spoken(xp)}'s own way is preferred at any size"
+    k = p.arrays[0].shape[-1]
+    if p.ring:
+        return None
+    if is_own(p.add) or is_own(p.multiply):
+        reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
+        if reason is not None:
+            return reason
+    least = CROSSOVERS.least[library(xp)]
+    if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
+        return f"{spoken(xp)}'s own way is preferred for so few products"
+    return None
+
+
+def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
+    """Return whether the kernel takes less time than the library's product of integers, which is no BLAS's."""
+    a, b = p.arrays
+    k, results, matrices = a.shape[-1], math.prod(p.shape), math.prod(p.batch)
+    rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    least = CROSSOVERS.least[library(xp)]
+    if is_jax(xp):
+        products = least["integers of 32 bits" if dtype_bits(p.dtype) == 32 else "integers"]
+        return bool(min(rows, k, columns) >= least["side of integers"] and results * k >= products)
+    is_large = results > matrices and results * k >= max(least["integers"], matrices * least["integers, each"])
+    if library(xp) == "numpy":
+        return bool(is_large)
+    if matrices > 1:
+        return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
+    is_thin = min(rows, columns) <= _THIN and k >= _LENGTH
+    return bool(is_large and is_thin and results * k >= least["integers, thin"])
+
+
+def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
+    """Return the same as `prepare`, which prepares nothing until it is called."""
+    bare = p.on(None, None)
+    run: list[Callable[..., Array]] = []
+
+    def multiply(a: Array, b: Array) -> Array:
+        if not run:
+            run.append(prepare(xp, bare.on(a, b)))
+        return run[0](a, b)
+
+    return multiply
+
+
+def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
+    """Return a function of both factors that multiplies them."""
+    operations: Callable[..., Array] = directly(lambda xp, p: p.by_array(xp))(xp, p)
+    if 0 in p.shape or p.arrays[0].shape[-1] == 0:
+        return operations
+    run = _prepared(p)
+    if p.ring:  # the dispatch adds the derivative
+        return run
+    differentiable = derivative_rules.by_operations(xp, p.arrays, lambda a, b: (run(a, b),), lambda: operations)
+    return lambda a, b: differentiable(a, b)[0]
+
+
+def _prepared(p: Any) -> Callable[..., Array]:
+    names = [dtype_name(x.dtype) for x in p.arrays]
+    cut = _cut(p, names, [_cpu.host(x) for x in p.arrays])
+    if cut.swapped:
+        run = _cpu.runner(_plan(p, names[::-1], cut), p.arrays[::-1])
+        return lambda a, b: run(b, a)[0]
+    run = _cpu.runner(_plan(p, names, cut), p.arrays)
+    return lambda a, b: run(a, b)[0]

@@ -1,0 +1,296 @@
+"""Order statistics in NumPy: functions of arrays with little around NumPy's own routines, made once for a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, dtype_name, library
+from parprims._dispatch.composite import Composed, by_parts
+from parprims._dispatch.dispatch import Method
+from parprims._libraries.numpy_bridge import (
+    all_by_numpy,
+    as_numpy,
+    by_numpy,
+    numpy_computes,
+    numpy_namespace,
+    numpy_orders,
+)
+from parprims._primitives.order_statistics import quantiles
+from parprims._primitives.sort import native as sort_native
+from parprims._primitives.sort.call import Sorting
+
+Pair = tuple[Array, Array]
+"""Elements and their indices."""
+
+_SORTED, _ORDERED = 200, 2000
+"""Elements of a row up to which it is sorted whole, and those up to which NumPy's stable sort is the fastest."""
+_CHUNK = 8
+"""Elements of a chunk from which on the best of every chunk are found first."""
+_CACHED, _LEAST = 1 << 22, 256
+"""Bytes of a row from which on a second look at it takes longer than the best of chunks of neighbours, if these have
+so many elements."""
+_LONG = 4000
+"""Elements of a row from which on rows are searched one after another."""
+_SHORT = 24
+"""Elements of one of many rows up to which it is sorted whole."""
+
+
+def serves(xp: Namespace, c: Composed) -> bool:
+    """Return whether NumPy finds elements of a call in our order, by its own routines alone."""
+    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and numpy_orders(c.arrays[0].dtype)
+
+
+def is_ordered(xp: Namespace, c: Composed) -> bool:
+    """Return whether the namespace is NumPy's and partitions in our order."""
+    return library(xp) == "numpy" and numpy_orders(c.arrays[0].dtype)
+
+
+# ---- Partitions -------------------------------------------------------------------------------------------------
+
+
+def prepare_partition(name: str, xp: Namespace, c: Any) -> Callable[[Array], Array] | None:
+    """Return what partitions elements or finds the indices that do; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    places, axis, index = np.array(c.places), c.axis, np.dtype(dtype_name(c.results[0][1]))
+
+    def partition(x: Array) -> Array:
+        found = x.copy()
+        found.partition(places, axis)
+        return found
+
+    def argpartition(x: Array) -> Array:
+        return x.argpartition(places, axis)
+
+    def narrowed(x: Array) -> Array:
+        return x.argpartition(places, axis).astype(index)
+
+    if name == "partition":
+        return by_numpy(xp, c.arrays, partition)
+    return by_numpy(xp, c.arrays, argpartition if index == np.intp else narrowed)
+
+
+# ---- Quantiles --------------------------------------------------------------------------------------------------
+
+
+def prepare_quantiles(xp: Namespace, c: quantiles.Quantiles) -> Callable[[Array], Array] | None:
+    """Return what finds quantiles by a partition; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    x = as_numpy(c.arrays[0])
+    kept = [at for at in range(x.ndim) if at not in c.axes]
+    order = (*kept, *c.axes)
+    n = math.prod([x.shape[at] for at in c.axes])
+    places = {at for low, high, _ in c.steps for at in (low, high)}
+    if x.dtype.kind == "f":
+        places.add(n - 1)  # where NaN is, if there is one
+    kth, turned = np.array(sorted(places)), order != tuple(range(x.ndim))
+    shape = n if x.size == n else (x.size // n, n)
+    finish = quantiles.in_numpy(c, x.size == n)
+
+    def found(x: Array) -> Array:
+        rows = (x.transpose(order) if turned else x).copy().reshape(shape)
+        rows.partition(kth, -1)
+        return finish(rows)
+
+    return by_numpy(xp, c.arrays, found)
+
+
+# ---- The first of all elements ----------------------------------------------------------------------------------
+
+
+def prepare_top(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what finds the first of all elements, and their indices; None where there is more to do."""
+    (x,), (k,) = c.arrays, c.places
+    if not k or not serves(xp, c):
+        return None
+    found = _top(tuple(x.shape), as_numpy(x).dtype, c.axis, k, c.descending)
+    index = np.dtype(dtype_name(c.results[1][1]))
+    if index == np.intp:
+        return all_by_numpy(xp, c.arrays, found)
+
+    def narrowed(x: Array) -> Pair:
+        values, places = found(x)
+        return values, places.astype(index)
+
+    return all_by_numpy(xp, c.arrays, narrowed)
+
+
+def _top(shape: tuple[int, ...], dtype: Any, axis: int, k: int, descending: bool) -> Callable[[Array], Pair]:
+    """Return what finds the first k of all elements along an axis, and their indices; neither may be 0."""
+    n, last = shape[axis], len(shape) - 1
+    rows = math.prod(shape) // n
+    kept = (*shape[:axis], *shape[axis + 1 :], k)
+    if rows == 1 or n >= _LONG:
+        one = _of_row(n, dtype, k, descending)
+        many = one if rows == 1 else _row_by_row(one, rows, k, dtype)
+    else:
+        many = _of_rows(rows, n, dtype, k, descending)
+    if len(shape) == 1:
+        return many
+    given = n if rows == 1 else (rows, n)
+
+    def found(x: Array) -> Pair:
+        x = x if axis == last else np.moveaxis(x, axis, -1)
+        values, index = many(x.reshape(given))
+        values, index = values.reshape(kept), index.reshape(kept)
+        return (values, index) if axis == last else (np.moveaxis(values, -1, axis), np.moveaxis(index, -1, axis))
+
+    return found
+
+
+def _row_by_row(one: Callable[[Array], Pair], rows: int, k: int, dtype: Any) -> Callable[[Array], Pair]:
+    def many(x: Array) -> Pair:
+        values, index = np.empty((rows, k), dtype), np.empty((rows, k), np.intp)
+        for at in range(rows):
+            values[at], index[at] = one(x[at])
+        return values, index
+
+    return many
+
+
+def _ordering(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Array]:
+    """Return the first k indices of a stable argsort along the last axis, of arrays that are about so long."""
+    if length > _ORDERED:
+        x = np.empty(length, dtype)
+        call = Sorting(arrays=(x,), axis=0, descending=descending, stable=True, keyed=False, indices=True)
+        sort = sort_native.prepare(numpy_namespace(), call)
+        return lambda x: sort(x)[0][:k].copy()  # no view of all of them
+    if not descending:
+        return lambda x: x.argsort(-1, "stable")[..., :k].copy()
+    # Twice flipped, equals keep their order.
+    return lambda x: x.shape[-1] - 1 - x[..., ::-1].argsort(-1, "stable")[..., : -k - 1 : -1]
+
+
+def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
+    """Return the same for one row.
+
+    A threshold is found which k elements reach at least: the k-th of all, or that of the best of every chunk, whose
+    elements stand far apart. The elements that reach it are sorted.
+    """
+    if n <= _SORTED or 2 * k >= n:
+        order = _ordering(n, dtype, k, descending)
+
+        def whole(x: Array) -> Pair:
+            index = order(x)
+            return x[index], index
+
+        return whole
+    length = math.isqrt(n // k)
+    if n * dtype.itemsize > _CACHED and length >= _LEAST:
+        return _by_chunks(n // length, length, n % length, dtype, k, descending)
+    length = length if length >= _CHUNK else 1
+    count = n // length
+    place, order = count - k if descending else k - 1, _ordering(k, dtype, k, descending)
+    best_of = _best_of(descending)
+
+    def found(x: Array) -> Pair:
+        best = x.copy() if length == 1 else best_of(x[: count * length].reshape(length, count))
+        best.partition(place)
+        threshold = best[place]
+        if threshold == threshold:
+            reach = ~(x < threshold) if descending else x <= threshold
+        else:
+            reach = x != x if descending else np.ones(n, bool)
+        index = reach.nonzero()[0]
+        values = x[index]
+        if len(index) > 4 * k:  # many equal ones, of which the first are taken
+            index = np.delete(index, (values == threshold).nonzero()[0][k:])
+            values = x[index]
+        chosen = order(values)
+        return values[chosen], index[chosen]
+
+    return found
+
+
+def _best_of(descending: bool) -> Callable[..., Array]:
+    """Return the reduction by which NaN is the largest."""
+    return np.maximum.reduce if descending else np.fmin.reduce
+
+
+def _by_chunks(count: int, length: int, rest: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
+    """Return the same for a row that is longer than a cache, and read once.
+
+    An element that is one of the first k is in one of the first k chunks, in the order of their best elements: each
+    chunk before its own has an element that comes before it.
+    """
+    best_of, chunks_of = _best_of(descending), _of_row(count, dtype, k, descending)
+    choose, each = _of_row(k * length + rest, dtype, k, descending), np.arange(length)
+
+    def found(x: Array) -> Pair:
+        chunks = x[: count * length].reshape(count, length)
+        chosen = np.sort(chunks_of(best_of(chunks, axis=1))[1]).reshape(-1, 1)
+        index = np.concatenate(((chosen * length + each).reshape(-1), np.arange(count * length, len(x))))
+        values, places = choose(x[index])
+        return values, index[places]
+
+    return found
+
+
+def _of_rows(rows: int, n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
+    """Return the same for short rows, all at once."""
+    place = n - k if descending else k - 1
+    first, begin = np.arange(rows).reshape(-1, 1) * k, np.arange(rows).reshape(-1, 1) * n
+    order = _ordering(0, dtype, k, descending)
+
+    def whole(x: Array) -> Pair:
+        index = order(x)
+        return x.reshape(-1)[index + begin], index
+
+    def found(x: Array) -> Pair:
+        ordered = x.copy()
+        ordered.partition(place)
+        threshold = ordered[:, place : place + 1]
+        reach = ~(x < threshold) if descending else x <= threshold
+        index = reach.reshape(-1).nonzero()[0]
+        flat = x.reshape(-1)
+        if len(index) != rows * k:
+            if (threshold != threshold).any():
+                return whole(x)
+            row = index // n
+            index = _first_equals(index, flat[index] == threshold.reshape(-1)[row], row, rows, k)
+        values = flat[index].reshape(rows, k)
+        chosen = (order(values) + first).reshape(-1)
+        return values.reshape(-1)[chosen].reshape(rows, k), index[chosen].reshape(rows, k) - begin
+
+    return whole if n <= _SHORT or 2 * k >= n else found
+
+
+def _first_equals(index: Array, equal: Array, row: Array, rows: int, k: int) -> Array:
+    """Return the indices that are left, k of every row, if of equal elements only the first are taken."""
+    equals = row[equal]
+    counts = np.bincount(equals, None, rows)
+    wanted = k - np.bincount(row, None, rows) + counts
+    rank = np.arange(len(equals)) - (counts.cumsum() - counts)[equals]
+    kept = ~equal
+    kept[equal] = rank < wanted[equals]
+    return index[kept]
+
+
+def partitioned(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
+    """Return what partitions by NumPy's function of a name, where its order is ours."""
+
+    def compose(xp: Namespace, c: Any, method: str) -> Array:
+        if not is_ordered(xp, c):
+            return otherwise(xp, c, method)
+        found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
+        return found
+
+    return compose
+
+
+def unless_partitions(compose: Any, parts: Any) -> Method:
+    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
+    sorts = by_parts("kernel", compose, parts)
+
+    def slower(xp: Namespace, c: Any) -> str | None:
+        if numpy_computes(xp, c.arrays):
+            return "numpy partitions, and sorts nothing"
+        return None if sorts.slower is None else sorts.slower(xp, c)
+
+    return dataclasses.replace(sorts, slower=slower)

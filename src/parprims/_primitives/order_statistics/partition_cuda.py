@@ -1,0 +1,172 @@
+"""The CUDA kernels of partitions around an element: the division of their work, and the launches of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, dtype_name, mode, move_axis
+from parprims._cuda import Launch, Numbers, Plan, Pointer
+from parprims._dispatch.composite import gathered
+from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._dispatch.dispatch import unwatched
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.order_statistics import cuda
+from parprims._primitives.sort.call import ascending_integers, index_dtype, moved
+from parprims._primitives.sort.cuda import Specialisation
+from parprims._primitives.sort.public import argsort, sort
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernels use on devices of one compute capability. Results do not depend on them."""
+
+    least: int
+    """Shorter rows are sorted whole."""
+    threads: int
+    """The threads of a block."""
+    items: tuple[tuple[int, int], ...]
+    """By the bytes of a key, the elements of a thread."""
+    resident: int
+    """The blocks that are to fit on a multiprocessor."""
+    scanning: int
+    """The threads of a block that goes through the tiles of a row."""
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        least=1 << 17,
+        threads=256,
+        items=((4, 16), (8, 8)),
+        resident=2,
+        scanning=1024,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_COUNTS_BYTES = 16
+"""sizeof(Counts) in partition.cu."""
+
+
+def serves(n: int, places: tuple[int, ...]) -> bool:
+    """Return whether the kernels partition rows of length n, which else are sorted."""
+    return n >= TUNING[90].least and len(set(places)) == 1
+
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) -> Plan:
+    """Return the launches that partition rows around pivots, the first of what `places_plan` finds of one place.
+
+    ``index`` is the dtype of positions, or None for the elements themselves.
+    """
+    spec, numbers, threads = Specialisation(dtype, False, True, (), None), Numbers(), tuning.threads
+    n, rows = shape[-1], math.prod(shape[:-1])
+    items = next(one[1] for one in tuning.items if spec.key_bytes <= one[0])
+    tiles = -(-n // (threads * items))
+    source = spec.source("_cuda/device/key_order.cuh", "_primitives/order_statistics/partition.cu")
+    given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
+    counts = Pointer("scratch", "partitions::Counts")
+    sizes = numbers("columns", 3), numbers("n", n), numbers("tiles", tiles)
+    result = C_TYPES[index] if index else spec.word
+    tile = threads, items
+    launches = (
+        Launch(source, "partitions::count_parts", (*tile, "Order"), (*given, counts, *sizes), rows * tiles, threads),
+        Launch(source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), rows, tuning.scanning),
+        Launch(
+            source,
+            "partitions::move_parts",
+            (*tile, index is not None, "Order", result),
+            (*given, counts, Pointer("out0", result), *sizes),
+            rows * tiles,
+            threads,
+            resident_blocks=tuning.resident,
+        ),
+    )
+    return Plan(
+        launches, 2, ((shape, index or dtype),), numbers.all(), scratch_bytes=_COUNTS_BYTES * rows * (tiles + 1)
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def prepare(indices: bool, xp: Namespace, c: Any) -> Callable[..., Array]:
+    """Return what partitions, or finds indices, around what stands at the place of a call in the order."""
+    last, place = c.arrays[0].ndim - 1, c.places[0]
+
+    def pivots(rows: Array) -> tuple[Array]:
+        with unwatched():
+            ordered = sort(rows, method="native")
+        taken = [ordered[..., at] for at in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
+        return (xp.stack(taken, axis=-1),)
+
+    def otherwise(rows: Array, found: Array) -> tuple[Array]:
+        keys, pivot = (ascending_integers(xp, _fixed(x)) for x in (rows, found[..., :1]))
+        parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
+        with unwatched():
+            order = argsort(parts, method="native")
+        return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
+
+    def laid_out(x: Array) -> Array:
+        x = _cuda.plain(xp, _fixed(x) if indices else x)
+        return _cuda.contiguous(xp, x if c.axis == last else move_axis(xp, x, c.axis, -1))
+
+    rows = laid_out(c.arrays[0])
+    find = cuda.prepare_places(xp, _fixed(rows), (place,), pivots)
+    part = _parter(xp, rows, indices, otherwise)
+
+    def run(x: Array) -> Array:
+        rows = laid_out(x)
+        (y,) = part(rows, find(_fixed(rows))[0])
+        return y if c.axis == last else move_axis(xp, y, -1, c.axis)
+
+    return run
+
+
+def _fixed(x: Array) -> Array:
+    """Return x for an order, by which there is no derivative."""
+    return constant(x) if asked_for(x) else x
+
+
+def _parter(
+    xp: Namespace, x: Array, places: bool, otherwise: Callable[[Array, Array], tuple[Array]]
+) -> Callable[[Array, Array], tuple[Array]]:
+    """Return a function that partitions contiguous arrays like x along their last axis, given what `places_plan` finds.
+
+    ``places`` asks for the positions of elements in the place of these. ``otherwise`` is what a JAX program computes
+    away from CUDA devices: in the same order, for the derivative is its.
+    """
+    dtype, shape = dtype_name(x.dtype), tuple(x.shape)
+    index = dtype_name(index_dtype(xp)) if places else None
+
+    def made() -> Plan:
+        return plan(dtype, index, shape, _cuda.tuned_for(TUNING, xp, x))
+
+    def batched(x: Array, found: Array) -> tuple[Array, ...]:
+        size = max(x.shape[0], found.shape[0])
+        x = xp.broadcast_to(x, (size, *x.shape[1:]))
+        found = xp.broadcast_to(found, (size, *found.shape[1:]))
+        return _parter(xp, x, places, otherwise)(x, found)
+
+    key = ("partition", mode(xp), dtype, index, shape)
+    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of every kind of partition."""
+    every = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    for dtype in (*every, "float16", "bfloat16", "float32", "float64"):
+        for index in (None, "int32", "int64"):
+            yield f"partition {dtype}", plan(dtype, index, (1 << 28,), TUNING[90])

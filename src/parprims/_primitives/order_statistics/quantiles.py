@@ -1,0 +1,151 @@
+"""Quantiles: the checked call, the places between which they lie, and what lies there."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, shown
+from parprims._dispatch.composite import Composed, stand_in
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Quantiles(Composed):
+    """A checked call. ``steps`` are for each q the places of two elements, and how far it is from the first.
+
+    ``working`` is the dtype between elements, ``many`` says whether there is an axis for q.
+    """
+
+    axes: tuple[int, ...]
+    steps: tuple[tuple[int, int, float], ...]
+    many: bool
+    working: Any
+
+
+def share_of(q: Any) -> float:
+    """Return a share as a number; raise, naming the argument, for anything else."""
+    if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
+        raise TypeError(f"q must be a number or several, got {shown(q)}")
+    try:
+        share = float(q) if not isinstance(q, (str, bytes)) else None
+    except (TypeError, ValueError, RuntimeError):
+        share = None
+    if share is None:
+        raise TypeError(f"q must be a number or several, got {shown(q)}")
+    if not 0 <= share <= 1:
+        raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
+    return share
+
+
+def step(share: float, n: int, interpolation: str) -> tuple[int, int, float]:
+    """Return the places of the elements before and after a share of n, and how far it is from the first."""
+    place = share * (n - 1)
+    low = min(math.floor(place), n - 1)
+    high, part = min(low + 1, n - 1), place - low
+    if interpolation == "nearest":
+        low = high = min(round(place), n - 1)
+    if interpolation in ("lower", "nearest") or part == 0:
+        return low, low, 0.0
+    return (high, high, 0.0) if interpolation == "higher" else (low, high, 0.5 if interpolation == "midpoint" else part)
+
+
+def rows_of(xp: Namespace, c: Quantiles) -> Array:
+    """Return the elements with the axes that are searched as the last one."""
+    (x,) = c.arrays
+    kept = [at for at in range(x.ndim) if at not in c.axes]
+    rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
+    n = math.prod([x.shape[at] for at in c.axes])
+    return xp.reshape(rows, (*(x.shape[at] for at in kept), n))
+
+
+def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
+    """Return the same where it is a view, else an array that stands for it."""
+    (x,) = c.arrays
+    if len(c.axes) == 1:
+        return rows_of(xp, c)
+    kept = [m for at, m in enumerate(x.shape) if at not in c.axes]
+    return stand_in(xp, x, (*kept, math.prod([x.shape[at] for at in c.axes])), x.dtype)
+
+
+def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
+    """Return the quantiles, given rows that have the elements wanted, and the last, where they are if sorted."""
+    shape, dtype = c.results[0]
+    last = rows[..., -1]
+    found: list[Array] = []
+    for low, high, part in c.steps:
+        one = cast(xp, rows[..., low], c.working)
+        if part:
+            other = cast(xp, rows[..., high], c.working)
+            one = xp.where(one == other, one, _on_the_line(xp, one, other, part))
+        if dtype_kind(last.dtype) == "float":
+            one = xp.where(last == last, one, xp.full_like(one, math.nan))
+        found.append(one)
+    whole = xp.stack(found, axis=0) if c.many else found[0]
+    return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
+
+
+def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
+    """Return what lies between two numbers, the first the smaller, without an overflow.
+
+    No difference is of numbers of other signs, and no sum of numbers of one, into which a compiler may turn products.
+    """
+    above, below = one + (other - one) * part, other + (one - other) * (1 - part)
+    return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
+
+
+def in_numpy(c: Quantiles, single: bool) -> Callable[[Any], Any]:
+    """Return `between` for rows of NumPy's, partitioned at the places of the elements and, if floats, the last.
+
+    ``single`` says that there is one row, which has one dimension.
+    """
+    shape, dtype = c.results[0][0], np.dtype(dtype_name(c.results[0][1]))
+    working, is_float = np.dtype(dtype_name(c.working)), dtype_kind(c.arrays[0].dtype) == "float"
+    make = functools.partial(_of_numbers if single else _of_rows, c.steps, working.type)
+
+    @np.errstate(all="ignore")
+    def found(rows: Any) -> Any:
+        return make(rows, is_float).astype(dtype, copy=False).reshape(shape)
+
+    return found
+
+
+def _of_numbers(steps: tuple[tuple[int, int, float], ...], kind: Any, row: Any, is_float: bool) -> Any:
+    """Return quantiles of one row."""
+    if is_float and row[-1] != row[-1]:
+        return np.full(len(steps), math.nan, kind)
+    found = []
+    for low, high, part in steps:
+        one = kind(row[low])
+        if part:
+            other = kind(row[high])
+            if one != other:
+                one = _between_numbers(one, other, kind(part), kind(1 - part))
+        found.append(one)
+    return np.array(found)
+
+
+def _between_numbers(one: Any, other: Any, part: Any, rest: Any) -> Any:
+    """Return what `_on_the_line` does."""
+    if one >= 0:
+        return one + (other - one) * part
+    return other + (one - other) * rest if other <= 0 else one * rest + other * part
+
+
+def _of_rows(steps: tuple[tuple[int, int, float], ...], kind: Any, rows: Any, is_float: bool) -> Any:
+    """Return quantiles of every row: the first of every row, then the next."""
+    last = rows[..., -1]
+    odd = is_float and (last != last)
+    found = np.empty((len(steps), *last.shape), kind)
+    for (low, high, part), to in zip(steps, found, strict=True):
+        to[...] = rows[..., low]
+        if part:
+            other = rows[..., high].astype(kind)
+            to[...] = np.where(to == other, to, _on_the_line(np, to, other, part))
+        if is_float:
+            to[odd] = math.nan
+    return found

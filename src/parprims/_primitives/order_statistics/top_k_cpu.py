@@ -1,0 +1,98 @@
+"""The first elements of rows by kernels for CPUs: how rows are cut, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cpu
+from parprims._core.arrays import Namespace, dtype_bits, dtype_name, move_axis, spoken
+from parprims._dispatch.by_device import either_of
+from parprims._dispatch.derivative_rules import asked_by_torch
+from parprims._dispatch.dispatch import Method
+from parprims._primitives.order_statistics import numpy_routines
+from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_texts, viewed
+
+_BLOCK, _BLOCK_OF_WIDE = 32, 64
+"""Elements that are compared at once, and those of 64 bits: of which fewer are read in the time of a branch."""
+_ROUNDS = 32
+"""Rounds of a choice among candidates after which these are sorted."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+_PART, _EACH = 1 << 17, 64
+"""The fewest elements of a part of a row, and how many times as many they are as are wanted."""
+
+
+def _plan(c: Any, name: str, index: str, shape: tuple[int, ...], n: int) -> _cpu.Plan:
+    """Return the work on adjacent rows of n elements."""
+    (k,), rows, threads = c.places, math.prod(shape[:-1]), _cpu.threads.limit()
+    kind = Kind(seen_as(name, moved=False), (), True, index, n >> NARROW == 0)
+    parts = 1 if rows >= threads else max(1, min(threads, n // max(_PART, _EACH * k)))
+    block = _BLOCK_OF_WIDE if kind.bits == 64 else _BLOCK
+    launches, scratch = [_cpu.Launch("top_of_rows", rows, -(-_LEAST // n))], []
+    if parts > 1:
+        launches = [_cpu.Launch("top_of_parts", rows * parts), _cpu.Launch("top_of_all_parts", rows)]
+        scratch = [(2 * rows * parts * k, one) for one in kind.states]
+    return _cpu.Plan(
+        tuple(launches),
+        (
+            *sorting_texts(kind),
+            _cpu.text.function("block()", (f"return {block}",)),
+            _cpu.text.file("_primitives/order_statistics/top_k.numba"),
+        ),
+        (kind.key,),
+        ((shape, name), (shape, index)),
+        tuple(scratch),
+        (n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
+        seen=kind.results,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def _refusal(xp: Namespace, c: Any) -> str | None:
+    return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
+
+
+_FEW = 1 << 15
+"""Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
+_SEVERAL, _SHARE = 32, 10
+"""Up to so many elements, or one of each 2^10, are found in less time than by NumPy in a row that is alone."""
+
+
+def _slower(xp: Namespace, c: Any) -> str | None:
+    (x,), (k,) = c.arrays, c.places
+    n, elements = x.shape[c.axis], math.prod(x.shape)
+    if elements < _FEW:
+        return f"{spoken(xp)} finds elements of so few in little time"
+    many = elements == n and k > max(_SEVERAL, n >> _SHARE) and dtype_bits(x.dtype) != 16
+    if many and numpy_routines.serves(xp, c):
+        return "numpy finds so many elements of one row in less time"
+    return None
+
+
+def _prepare(xp: Namespace, c: Any) -> Callable[..., Any]:
+    (x,), axis = c.arrays, c.axis
+    last, name = x.ndim - 1, dtype_name(x.dtype)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :], c.places[0])
+    plan = _plan(c, name, dtype_name(c.results[1][1]), shape, x.shape[axis])
+    run = _cpu.runner(plan, c.arrays, [viewed(_cpu.reader_in_order(x, axis), _cpu.bits_dtype(plan.inputs[0]))])
+    if axis == last:
+        return run
+    return lambda x: tuple([move_axis(xp, y, -1, axis) for y in run(x)])
+
+
+_KERNEL = Method(_prepare, _refusal, _slower)
+
+
+def or_by_sort(by_sort: Method) -> Method:
+    """Return the kernel, or a sort where more than half of a row is wanted, or PyTorch asks for a derivative."""
+
+    def of(_: Namespace, c: Any) -> Method:
+        (x,), (k,) = c.arrays, c.places
+        few = 0 not in x.shape and 0 < k <= x.shape[c.axis] // 2
+        return _KERNEL if few and not asked_by_torch(c.arrays) else by_sort
+
+    return either_of(of)

@@ -1,0 +1,210 @@
+"""Linear recurrences of vectors, x[n] = A[n] x[n-1] + b[n]: scans of maps by matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    along,
+    broadcast_shapes,
+    cast,
+    check_flag,
+    compute_dtype,
+    device,
+    lacks_arithmetic,
+    normalize_axis,
+)
+from parprims._core.options import made_plain
+from parprims._core.promotion import promoted
+from parprims._core.scalars import as_array
+from parprims._dispatch.composite import Composed, Part, by_parts, in_program, stand_in
+from parprims._dispatch.derivative_rules import asked_for
+from parprims._dispatch.dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
+from parprims._operators.operator import Operator
+from parprims._primitives.recurrence.public import coefficients
+from parprims._primitives.scan.array import inclusive
+from parprims._primitives.scan.public import scan
+
+_WIDEST = 8
+"""Numbers of a vector up to which a map is an element of k (k + 1) components, of which each is an array."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Maps(Composed):
+    """A checked call. ``arrays`` are A, (..., n, k, k), b, (..., n, k), and perhaps the vector before the first.
+
+    ``shape`` is that of the result, along whose ``axis`` n counts, from the front.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    reverse: bool
+    dtype: Any
+    working: Any
+
+    def maps(self, xp: Namespace) -> tuple[Array, Array]:
+        """Return all matrices and vectors, in the dtype computed in; the first matrix is zero."""
+        k = self.shape[-1]
+        a = xp.broadcast_to(cast(xp, self.arrays[0], self.working), (*self.shape, k))
+        b = xp.broadcast_to(cast(xp, self.arrays[1], self.working), self.shape)
+        n = self.shape[self.axis]
+        if 0 in self.shape:
+            return a, b
+        at = along(self.axis, n - 1, n) if self.reverse else along(self.axis, 0, 1)
+        others = along(self.axis, 0, n - 1) if self.reverse else along(self.axis, 1, n)
+        first, head = b[at], a[at]
+        if len(self.arrays) > 2:
+            start = xp.expand_dims(cast(xp, self.arrays[2], self.working), axis=self.axis)
+            first = _times(xp, head, start) + first
+        pairs = (xp.zeros_like(head), a[others]), (first, b[others])
+        a, b = (xp.concat(pair[::-1] if self.reverse else pair, axis=self.axis) for pair in pairs)
+        return a, b
+
+
+def _times(xp: Namespace, a: Array, x: Array) -> Array:
+    """Return matrices times vectors, in their own precision on every device."""
+    return xp.sum(a * xp.expand_dims(x, axis=-2), axis=-1, dtype=a.dtype)
+
+
+def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, reverse: Any, method: str) -> Array:
+    """Return the solution for matrices: `linear_recurrence` with ``matrices``."""
+    if in_graph((a, b), method):
+        options = {"axis": axis, "initial": initial, "reverse": reverse, "matrices": True}
+        if hasattr(initial, "shape"):
+            raise ValueError("initial must be a number for matrices inside of torch.compile")
+        return in_program("linear_recurrence", {"a": a, "b": b}, options, method)[0]
+    key = None
+    if initial is None:
+        key = call_key("linear_recurrence of matrices", (a, b), axis, reverse, method, gradient=True)
+        run = recalled(key)
+        if run is not None:
+            return run(a, b)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return recurrence_of_matrices(a, b, **plainer, initial=initial, reverse=reverse, method=method)
+    given = a, b
+    xp, (a, b) = coefficients(a, b)
+    reverse = check_flag("reverse", reverse)
+    _METHODS.check(method)
+    dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"a must have shape (..., n, k, k), or (k, k), got {tuple(a.shape)}")
+    if b.ndim < 2 or b.shape[-1] != a.shape[-1] or b.shape[-1] == 0:
+        raise ValueError(f"b must have shape (..., n, k), with k {a.shape[-1]} as in a, got {tuple(b.shape)}")
+    try:
+        shape = (*broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-1])), b.shape[-1])
+    except ValueError:
+        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise ValueError(f"a and b must broadcast but for the axes of matrices, got shapes {shapes}") from None
+    at = normalize_axis(axis, len(shape) - 1)
+    starts: tuple[Array, ...] = ()
+    if initial is not None:
+        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
+    call = _Maps(
+        arrays=(a, b, *starts),
+        key=key if a is given[0] and b is given[1] else None,
+        results=((shape, dtype),),
+        single=True,
+        shape=shape,
+        axis=at,
+        reverse=reverse,
+        dtype=dtype,
+        working=compute_dtype(xp, dtype),
+    )
+    return _METHODS(method, xp, call)
+
+
+# ---- By array operations ----------------------------------------------------------------------------------------
+
+
+def _array(xp: Namespace, c: _Maps) -> Array:
+    """Return the solution by a scan of pairs of matrix and vector."""
+    a, b = c.maps(xp)
+    n = c.shape[c.axis]
+    if c.reverse:
+        a, b = xp.flip(a, axis=c.axis), xp.flip(b, axis=c.axis)
+
+    def compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+        (one, x), (other, y) = earlier, later
+        both = xp.sum(xp.expand_dims(other, axis=-1) * xp.expand_dims(one, axis=-3), axis=-2, dtype=one.dtype)
+        return both, _times(xp, other, x) + y
+
+    if n > 1 and 0 not in c.shape:
+        _, b = inclusive(xp, (a, b), Operator(compose, components=2), c.axis)
+    b = xp.flip(b, axis=c.axis) if c.reverse else b
+    return xp.astype(b, c.dtype, copy=True)
+
+
+def _array_refusal(xp: Namespace, c: _Maps) -> str | None:
+    return lacks_arithmetic(xp, [c.working])
+
+
+# ---- By a scan of components ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _operator(k: int) -> Operator:
+    """Return the composition of maps of vectors of k numbers, on k (k + 1) components: rows of the matrix, vector."""
+
+    def compose(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = []
+        for row in range(k):
+            for column in range(k):
+                total = later[row * k] * earlier[column]
+                for at in range(1, k):
+                    total = total + later[row * k + at] * earlier[at * k + column]
+                found.append(total)
+        for row in range(k):
+            total = later[k * k + row]
+            for at in range(k):
+                total = total + later[row * k + at] * earlier[k * k + at]
+            found.append(total)
+        return tuple(found)
+
+    return Operator(compose, name=f"maps of {k} numbers", components=k * (k + 1))
+
+
+def _components(xp: Namespace, c: _Maps) -> tuple[tuple[Array, ...], Operator]:
+    a, b = c.maps(xp)
+    k = c.shape[-1]
+    return (*(a[..., i, j] for i in range(k) for j in range(k)), *(b[..., i] for i in range(k))), _operator(k)
+
+
+def _parts(xp: Namespace, c: _Maps) -> list[Part]:
+    like = c.arrays[1] if asked_for(c.arrays[1]) else c.arrays[0]
+    k = c.shape[-1]
+    element = stand_in(xp, like, c.shape[:-1], c.working)
+    return [(scan, ((element,) * (k * (k + 1)), _operator(k)), {"axis": c.axis, "reverse": c.reverse})]
+
+
+def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
+    elements, op = _components(xp, c)
+    found = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
+    return xp.astype(xp.stack(list(found[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
+
+
+def _narrow(found: Method) -> Method:
+    """Return a method that refuses vectors of many numbers, for each of which an operator would be another."""
+    of_scan: Callable[..., str | None] | None = found.refusal
+
+    def refusal(xp: Namespace, c: _Maps) -> str | None:
+        if c.shape[-1] > _WIDEST:
+            return f"a matrix has more than {_WIDEST} rows"
+        return None if of_scan is None else of_scan(xp, c)
+
+    return dataclasses.replace(found, refusal=refusal)
+
+
+_METHODS = Methods(
+    "linear_recurrence",
+    kernel=_narrow(by_parts("kernel", _compose, _parts)),
+    native=_narrow(by_parts("native", _compose, _parts)),
+    array=Method(directly(_array), _array_refusal),
+)
+
+extensions["linear_recurrence of matrices"] = recurrence_of_matrices

@@ -1,0 +1,695 @@
+"""Reductions by array operations: by a tree, on every library, and by the library's own routine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    along,
+    as_result,
+    cast,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    is_tensor,
+    lacks_arithmetic,
+    lacks_products,
+    library,
+    move_axis,
+    namespace_of,
+    ring_dtype,
+    spoken,
+)
+from parprims._dispatch.derivative_rules import own_refusal
+from parprims._dispatch.dispatch import directly
+from parprims._libraries.numpy_bridge import (
+    NOT_IN_NUMPY,
+    all_by_numpy,
+    all_returned,
+    as_numpy,
+    by_numpy,
+    carries_derivative,
+    has_values,
+    in_numpy,
+    is_shared,
+    returned,
+    searchable,
+    shares_memory,
+)
+from parprims._libraries.settings import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
+from parprims._libraries.steps import doubled
+from parprims._operators.in_place import harmless
+from parprims._operators.operator import BUILT_IN, Operator, restructured
+from parprims._operators.tracing import Untraceable
+from parprims._primitives.reduce import numpy_sums
+from parprims._primitives.reduce.call import (
+    OWN_MAPS,
+    SUMS,
+    Reduction,
+    Values,
+    check_elements,
+    conjugate_product,
+    dtype_names,
+    evaluate,
+    explain_map_failure,
+    finish,
+    is_nonzero,
+    library_routine,
+    mapped,
+    of_nothing,
+    result_dtypes,
+    traced,
+    widened,
+    working_dtype,
+)
+from parprims._primitives.scan.array import LANE, lanes
+
+# ---- By a tree --------------------------------------------------------------------------------------------------
+
+
+def array(xp: Namespace, r: Reduction) -> Any:
+    """Return the combinations by a tree."""
+    if r.n == 0:
+        return of_nothing(xp, r)
+    return finish(xp, r, *_by_blocks(xp, r, _by_tree))
+
+
+def array_refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the library cannot compute with the arrays, or None."""
+    if r.fn not in OWN_MAPS:
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
+        return None
+    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([one.dtype for one in r.arrays])))
+
+
+_ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def _by_tree(xp: Namespace, r: Reduction) -> Combined:
+    values = evaluate(xp, r)
+    xs, axis = as_one_axis(xp, values.arrays, r.axes)
+    op = harmless(xp, values.op, r.operation, xs)
+    return dataclasses.replace(values, op=op), tree(xs, op, axis)
+
+
+def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements along an axis counted from the front, which keeps length 1.
+
+    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    """
+    n = xs[0].shape[axis]
+    xp = namespace_of(xs[0])
+    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # whose program would grow with n
+        totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
+        return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
+    rest = None
+    while n > 1:
+        half = n // 2
+        if n % 2:
+            last = tuple([x[along(axis, n - 1, n)] for x in xs])
+            rest = last if rest is None else op(last, rest)
+        # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
+        if op.commutative:
+            earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
+        else:
+            earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
+        xs = op(tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs]))
+        n = half
+    return xs if rest is None else op(xs, rest)
+
+
+_LIGHT = 2
+"""Equations of an operator in JAX of which a tree of 2^31 elements is a program of no more than 40 memory maps."""
+
+
+def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
+    """Return whether JAX is given a whole tree: its program is as small as that of lanes, and runs in less time."""
+    import jax
+
+    one = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
+    equations = jax.make_jaxpr(op)(one, one).jaxpr.eqns
+    programs = [value for equation in equations for value in equation.params.values() if hasattr(value, "jaxpr")]
+    return len(xs) == 1 and len(equations) <= _LIGHT and not programs
+
+
+def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
+    """Return the arrays with the axes made one, in row-major order, and its position.
+
+    Axes that are neighbours merge where they are; others are moved to the end first.
+    """
+    shape = xs[0].shape
+    if not axes:
+        return tuple([xp.expand_dims(x, axis=0) for x in xs]), 0
+    first, last = axes[0], axes[-1]
+    if last - first + 1 != len(axes):
+        kept = tuple([axis for axis in range(len(shape)) if axis not in axes])
+        xs = tuple([xp.permute_dims(x, kept + axes) for x in xs])
+        shape, first, last = xs[0].shape, len(kept), len(shape) - 1
+    if first != last:
+        merged = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+        xs = tuple([xp.reshape(x, merged) for x in xs])
+    return xs, first
+
+
+# ---- Block by block, in bounded memory --------------------------------------------------------------------------
+
+SMALLEST_BLOCK, LARGEST_BLOCK, BLOCKS = 2**22, 2**28, 2**7
+"""A block has a 2^7th of the bytes of all elements, but no fewer and no more bytes than these. Bits depend on them."""
+
+Combined = tuple[Values, tuple[Array, ...]]
+"""What was combined, and the combinations in the dtypes computed in."""
+
+
+def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduction], Combined]) -> Combined:
+    """Return what ``combine`` does, with no more memory than for a block of the elements and for results.
+
+    How elements are grouped depends on the shape and dtypes alone: the totals of blocks are combined as by a tree.
+    """
+    lengths = _block_lengths(xp, r)
+    if lengths is None:
+        return combine(xp, r)
+    slices = [
+        [slice(start, min(start + length, n)) for start in range(0, n, length)]
+        for n, length in zip(r.shape, lengths, strict=True)
+    ]
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+
+    def total(where: tuple[slice, ...]) -> Combined:
+        """Return the combinations for some of the kept positions, with the combined axes of length 1."""
+        nonlocal r
+        waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), later ones behind
+        for cut in itertools.product(*(slices[axis] for axis in r.axes)):
+            place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
+            at = tuple([place[axis] for axis in range(len(r.shape))])
+            part = r.of(*(x[at] for x in r.arrays), keepdims=True, initial=None)
+            values, totals = combine(xp, part)
+            r = dataclasses.replace(r, op=restructured(r.op, values.structure))
+            totals = tuple([xp.reshape(one, part.result_shape) for one in totals])
+            level = 0
+            while waiting and waiting[-1][0] == level:
+                totals, level = values.op(waiting.pop()[1], totals), level + 1
+            waiting.append((level, totals))
+        totals = waiting.pop()[1]
+        while waiting:
+            totals = values.op(waiting.pop()[1], totals)
+        return values, totals
+
+    return _joined(xp, [(axis, slices[axis]) for axis in kept], total, ())
+
+
+def _joined(
+    xp: Namespace,
+    cuts: list[tuple[int, list[slice]]],
+    total: Callable[[tuple[slice, ...]], Combined],
+    where: tuple[slice, ...],
+) -> Combined:
+    """Return the combinations for all kept positions that begin with these.
+
+    A function inside of another that calls itself would keep the arrays until garbage is collected.
+    """
+    if len(where) == len(cuts):
+        return total(where)
+    axis, parts = cuts[len(where)]
+    found = [_joined(xp, cuts, total, (*where, part)) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    columns = zip(*(totals for _, totals in found), strict=True)
+    return found[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
+
+
+def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
+    """Return how much of each axis is combined at once, or None for everything.
+
+    The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
+    long as it is longer than 1. A compiler is given everything, and so are functions that may see more than an element.
+    """
+    if is_jax(xp) or compiling(r.arrays):
+        return None
+    itemsize = sum(max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
+    elements = math.prod(r.shape)
+    least = LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else SMALLEST_BLOCK
+    size = max(least, min(elements * itemsize // BLOCKS, LARGEST_BLOCK))
+    block = max(1, size // itemsize)
+    if elements <= block or not _is_elementwise(xp, r):
+        return None
+    found = list(r.shape)
+    while math.prod(found) > block:
+        free = list(range(len(found)))
+        if not r.op.commutative:
+            longer = [axis for axis in r.axes if found[axis] > 1]
+            free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
+        longest = max(free, key=lambda axis: found[axis])
+        found[longest] = -(-found[longest] // 2)
+    return tuple(found)
+
+
+def _on_gpu(xp: Namespace, x: Array) -> bool:
+    return array_api_compat.is_cupy_namespace(xp) or bool(getattr(x, "is_cuda", False))
+
+
+def _is_elementwise(xp: Namespace, r: Reduction) -> bool:
+    """Return whether map and operator make of each element what they make of it alone: whether they can be traced."""
+    if r.fn in OWN_MAPS and BUILT_IN.get(r.op.name) is r.op:
+        return True
+    try:
+        traced(xp, r, dtype_names(r))
+    except Untraceable:
+        return False
+    return True
+
+
+# ---- By the library's own routine -------------------------------------------------------------------------------
+
+_ROUTINES = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
+
+_TORCH_ROUTINES = {**_ROUTINES, "maximum": "amax", "minimum": "amin"}
+
+
+def native_refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the library has no routine for the call, or None."""
+    if _is_extremum(r.op):
+        readable = in_numpy(xp, r.arrays) or has_values(xp, r.arrays)
+        if not readable or carries_derivative(xp, r.arrays):
+            return f"{spoken(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+        return array_refusal(xp, r)
+    if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
+        return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
+    return own_refusal(xp, r.op) or array_refusal(xp, r)
+
+
+def is_eager(xp: Namespace, r: Reduction) -> bool:
+    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, or its dot product."""
+    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r)
+
+
+def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
+    """Return whether arrays of JAX are multiplied by NumPy's dot product, which for long lines is faster than XLA's."""
+    same = r.fn is conjugate_product and r.initial is None and not r.keepdims and r.dtypes == (r.arrays[0].dtype,)
+    blas = all(dtype_name(x.dtype) in ("float32", "float64", "complex64", "complex128") for x in r.arrays)
+    return same and blas and len(r.shape) == 1 and r.n >= _LONG and has_values(xp, r.arrays)
+
+
+_LONG = 2**17
+"""Elements of a line from which on NumPy takes less time, to hand a result over included."""
+
+
+def _is_extremum(op: Operator) -> bool:
+    """Return whether the operator finds the largest or smallest value and its index."""
+    return op is BUILT_IN["argmax"] or op is BUILT_IN["argmin"]
+
+
+def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    run: Callable[..., Any] | None = None
+    if _is_extremum(r.op):
+        return _prepare_extremum(xp, r)
+    # Those of NumPy and PyTorch give an only element in memory of its own too.
+    least = 1 if r.axes and library(xp) in ("numpy", "torch") else 2
+    if r.begun and r.n > 0:
+        run = _prepare_begun(xp, r)
+    elif r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
+        if r.fn in (None, is_nonzero) and r.op in (BUILT_IN["logical_and"], BUILT_IN["logical_or"]):
+            run = _prepare_truth(xp, r)
+        if run is None and r.fn is None:
+            run = _prepare_routine(xp, r)
+        elif run is None:
+            run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_mapped(xp, r)
+    return run or directly(_native)(xp, r)
+
+
+def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the routine and one combination with the initial element, or None where totals are not in its dtype."""
+    dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
+    if not r.single or working_dtype(r.op)(xp, dtype) != dtype:
+        return None
+    total, combine = prepare_native(xp, dataclasses.replace(r, initial=None, begun=False)), r.op.combine
+    assert r.initial is not None
+    (start,) = r.initial
+    return lambda x: as_result(combine(start, total(x)))
+
+
+def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
+    if r.fn is not None:
+        return None
+    given, keepdims = r.arrays[0].dtype, r.keepdims
+    dtype = result_dtypes(xp, r, (given,))[0]
+    working = working_dtype(r.op)(xp, dtype)
+    if given in (dtype, working) and dtype != working:
+        return _prepare_widened(xp, r, working, dtype)
+    if not (given == working == dtype or _widens(xp, r, dtype)):
+        return None
+    if library(xp) == "numpy":
+        reduce = getattr(np, r.op.name).reduce  # what the function itself calls
+        if _adds_floats(xp, r, dtype):
+            axes, result = r.axes, r.result_shape
+            return lambda x: numpy_sums.total(x, axes, dtype).reshape(result)
+        along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
+        as_array = np.asarray  # NumPy makes scalars of arrays of no dimension
+        return lambda x: as_array(reduce(x, along_axes, dtype, None, keepdims))
+    if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
+        return _torch_routine(r, dtype)
+    function = library_routine(xp, _ROUTINES[r.op.name], r.arrays)
+    options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
+    return lambda x: function(x, **options)
+
+
+def _adds_floats(xp: Namespace, r: Reduction, dtype: Any) -> bool:
+    """Return whether NumPy adds so many floats that it may not do so one after another."""
+    inexact = dtype_kind(dtype) in ("float", "complex")
+    return library(xp) == "numpy" and r.op is BUILT_IN["add"] and inexact and r.n > numpy_sums.MOST
+
+
+def _prepare_widened(xp: Namespace, r: Reduction, working: Any, dtype: Any) -> Callable[..., Any] | None:
+    """Return the routine for elements combined in another dtype, such as 16-bit floats, where they are one block."""
+    if library(xp) not in ("numpy", "torch") or _block_lengths(xp, r) is not None:
+        return None
+    run = _prepare_routine(xp, dataclasses.replace(r, arrays=(cast(xp, r.arrays[0], working),), dtypes=None))
+    assert run is not None
+    if library(xp) == "torch":
+        return lambda x: run(x.to(working)).to(dtype)
+    return lambda x: run(x.astype(working, copy=False)).astype(dtype)
+
+
+def _torch_routine(r: Reduction, dtype: Any) -> Callable[..., Any]:
+    """Return PyTorch's own function for the axes: one that takes any number of them takes up to three times as long."""
+    import torch
+
+    function, axes, keepdims = getattr(torch, _TORCH_ROUTINES[r.op.name]), r.axes, r.keepdims
+    # PyTorch widens other integers to these by itself.
+    usual = dtype == torch.int64 or dtype_kind(dtype) in ("float", "complex")
+    typed = {"dtype": dtype} if r.op in SUMS and not usual else {}
+    if len(axes) == len(r.shape) and not keepdims:
+        return functools.partial(function, **typed) if typed else function
+    along_axes = axes[0] if len(axes) == 1 else axes
+    if typed:
+        return lambda x: function(x, along_axes, keepdims, **typed)
+    return lambda x: function(x, along_axes, keepdims)
+
+
+def _prepare_truth(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return what tells whether all or any of plain elements are not zero, by NumPy or PyTorch, or None."""
+    (x,), axes, keepdims = r.arrays, r.axes, r.keepdims
+    kind = dtype_kind(x.dtype)
+    if library(xp) not in ("numpy", "torch") or r.dtypes is not None or not is_shared(x.dtype):
+        return None
+    if r.fn is None and kind != "bool":
+        return None
+    along_axes = axes[0] if len(axes) == 1 else axes
+    inner = math.prod(r.shape[axes[-1] :]) if axes[-1] == len(r.shape) - 1 else r.shape[-1]
+    if library(xp) == "numpy" or (inner >= _INNER and shares_memory(xp, r.arrays)):
+        reduce = getattr(np, r.op.name).reduce
+        return by_numpy(xp, r.arrays, lambda x: np.asarray(reduce(x, along_axes, None, None, keepdims)))
+    return None if kind == "uint" or library(xp) == "numpy" else _torch_routine(r, x.dtype)
+
+
+_INNER = 64
+"""Elements side by side from which on NumPy asks for their truth faster than PyTorch."""
+
+
+def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return a function that calls the map and then the routine, for elements that are one block.
+
+    What is found out of the values of the first call serves all values of the same dtype and shape. The map has 16-bit
+    floats in float32, as everywhere.
+    """
+    if is_jax(xp) or _block_lengths(xp, r) is not None:
+        return None
+    assert r.fn is not None
+    fn, shape, bare = r.fn, r.shape, r.on(*(None,) * len(r.arrays))
+    routines: dict[Any, Callable[..., Any] | None] = {}
+
+    def run(*arrays: Array) -> Any:
+        if routines:
+            try:
+                value = fn(*widened(xp, arrays))
+            except Exception as error:
+                explain_map_failure(error, len(arrays))
+                raise
+            if type(value) is type(arrays[0]) and value.shape == shape:
+                routine = routines.get(value.dtype)
+                if routine is not None:
+                    return routine(value)
+        call = bare.on(*arrays)
+        values, own, single, structure = mapped(xp, call)
+        if single and structure is None:
+            check_elements(call, own)
+            dtypes = result_dtypes(xp, call, own)
+            call = dataclasses.replace(call, fn=None, single=True, arrays=values, dtypes=dtypes)
+            routines[values[0].dtype] = _prepare_routine(xp, call)
+        return _native(xp, call)
+
+    return run
+
+
+def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the same for dot products."""
+    x = r.arrays[0]
+    if (
+        (x.dtype,) != r.dtypes
+        or ring_dtype(xp, x.dtype) != x.dtype
+        or lacks_products(xp, x, x.dtype)
+        or (_block_lengths(xp, r) and not _stores_no_products(xp, r))
+    ):
+        return None
+    if _dots_in_numpy(xp, r):
+        quietly = np.errstate(all="ignore")
+        return quietly(lambda *arrays: returned(xp, np.asarray(np.vecdot(*map(as_numpy, arrays))), arrays))
+    axis = r.axes[0] - len(r.shape)
+    if library(xp) == "numpy":
+        as_array = np.asarray
+        routine: Callable[..., Any] = np.vecdot if axis == -1 else functools.partial(np.vecdot, axis=axis)
+        return lambda x1, x2: as_array(routine(x1, x2))
+    if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
+        import torch
+
+        own: Callable[..., Any] = torch.vdot
+        return own
+    return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
+
+
+def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
+    """Return whether the library needs no memory for a dot product, however long it is."""
+    x1, x2 = r.arrays
+    return library(xp) == "numpy" or (is_tensor(x1) and x1.device.type == "cpu" and x1.ndim == x2.ndim == 1)
+
+
+def _native(xp: Namespace, r: Reduction) -> Any:
+    """Return the combinations by the library's own reduction."""
+    if r.n == 0:
+        return of_nothing(xp, r)
+    if r.fn is None:
+        dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
+        if working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
+            return finish(xp, r, *_by_routine(xp, r))  # which takes the elements as they are
+        if _widens(xp, r, dtype):
+            totals = (getattr(xp, _ROUTINES[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtype),)
+            return finish(xp, r, Values(r.arrays, (dtype,), True, r.op), totals)
+    return finish(xp, r, *_by_blocks(xp, r, _by_routine))
+
+
+def _widens(xp: Namespace, r: Reduction, dtype: Any) -> bool:
+    """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's.
+
+    PyTorch's widens them all before, for which few enough take little memory.
+    """
+    kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
+    if r.op not in SUMS or kinds[0] not in ("bool", "int", "uint") or kinds[1] not in ("int", "uint"):
+        return False
+    if library(xp) == "torch":
+        return kinds[1] == "int" and not r.arrays[0].is_cuda and _block_lengths(xp, r) is None
+    return library(xp) in ("numpy", "cupy")
+
+
+def _by_routine(xp: Namespace, r: Reduction) -> Combined:
+    if r.fn is conjugate_product and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
+        assert r.dtypes is not None
+        dtype = ring_dtype(xp, r.arrays[0].dtype)
+        x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
+        return Values(r.arrays, r.dtypes, True, r.op), (_dot(xp, x1, x2, r.axes[0] - len(r.shape)),)
+    values = evaluate(xp, r)
+    (x,) = values.arrays
+    if _adds_floats(xp, r, x.dtype):
+        kept = r.of(x, keepdims=False).result_shape
+        return values, (xp.asarray(numpy_sums.total(x, r.axes, x.dtype)).reshape(kept),)
+    typed = {"dtype": x.dtype} if r.op in SUMS else {}
+    return values, (library_routine(xp, _ROUTINES[r.op.name], r.arrays)(x, axis=r.axes, **typed),)
+
+
+def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
+    """Return dot products by the library's own routine, along an axis counted from the end."""
+    if not is_tensor(x1):
+        single = dtype_name(x1.dtype) in ("float32", "complex64")
+        if single and array_api_compat.is_cupy_namespace(xp) and narrowed_in_cupy():
+            return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if is_jax(xp) else {}
+        return xp.vecdot(x1, x2, axis=axis, **precise)
+    if x1.device.type == "cpu":
+        import torch
+
+        if x1.ndim == x2.ndim == 1:
+            return torch.vdot(x1, x2)
+        if dtype_kind(x1.dtype) in ("float", "complex"):
+            return torch.linalg.vecdot(x1, x2, dim=axis)
+    if narrowed(x1) or not x1.is_cuda:  # products of integer matrices are 300 times as slow
+        return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
+    # What array_api_compat does, in operations for which torch.func.vmap has rules.
+    x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
+    with UNROUNDED_SUMS if may_round_sums(x1, x1.dtype) else contextlib.nullcontext():
+        return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
+
+
+def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of values and indices that finds the largest or smallest values and their indices in NumPy."""
+    given = tuple([x.dtype for x in r.arrays])
+    plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, given)
+    if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
+        return directly(_native_extremum)(xp, r)
+    name = r.op.name
+    if len(r.shape) > 1 or r.keepdims:
+        return directly(_native_extremum)(xp, r) if _takes_parts(xp, r) else _prepare_extrema(xp, r)
+    find = getattr(np.ndarray, name)
+
+    def search(x: Any, index: Any) -> tuple[Any, Any]:
+        """Return the winner of a line, after a look whether it has an equal behind it."""
+        if len(x) <= _SHORT:  # to search once more takes less time than to compare
+            place = find(x)
+            value, rest = x[place], x[place + 1 :]
+            if not len(rest) or rest[find(rest)] != value == value:
+                return np.array(value), np.array(index[place])
+        x, tops = searchable(x), None
+        if len(x) < 2 * _PIECE:
+            place = getattr(x, name)()
+            behind = x[place:]
+        else:
+            places = _winners(name, x)
+            tops = x[places]
+            place = places[getattr(tops, name)()]
+            behind = x[place : place - place % _PIECE + _PIECE]
+        value = x[place]
+        equals = _equals(behind, value)
+        if tops is not None:
+            equals += _equals(tops, value) - 1
+        if equals > 1:
+            value, at = _extremum(name, x, index, 0)
+            return value.reshape(()), at.reshape(())
+        return np.array(value), np.array(index[place])
+
+    return all_by_numpy(xp, r.arrays, search)
+
+
+def _takes_parts(xp: Namespace, r: Reduction) -> bool:
+    """Return whether elements are combined block by block, or are moved before."""
+    return _block_lengths(xp, r) is not None or r.axes[-1] - r.axes[0] + 1 != len(r.axes)
+
+
+def _prepare_extrema(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return the same of a function for several lines."""
+    name, shape, first = r.op.name, r.result_shape, r.axes[0]
+    merged = (*r.shape[:first], r.n, *r.shape[r.axes[-1] + 1 :])
+
+    def search(x: Any, index: Any) -> tuple[Any, Any]:
+        value, at = _extremum(name, x.reshape(merged), index.reshape(merged), first)
+        return value.reshape(shape), at.reshape(shape)
+
+    return all_by_numpy(xp, r.arrays, search)
+
+
+_SHORT = 1000
+"""Elements of a line which it takes less time to search twice than to compare."""
+
+_PIECE = 2**14
+"""Elements of a piece of a line: where the winner is, is looked for equals, which is all that is read twice."""
+
+
+def _winners(name: str, x: Any) -> Any:
+    """Return where the winner of each piece of a line is, the last of which may be shorter."""
+    places = np.arange(0, len(x), _PIECE)
+    whole = len(x) // _PIECE
+    places[:whole] += getattr(x[: whole * _PIECE].reshape(whole, _PIECE), name)(1)
+    if whole < len(places):
+        places[whole] += getattr(x[whole * _PIECE :], name)()
+    return places
+
+
+def _equals(x: Any, value: Any) -> int:
+    """Return how many elements are equal to a value, or NaN where it is."""
+    return int(np.count_nonzero(x == value) or np.count_nonzero(x != x))
+
+
+def _native_extremum(xp: Namespace, r: Reduction) -> Any:
+    """Return the same for any call."""
+    return of_nothing(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
+
+
+def _by_search(xp: Namespace, r: Reduction) -> Combined:
+    values = evaluate(xp, r)
+    xs, axis = as_one_axis(xp, values.arrays, r.axes)
+    x, index = (as_numpy(one) for one in xs)
+    return values, all_returned(xp, _extremum(r.op.name, x, index, axis), xs)
+
+
+def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
+    """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
+    x, last = searchable(x), axis == x.ndim - 1
+    if x.flags.c_contiguous and index.flags.c_contiguous:
+        found = _without_equals(name, x, index, axis)
+        if found is not None:
+            return found
+    if last:  # elsewhere NumPy looks for places far more slowly than for values
+        place = np.expand_dims(getattr(x, name)(axis=axis), axis)
+        value = np.take_along_axis(x, place, axis)
+    else:
+        value = (np.max if name == "argmax" else np.min)(x, axis=axis, keepdims=True)
+    equal = x == value
+    lost = value != value
+    if lost.any():
+        equal |= (x != x) & lost
+    alone = np.count_nonzero(equal) == value.size
+    if alone and last:
+        return value, np.take_along_axis(index, place, axis)
+    least = np.min(np.where(equal, index, np.iinfo(index.dtype).max), axis=axis, keepdims=True)
+    if alone or not (lost | (value == 0)).any():  # equals have the same bits
+        return value, least
+    return np.take_along_axis(x, np.expand_dims(np.argmax(equal & (index == least), axis=axis), axis), axis), least
+
+
+def _without_equals(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any] | None:
+    """Return the same where every winner is alone in its line, and no NaN; else None. The arrays are contiguous."""
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    n, lines = x.shape[axis], math.prod(shape)
+    if axis == x.ndim - 1:  # elsewhere NumPy looks for places far more slowly than for values
+        place = getattr(x, name)(-1).reshape(-1) + np.arange(0, x.size, n)
+        value = x.reshape(-1)[place]
+        if np.count_nonzero(x.reshape(-1, n) == value[:, None]) != lines or np.count_nonzero(value != value):
+            return None
+        return value.reshape(shape), index.reshape(-1)[place].reshape(shape)
+    value = (np.max if name == "argmax" else np.min)(x, axis=axis, keepdims=True)
+    place = np.flatnonzero(x == value)
+    if len(place) != lines or np.count_nonzero(value != value):
+        return None
+    inner = math.prod(shape[axis:])
+    least = np.empty(lines, index.dtype)
+    least[place // (n * inner) * inner + place % inner] = index.reshape(-1)[place]
+    return value, least.reshape(shape)

@@ -1,0 +1,673 @@
+"""A checked reduction, and what all methods of it share: the map, the dtypes, and the assembly of the result."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    as_dtypes,
+    as_result,
+    broadcast_shapes,
+    cast,
+    check_kind,
+    compute_dtype,
+    device,
+    dtype_kind,
+    dtype_name,
+    dtype_named,
+    is_jax,
+    is_tensor,
+    is_traced,
+    jax_platform,
+    lacks_arithmetic,
+    namespace,
+    namespace_of,
+    normalize_axis,
+    quiet,
+    ring_dtype,
+    sum_dtype,
+)
+from parprims._core.elements import Structure, flat, flattened, is_structured, rebuilt
+from parprims._core.options import check_entries, is_array
+from parprims._core.promotion import check_casts
+from parprims._core.scalars import as_array
+from parprims._dispatch.composite import positions, stand_in
+from parprims._dispatch.dispatch import Checked, computing, listing, unwatched
+from parprims._libraries.settings import asked_for
+from parprims._operators.function_key import lasting_key
+from parprims._operators.in_place import Few, harmless, harmless_map, is_own
+from parprims._operators.languages import C_TYPES, CUDA, Captured, Language
+from parprims._operators.operator import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    check_components,
+    check_result,
+    explain_failure,
+    op_never_warns,
+    restructured,
+)
+from parprims._operators.tracing import Dtype, Trace, Untraceable, trace, trace_combine
+
+Map = Callable[..., Any]
+
+SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
+"""The operators that widen integers as the standard's ``sum`` does."""
+
+
+def conjugate_product(x: Array, y: Array) -> Array:
+    """Return conj(x) y, the map of vecdot."""
+    if dtype_kind(x.dtype) == "complex":
+        return namespace(x=x).conj(x) * y
+    if is_tensor(x) and lacks_arithmetic(namespace(x=x), [x.dtype]) is not None:
+        xp = namespace(x=x)
+        signed = ring_dtype(xp, x.dtype)
+        return cast(xp, cast(xp, x, signed) * cast(xp, y, signed), x.dtype)
+    return x * y
+
+
+def is_nonzero(x: Array) -> Array:
+    """Return whether elements are not zero, the map of any and all."""
+    return x != 0
+
+
+OWN_MAPS = (None, conjugate_product, is_nonzero)
+"""No map, and the library's own maps, which need no check."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Reduction(Checked):
+    """One call, checked.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of every array.
+    fn : callable or None
+        The map, whose values are combined; None combines the elements themselves.
+    single : bool
+        Whether the call was given one array and no tuple.
+    op : Operator
+        The operator, on plain tuples of arrays as soon as the structure of elements is known.
+    axes : tuple of int
+        The axes to combine along, counted from the front, in ascending order.
+    keepdims : bool
+        Whether they stay.
+    dtypes : tuple of dtype or None
+        What the caller asked for, one for each component.
+    initial : tuple or None
+        The element before all others, one entry for each component.
+    begun : bool
+        Whether its entries are arrays, of the dtypes and the shape of the result.
+    operation : optional
+        The key by which the operator is remembered (see `lasting_key`), or None.
+    positions : dtype or None
+        The dtype of a last component that no array holds: the position of each element along the axes, in row-major
+        order. The result is then the last component alone.
+    """
+
+    shape: tuple[int, ...]
+    fn: Map | None = None
+    single: bool
+    op: Operator
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    dtypes: tuple[Any, ...] | None = None
+    initial: tuple[Any, ...] | None = None
+    begun: bool = False
+    operation: Any = None
+    positions: Any = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the operator can be remembered."""
+        return self.operation is not None
+
+    @property
+    def n(self) -> int:
+        """The number of elements combined into one."""
+        return math.prod([self.shape[axis] for axis in self.axes])
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        if self.keepdims:
+            return tuple([1 if axis in self.axes else length for axis, length in enumerate(self.shape)])
+        return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where map and operator are given a few elements, or None."""
+        if self.fn in OWN_MAPS and not is_own(self.op):
+            return None
+
+        combines = self.n + (self.initial is not None) > 1
+
+        def combine(*xs: Array) -> None:
+            values = evaluate(xp, self.of(*xs))
+            found = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
+            if combines:
+                found(values.arrays, values.arrays)
+
+        most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
+        few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
+        return few.failure(xp, combine, of_none=True)
+
+    def of(self, *arrays: Array, **fields: Any) -> Reduction:
+        """Return the same reduction of arrays of another shape."""
+        return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
+
+    def with_positions(self, xp: Namespace) -> Reduction:
+        """Return the reduction with the positions as an array, whose result has all components."""
+        places = positions(xp, self.arrays[0], self.axes, self.positions)
+        return self.of(*self.arrays, places, positions=None, single=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What a reduction combines, after the map has been applied.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        The components, in the dtypes that they are combined in.
+    dtypes : tuple of dtype
+        The dtypes of the result.
+    single : bool
+        Whether the result is one array and no tuple.
+    op : Operator
+        The operator on these components.
+    structure : optional
+        How the result is assembled from arrays (see `_elements`); None for an array or a plain tuple.
+    """
+
+    arrays: tuple[Array, ...]
+    dtypes: tuple[Any, ...]
+    single: bool
+    op: Operator
+    structure: Structure = None
+
+    def result(self, totals: tuple[Array, ...]) -> Any:
+        """Return the components of a result as an element."""
+        return assembled(totals, self.single, self.structure)
+
+
+def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> Any:
+    """Return components as an element: an array, a tuple, or a structure."""
+    if structure is not None:
+        return rebuilt(structure, totals)
+    return totals[0] if single else totals
+
+
+# ---- Dtypes -----------------------------------------------------------------------------------------------------
+
+
+def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
+    """Raise unless elements of these dtypes suit the operator, and the options suit the elements."""
+    name = "x" if r.fn is None else "the result of fn"
+    if r.initial is not None:
+        check_entries("initial", r.initial, len(dtypes))
+    if r.dtypes is not None:
+        check_entries("dtype", r.dtypes, len(dtypes))
+        check_casts(dtypes, r.dtypes)
+        check_components(r.op, r.dtypes, name, asked=True)
+    else:
+        _check_summable(r.op, dtypes, name)
+
+
+def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
+    """Raise, naming the elements, unless elements of these dtypes suit the operator; truth values are counted."""
+    if not (op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
+        check_components(op, dtypes, name)
+
+
+def check_values(op: Any, values: Any) -> None:
+    """Raise, naming fn, unless the values of a map suit the operator."""
+    leaves, structure = flattened(values, "the result of fn")
+    _check_summable(restructured(as_operator(op), structure), tuple([one.dtype for one in leaves]), "the result of fn")
+
+
+def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of the given dtypes."""
+    if r.dtypes is not None:
+        return r.dtypes
+    if r.op in SUMS:
+        return tuple([sum_dtype(xp, dtype) for dtype in dtypes])
+    return dtypes
+
+
+def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
+    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    return ring_dtype if op in SUMS else compute_dtype
+
+
+# ---- Elements ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(xp: Namespace, r: Reduction) -> Values:
+    """Return what is combined: the values of the map, in the dtypes they are combined in."""
+    arrays, single, op, structure = r.arrays, r.single, r.op, None
+    own = tuple([one.dtype for one in arrays])
+    if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
+        r = dataclasses.replace(r, arrays=tuple([cast(xp, one, compute_dtype(xp, one.dtype)) for one in arrays]))
+    if r.fn is not None:
+        arrays, own, single, structure = mapped(xp, r)
+        op = restructured(op, structure)
+        r = dataclasses.replace(r, op=op)
+        check_elements(r, own)
+    dtypes = result_dtypes(xp, r, own)
+    working = working_dtype(op)
+    arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
+    return Values(arrays, dtypes, single, op, structure)
+
+
+def explain_map_failure(error: Exception, count: int) -> None:
+    """Raise TypeError if it is known why a map failed that is given so many arrays; else note whose error it is."""
+    explain_failure("fn", error, f"as many arrays as are given, which are {count}")
+
+
+def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool, Structure]:
+    """Return the values of the map, their dtypes, whether it returned no tuple, and their structure.
+
+    Values have the shape of the arrays. A caller's map is given 16-bit floats in float32, as kernels compute with them;
+    the dtypes are those of what it makes of the arrays as they are.
+    """
+    assert r.fn is not None
+    fn = r.fn
+    result = fn(*r.arrays) if fn in OWN_MAPS else of_map(xp, fn, r.arrays)
+    single, structure = not isinstance(result, tuple), None
+    values = (result,) if single else result
+    if is_structured(result):
+        values, structure = flattened(result, "fn")
+    if not values:
+        raise TypeError("fn returned no array")
+    broadcast = []
+    for index, one in enumerate(values):
+        if type(one) is not type(r.arrays[0]):
+            check_result("fn", one, r.arrays[0], index if len(values) > 1 else None)
+        if one.shape != r.shape:
+            try:
+                one = xp.broadcast_to(one, r.shape)
+            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+                raise ValueError(
+                    f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
+                ) from None
+        broadcast.append(one)
+    dtypes = tuple([one.dtype for one in broadcast])
+    if fn not in OWN_MAPS and has_sixteen_bits(r.arrays):
+        with unwatched():
+            dtypes = own_dtypes(xp, fn, r.arrays)
+    return tuple(broadcast), dtypes, single, structure
+
+
+def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
+    """Return the axis of products, counted from the front of the array of fewer dimensions."""
+    for name, x in (("x1", x1), ("x2", x2)):
+        check_kind(name, x, ("int", "uint", "float", "complex"))
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one dimension")
+    ndim = min(x1.ndim, x2.ndim)
+    index: int = normalize_axis(axis, ndim)
+    if axis >= 0 and x1.ndim != x2.ndim:
+        raise ValueError(f"axis must be negative for arrays of {x1.ndim} and {x2.ndim} dimensions, got {axis}")
+    if x1.shape[index - ndim] != x2.shape[index - ndim]:
+        raise ValueError(
+            f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
+            f"{x2.shape[index - ndim]}"
+        )
+    return index
+
+
+def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
+    """Return what a map of the caller's makes of arrays, 16-bit floats in float32; raise, saying what it does wrong."""
+    given = widened(xp, arrays)
+    fn = harmless_map(xp, fn, lasting_key(fn), given)
+    try:
+        return fn(*given)
+    except Exception as error:
+        explain_map_failure(error, len(arrays))
+        raise
+
+
+def has_sixteen_bits(arrays: tuple[Array, ...]) -> bool:
+    """Return whether an array is of a 16-bit floating dtype."""
+    return any(dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS for x in arrays)
+
+
+def widened(xp: Namespace, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return arrays as a caller's function computes with them: 16-bit floats in float32."""
+    return tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays])
+
+
+def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+    """Return the dtypes of what a map makes of arrays as they are.
+
+    It is asked on one element, whose shape fits that of arrays that the map may have beside its arguments.
+    """
+    if not is_tensor(arrays[0]) and is_jax(xp):
+        import jax
+
+        return tuple([one.dtype for one in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
+    few = [x[((slice(0, 1),) * x.ndim + (...,))] for x in arrays]
+    with contextlib.nullcontext() if is_tensor(few[0]) else np.errstate(all="ignore"):
+        return tuple([one.dtype for one in flattened(fn(*few), "fn")[0]])
+
+
+def reduced_values(
+    reduce: Callable[..., Any],
+    fn: Map,
+    arrays: tuple[Array, ...],
+    op: Any,
+    dtype: Any,
+    initial: Any,
+    call: Callable[..., Any] | None = None,
+) -> Any:
+    """Return what ``reduce``, given values, op, dtype and initial, makes of the values of a map, which are all stored.
+
+    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, does so too.
+    torch.compile reads this.
+    """
+    xp = namespace_of(arrays[0])
+    values = fn(*widened(xp, arrays)) if call is None else call(*arrays)
+    if not has_sixteen_bits(arrays):
+        return reduce(values, op, dtype, initial)
+    own, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
+    computed, results = names_once_rounded(xp, own, flat("dtype", dtype), sums)
+    leaves, made = flattened(initial, "initial")
+    start = rebuilt(made, [widened(xp, (one,))[0] if hasattr(one, "shape") else one for one in leaves])
+    totals, structure = flattened(
+        reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
+    )
+    return rebuilt(structure, [cast(xp, one, dtype_named(xp, to)) for one, to in zip(totals, results, strict=True)])
+
+
+def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
+    """Return the shape that the arrays of a map broadcast to; raise if there is none."""
+    shapes = [tuple(x.shape) for x in arrays]
+    try:
+        return broadcast_shapes(*shapes)
+    except ValueError:
+        got = ", ".join(map(str, shapes))
+        raise ValueError(f"arrays must broadcast against each other, got shapes {got}") from None
+
+
+def all_values(fn: Map, *arrays: Array) -> Any:
+    """Return the values of a map; while methods are only listed, arrays that stand for them."""
+    xp, shape = namespace_of(arrays[0]), broadcast_to_one(arrays)
+    return _values_to_ask_about(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
+
+
+def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
+    """Return arrays that stand for the values of a map, which is asked on two elements."""
+    few = Few(arrays[0], shape, tuple(range(len(shape))), 2, tuple([x.dtype for x in arrays]))
+
+    def asked(lengths: list[int]) -> Any:
+        with computing(), quiet(xp):
+            return of_map(xp, fn, tuple([xp.ones(tuple(lengths), dtype=x.dtype, device=device(x)) for x in arrays]))
+
+    try:
+        found = asked(few.lengths())
+    except TypeError:
+        raise
+    except Exception:  # as of lengths that do not fit those of arrays which the map has beside its arguments
+        found = asked([1] * len(shape))
+    leaves, structure = flattened(found, "fn")
+    like = next((x for x in arrays if asked_for(x)), arrays[0])
+    whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
+    made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
+    return rebuilt(structure, made)
+
+
+def names_once_rounded(
+    xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the dtypes to reduce in, and of those of the results, for values of dtypes ``own``."""
+    results = as_dtypes(xp, dtype)
+    if results is None:
+        results = tuple([sum_dtype(xp, one) for one in own]) if sums else own
+    return tuple([dtype_name(compute_dtype(xp, one)) for one in results]), tuple([dtype_name(one) for one in results])
+
+
+def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
+    """Return the library's function of a name, as ``max``, which is to see NaN among arrays like these.
+
+    XLA drops NaN where it finds extrema of many elements on a CPU, and is asked for them in another way.
+    """
+    function: Callable[..., Array] = getattr(xp, name)
+    if name not in ("max", "min") or not is_jax(xp) or jax_platform(arrays) != "cpu":
+        return function
+
+    def extremum(x: Array, **options: Any) -> Array:
+        found = function(x, **options)
+        if dtype_kind(x.dtype) != "float":
+            return found
+        lost = xp.max(xp.astype(xp.isnan(x), xp.int8), **options)
+        return xp.where(lost > 0, xp.full_like(found, math.nan), found)
+
+    return extremum
+
+
+def with_start(xp: Namespace, r: Reduction) -> Reduction:
+    """Return the call, on CPUs with its initial element as arrays; raise unless it, or an identity, can begin."""
+    if r.initial is None and r.n:
+        return r
+    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
+    if r.initial is None:
+        if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
+            raise ValueError(_no_identity(r, r.op))
+        return r
+    return _begun(xp, r, dtypes)
+
+
+def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
+    """Return the call with its initial element as arrays of these dtypes, where what is remembered may hold them."""
+    assert r.initial is not None
+    check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
+    shape, on = r.result_shape, device(r.arrays[0])
+    pairs = zip(r.initial, dtypes, strict=True)
+    initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
+    # What is remembered of a call may run on another stream of a GPU, which does not wait for arrays of this one. JAX
+    # has numbers in its programs.
+    waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
+    return dataclasses.replace(r, initial=initial, begun=True) if waits else r
+
+
+def check_mapped(xp: Namespace, r: Reduction) -> None:
+    """Raise the errors that a call would raise about the values of its map, found from arrays without elements.
+
+    Where the map itself fails, or the library lacks an operation of it, methods that need it refuse (see
+    `Reduction.trial`), but a kernel may serve.
+    """
+    none = r.of(*(_none_of(xp, one) for one in r.arrays)) if r.shape else r
+    with computing():
+        try:
+            mapped(xp, none)
+        except Exception:  # whatever the caller's function makes of no elements
+            return
+        values = evaluate(xp, none)
+    with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
+
+
+def _none_of(xp: Namespace, x: Array) -> Array:
+    """Return an array like x without elements, which is no view where JAX would compile one."""
+    if is_jax(xp) and not is_traced(x):
+        return xp.zeros((0, *x.shape[1:]), dtype=x.dtype, device=device(x))
+    return x[:0, ...]
+
+
+def _no_identity(r: Reduction, op: Operator) -> str:
+    return f"x is empty along axis {r.axes} and op {op.name} has no identity: give initial"
+
+
+# ---- The result -------------------------------------------------------------------------------------------------
+
+
+def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...] | None) -> Any:
+    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
+
+    The result shares no memory with an input, although the only element of a reduction may be an input, and what an
+    operator returns may be one too.
+    """
+    shape, op = r.result_shape, values.op
+    like = values.arrays if totals is None else totals
+    copied = r.n > 1 and BUILT_IN.get(op.name) is op
+    if totals is not None:
+        totals = tuple([total if total.shape == shape else xp.reshape(total, shape) for total in totals])
+    if totals is None and r.initial is None:
+        identity = op.identity(*(dtype_name(one.dtype) for one in like))
+        if identity is None:
+            raise ValueError(_no_identity(r, op))
+        totals = tuple(
+            xp.full(shape, value, dtype=one.dtype, device=device(one))
+            for value, one in zip(identity, like, strict=True)
+        )
+    if r.initial is not None:
+        start = tuple(
+            [
+                cast(xp, value if r.begun else as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+                for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
+            ]
+        )
+        totals = start if totals is None else op(start, totals)
+    assert totals is not None
+    result = tuple(
+        as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
+        for total, dtype in zip(totals, values.dtypes, strict=True)
+    )
+    return values.result(result)
+
+
+def of_nothing(xp: Namespace, r: Reduction) -> Any:
+    """Return the result where there is nothing to combine: initial, or the identity."""
+    return finish(xp, r, evaluate(xp, r), None)
+
+
+def empty(xp: Namespace, r: Reduction) -> Any:
+    """Return arrays like the result, having checked what every method checks."""
+    values = evaluate(xp, r)
+    if r.n == 0:
+        return finish(xp, r, values, None)
+    totals = tuple([xp.empty(r.result_shape, dtype=x.dtype, device=device(x)) for x in values.arrays])
+    return finish(xp, r, values, totals)
+
+
+# ---- Device code ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A reduction as device code: the traces of map and operator, and all dtypes.
+
+    Parameters
+    ----------
+    inputs, values, states, results : tuple of str
+        The dtypes of the arrays, of the values of the map, of those in the registers of the kernel, and of the result.
+    lines : list of str
+        Statements that compute the map from variables x0, x1, ..., one element of each input.
+    codes : tuple of str
+        The expressions of its values after these.
+    combined : Trace
+        The operator.
+    op : Operator
+        What was traced, on plain tuples.
+    single, structure
+        As in `Values`.
+    captured : tuple of Captured
+        The numbers that map and operator read, and no text holds.
+    """
+
+    inputs: tuple[str, ...]
+    values: tuple[str, ...]
+    states: tuple[str, ...]
+    results: tuple[str, ...]
+    lines: list[str]
+    codes: tuple[str, ...]
+    combined: Trace
+    op: Operator
+    single: bool
+    structure: Structure
+    captured: tuple[Captured, ...]
+
+
+def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
+    """Return a reduction of inputs of these dtypes, for any arrays, as a kernel's code; or raise Untraceable.
+
+    Expressions of the map read one element of each input from the variables x0, x1, ...
+    """
+    for name in inputs:
+        if name not in C_TYPES:
+            raise Untraceable(f"the kernel has no dtype {name}")
+    loaded = tuple([(name, f"x{index}") for index, name in enumerate(inputs)])
+    immutable = is_jax(xp)
+    lines: list[str]
+    captured: tuple[Captured, ...] = ()
+    if r.fn is None:
+        lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
+        own = inputs
+    else:
+        mapped, own = _traced_map(r.fn, loaded, immutable, language)
+        lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
+        single, structure, captured = mapped.single, mapped.structure, mapped.captured
+        r = dataclasses.replace(r, op=restructured(r.op, structure))
+    elements = tuple([Dtype(name) for name in own])
+    check_elements(r, elements)
+    dtypes = result_dtypes(xp, r, elements)
+    states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
+    results = tuple([dtype_name(dtype) for dtype in dtypes])
+    combined = trace_combine(r.op, states, immutable=immutable, language=language)
+    captured += combined.captured
+    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure, captured)
+
+
+def _traced_map(
+    fn: Map, loaded: tuple[tuple[str, str], ...], immutable: bool, language: Language
+) -> tuple[Trace, tuple[str, ...]]:
+    """Return the trace of a map, which sees 16-bit floats as float32, and the dtypes of its values if it did not."""
+
+    def traced_on(*elements: tuple[str, str]) -> Trace:
+        with computing():  # fn may call primitives, which then see what is traced
+            given, told = [(one,) for one in elements], "captured_fn"
+            return trace("fn", fn, *given, packed=False, immutable=immutable, language=language, told=told)
+
+    found = traced_on(*loaded)
+    if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):
+        return found, found.dtypes
+    wide = [("float32" if name in SIXTEEN_BIT_FLOATS else name, code) for name, code in loaded]
+    return traced_on(*wide), found.dtypes
+
+
+def dtype_names(r: Reduction) -> tuple[str, ...]:
+    """Return the names of the dtypes of the arrays, and of what counts the positions if there are any."""
+    names = [dtype_name(x.dtype) for x in r.arrays]
+    if r.positions is not None:
+        names.append("int32" if r.n <= 2**31 else "int64")
+    return tuple(names)
+
+
+def with_initial(
+    xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
+) -> Callable[..., Any]:
+    """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
+    dtypes = tuple([dtype_named(xp, name) for name in code.results])
+    bare = (r if r.begun else _begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
+
+    def combined(*arrays: Array) -> Any:
+        totals = run(*arrays)
+        return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+
+    return combined
+
+
+def never_warns(xp: Namespace, r: Reduction) -> bool:
+    """Return whether NumPy's routine cannot warn."""
+    del xp
+    given = tuple([x.dtype for x in r.arrays])
+    return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)

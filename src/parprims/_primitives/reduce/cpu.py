@@ -1,0 +1,521 @@
+"""Reductions by a kernel for CPUs: what is generated for an operator, how work is cut, and the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    dtype_kind,
+    dtype_name,
+    dtype_named,
+    library,
+    mode,
+)
+from parprims._core.elements import flattened
+from parprims._core.layout import fold
+from parprims._core.memo import Memo
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.dispatch import directly
+from parprims._operators.function_key import lasting_key
+from parprims._operators.in_place import is_own
+from parprims._operators.operator import BUILT_IN
+from parprims._operators.tracing import Untraceable
+from parprims._primitives.reduce.array import array, native_refusal, prepare_native
+from parprims._primitives.reduce.call import (
+    OWN_MAPS,
+    Reduction,
+    Traced,
+    assembled,
+    conjugate_product,
+    dtype_names,
+    result_dtypes,
+    traced,
+    with_initial,
+)
+
+_LANES = 512
+"""Elements that a block of an operator that commutes is folded to first: as many as stay in the nearest cache."""
+_BLOCK = 1 << 14
+"""Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
+_BLOCK_IN_ORDER = 2048
+"""Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
+_BLOCK_OF_INTEGERS = 1 << 17
+"""Elements of a block where the operator is built in and combines integers."""
+_ROWS = 256
+"""Rows of a block of columns."""
+_COLUMNS, _MOST_COLUMNS = 512, 4096
+"""The least and the most columns of a tile, whose states stay in the cache.
+
+The processor fetches ahead only along long rows, but every thread is to have two tiles. No bits depend on the tiles.
+"""
+_NARROW = 16
+"""Columns below which each is walked by itself."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+_traces: Memo[Traced] = Memo()
+
+
+def _traced(xp: Namespace, r: Reduction) -> Traced:
+    """Return the call as a kernel's code, found again where it was made before; raise Untraceable."""
+    names, fn = dtype_names(r), lasting_key(r.fn)
+    if r.operation is None or fn is None:
+        return traced(xp, r, names, _cpu.NUMBA)
+    key = (r.operation, fn, xp, mode(xp), names, r.single, r.dtypes)
+    return _traces.get(key) or _traces.keep(key, traced(xp, r, names, _cpu.NUMBA))
+
+
+def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
+    # With an initial element to come, results keep the dtype they are computed in.
+    return code.results if r.initial is None else code.states
+
+
+def _way(code: Traced) -> str:
+    """Return the way in which a block of elements in a line is combined: that of one of the functions ..._of_block."""
+    # A product of integers takes so long that it needs more lanes than the compiler gives it.
+    simple = code.op._built_in and code.op.name != "multiply" and len(code.states) == 1
+    if simple and dtype_kind(code.states[0]) in ("bool", "int", "uint"):
+        return "all"
+    return "lanes" if code.op.commutative else "parts"
+
+
+def _begun(code: Traced) -> str:
+    """Return the state that a loop over the elements of a block begins with, and how many it has to combine then.
+
+    That is the identity of integers: loops over all elements of short lines leave the compiler the least besides SIMD
+    code. Elsewhere it is the last element, so that the others are read from where memory is aligned.
+    """
+    identity = code.op.identity(*code.states) if _way(code) == "all" else None
+    if identity is None:
+        return "element(inputs, at, steps, count - 1), count - 1"
+    return f"({_cpu.NUMBA.literal(identity[0], code.states[0])},), count"
+
+
+_EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
+"""Operators that need not compare positions where these ascend: how a later element compares that wins, or does not."""
+
+
+def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...]) -> tuple[list[str], bool]:
+    """Return the functions for positions that ascend, and whether blocks of lines, or of columns, may have such.
+
+    NaN is looked for beforehand in lines, where each comparison waits for another; among columns by each comparison.
+    """
+    serves = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
+    serves = serves and (steps[1] == 0 if columns else steps[0] != 1)
+    function, combined = _cpu.text.function, ["return combine(earlier, later)"]
+    if serves:
+        better, worse = _EXTREMA[code.op]
+        wins = f"later[0] {better} earlier[0]"
+        if columns and dtype_kind(code.states[0]) == "float":
+            wins = f"(not (later[0] {worse} earlier[0])) & (earlier[0] == earlier[0])"
+        chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
+        combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
+    rows, lines = ["return False"], ["return False"]
+    if serves and columns:
+        rows = ["return positions_ascend(inputs, at, steps, count)"]
+    elif serves:
+        lines = [
+            "found = positions_ascend(inputs, at, steps, count)",
+            *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
+            "return found",
+        ]
+    found = [
+        function("rows_ascend(inputs, at, steps, count)", rows),
+        function("ascending(inputs, at, steps, count)", lines),
+        function("combine_in_order(earlier, later)", combined),
+    ]
+    return found, serves
+
+
+def _texts(
+    code: Traced,
+    outputs: tuple[str, ...],
+    views: list[_cpu.View],
+    steps: tuple[int, ...],
+    way: str,
+    in_order: list[str],
+) -> tuple[str, ...]:
+    pairs = list(zip(code.values, code.states, code.codes, strict=True))
+    values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
+    results = [
+        _cpu.NUMBA.cast(f"state[{at}]", state, output)
+        if _cpu.register_type(state) != _cpu.register_type(output)
+        else f"state[{at}]"
+        for at, (state, output) in enumerate(zip(code.states, outputs, strict=True))
+    ]
+    text = _cpu.text
+    return (
+        text.group("in", views, 6, 2),
+        text.function(
+            "element(inputs, at, steps, i)",
+            (*text.elements(views, steps), *code.lines, f"return {text.packed(values)}"),
+        ),
+        text.operator(code.states, code.combined),
+        *in_order,
+        text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
+        text.function(
+            "state_of_block(inputs, at, steps, count, width, lanes)",
+            (f"return {way}_of_block(inputs, at, steps, count, width, lanes)",),
+        ),
+        text.function("begun(inputs, at, steps, count)", (f"return {_begun(code)}",)),
+        text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
+        text.file("_primitives/reduce/reduce.numba"),
+    )
+
+
+def _waits_for_memory(code: Traced, r: Reduction) -> bool:
+    """Return whether elements are combined as fast as memory is read."""
+    simple = code.op._built_in and code.op.name != "logaddexp" and len(code.states) == 1 and r.fn in OWN_MAPS
+    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in code.inputs)
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    code: Traced, outputs: tuple[str, ...], r: Reduction, hosts: tuple[np.ndarray[Any, Any], ...]
+) -> _cpu.Plan | None:
+    """Return the work on arrays of these layouts, or None if they cannot be seen as (outer, n, inner)."""
+    commutative = code.op.commutative
+    kept, combined = fold(r.shape, r.axes, [_cpu.strides(x) for x in hosts], reorder=commutative)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    nothing = (1, (0,) * len(hosts))
+    n, along = combined[0] if combined else nothing
+    (outer, outward), (inner, across) = (nothing, nothing, *kept)[-2:]
+    if len(kept) == 1 and not abs(across[0]) < abs(along[0]):
+        outer, outward, inner, across = inner, across, 1, (0,) * len(hosts)
+    columns = inner >= _NARROW and all(step in (0, 1) for step in across)
+    way = _way(code)
+    if columns:
+        size, steps = _ROWS, across
+        share = outer * -(-n // size) * inner // (2 * _cpu.threads.limit())
+        tiles = -(-inner // max(_COLUMNS, min(_MOST_COLUMNS, share)))
+        width = -(-inner // tiles)
+    else:
+        size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
+        width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
+        steps = along
+        if width == 0 and way == "lanes":  # so few elements are no lanes
+            way = "all"
+        if inner == 1:  # the kernel goes from line to line of one outer without a division
+            outer, outward, inner, across = inner, across, outer, outward
+    in_order, ascend = _in_order(code, r, columns, steps)
+    if ascend and way == "lanes":
+        way = "parts_or_lanes"
+    blocks = -(-n // size)
+    lines = outer * inner
+    tasks = outer * blocks * -(-inner // width) if columns else lines * blocks
+    views = [
+        _cpu.View(dtype, _cpu.first(x), (outward[at], across[at]), along[at])
+        for at, (dtype, x) in enumerate(zip(code.inputs, hosts, strict=True))
+    ]
+    numbers = [inner, n, size, blocks, width, inner if columns else 1]
+    name = "reduce_columns" if columns else "reduce_lines" if blocks > 1 else "reduce_short_lines"
+    least = -(-_LEAST * tasks // math.prod(r.shape))
+    if _waits_for_memory(code, r):
+        least = _cpu.threads.least_of_bytes(tasks, math.prod(r.shape) * _cpu.bytes_of(code.inputs))
+    launches = [_cpu.Launch(name, tasks, least)]
+    if blocks > 1:
+        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
+    return _cpu.Plan(
+        tuple(launches),
+        _texts(code, outputs, views, steps, way, in_order),
+        code.inputs,
+        tuple([(r.result_shape, dtype) for dtype in outputs]),
+        tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
+        (*numbers, *(number for view in views for number in view.numbers)),
+        captured=code.captured,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True)
+    if reason is not None:
+        return reason
+    try:
+        code = _traced(xp, r)
+    except Untraceable as reason:
+        return str(reason)
+    return _cpu.too_many(code.inputs, code.states)
+
+
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Reduction) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
+    if native_refusal(xp, r) is not None:
+        return "operator"
+    # To the nodes of torch.compile elements come mapped: these have the kind of the operator.
+    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
+    name = _FAMILIES.get(name, name)
+    dtype = r.arrays[0].dtype
+    if name == "logical_and":
+        whole = " of bools" if dtype_kind(dtype) == "bool" else ""
+    elif dtype_name(dtype) in SIXTEEN_BIT_FLOATS and name != "argmax":
+        whole = " of 16-bit floats"
+    else:
+        result = result_dtypes(xp, r, (dtype,))[0] if name in ("add", "multiply") else dtype
+        whole = _cpu.of_elements(library(xp), dtype, result)
+    if math.prod(r.result_shape) == 1:
+        return f"{name}{whole}, single line"
+    last = max(r.axes, default=0)
+    if name == "argmax":  # which has no one routine in any library
+        return f"{name}{whole}, {_cpu.of_columns(r.shape, last)}"
+    return f"{name}{whole}, {_cpu.of_lines(library(xp), r.shape, last, r.n)}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc-family-25-model-17.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "add, line": 262144,
+            "add, short line": 65536,
+            "add, single line": 262144,
+            "add, narrow": 4096,
+            "add, few columns": 65536,
+            "add, columns": 1048576,
+            "add of integers, line": 1048576,
+            "add of integers, short line": 65536,
+            "add of integers, single line": 1048576,
+            "add of integers, narrow": 4096,
+            "add of integers, few columns": 65536,
+            "add of integers, columns": 1048576,
+            "add of narrow integers, line": 65536,
+            "add of narrow integers, short line": 16384,
+            "add of narrow integers, single line": 65536,
+            "add of narrow integers, narrow": 4096,
+            "add of narrow integers, few columns": 65536,
+            "add of narrow integers, columns": 65536,
+            "add of 16-bit floats, line": 16384,
+            "add of 16-bit floats, short line": 65536,
+            "add of 16-bit floats, single line": 16384,
+            "add of 16-bit floats, narrow": 4096,
+            "add of 16-bit floats, few columns": 16384,
+            "add of 16-bit floats, columns": 16384,
+            "multiply, line": 16384,
+            "multiply, short line": 16384,
+            "multiply, single line": 16384,
+            "multiply, narrow": 4096,
+            "multiply, few columns": 65536,
+            "multiply, columns": 262144,
+            "multiply of integers, line": 65536,
+            "multiply of integers, short line": 16384,
+            "multiply of integers, single line": 65536,
+            "multiply of integers, narrow": 4096,
+            "multiply of integers, few columns": 65536,
+            "multiply of integers, columns": 262144,
+            "multiply of narrow integers, line": 16384,
+            "multiply of narrow integers, short line": 16384,
+            "multiply of narrow integers, single line": 16384,
+            "multiply of narrow integers, narrow": 4096,
+            "multiply of narrow integers, few columns": 65536,
+            "multiply of narrow integers, columns": 65536,
+            "multiply of 16-bit floats, line": 16384,
+            "multiply of 16-bit floats, short line": 4096,
+            "multiply of 16-bit floats, single line": 16384,
+            "multiply of 16-bit floats, narrow": 4096,
+            "multiply of 16-bit floats, few columns": 4096,
+            "multiply of 16-bit floats, columns": 16384,
+            "maximum, short line": 16384,
+            "maximum, narrow": 4096,
+            "maximum, few columns": 65536,
+            "maximum, columns": 1048576,
+            "maximum of integers, line": 262144,
+            "maximum of integers, short line": 16384,
+            "maximum of integers, narrow": 4096,
+            "maximum of integers, few columns": 65536,
+            "maximum of 16-bit floats, line": 16384,
+            "maximum of 16-bit floats, short line": 16384,
+            "maximum of 16-bit floats, single line": 16384,
+            "maximum of 16-bit floats, narrow": 1024,
+            "maximum of 16-bit floats, few columns": 16384,
+            "maximum of 16-bit floats, columns": 16384,
+            "logical_and, line": 65536,
+            "logical_and, short line": 16384,
+            "logical_and, single line": 262144,
+            "logical_and, narrow": 4096,
+            "logical_and, few columns": 65536,
+            "logical_and, columns": 262144,
+            "logical_and of bools, line": 262144,
+            "logical_and of bools, short line": 16384,
+            "logical_and of bools, narrow": 4096,
+            "logical_and of bools, few columns": 65536,
+            "logical_and of bools, columns": 1048576,
+            "argmax, line": 1048576,
+            "argmax, narrow": 256,
+            "argmax, columns": 256,
+            "argmax of integers, line": 65536,
+            "argmax of integers, narrow": 256,
+            "argmax of integers, columns": 256,
+            "dot, narrow": 1048576,
+            "dot, few columns": 16384,
+            "dot, columns": 65536,
+            "dot of integers, line": 65536,
+            "dot of integers, short line": 65536,
+            "dot of integers, single line": 65536,
+            "dot of integers, narrow": 262144,
+            "dot of integers, few columns": 16384,
+            "dot of integers, columns": 65536,
+            "dot of 16-bit floats, line": 0,
+            "dot of 16-bit floats, short line": 0,
+            "dot of 16-bit floats, single line": 0,
+            "dot of 16-bit floats, narrow": 0,
+            "dot of 16-bit floats, few columns": 0,
+            "dot of 16-bit floats, columns": 0,
+            "map, line": 1048576,
+            "map, short line": 16384,
+            "map, single line": 65536,
+            "map, narrow": 4096,
+            "map, few columns": 65536,
+            "map, columns": 65536,
+            "map of integers, line": 1048576,
+            "map of integers, short line": 16384,
+            "map of integers, single line": 65536,
+            "map of integers, narrow": 4096,
+            "map of integers, few columns": 65536,
+            "map of integers, columns": 65536,
+            "map of 16-bit floats, line": 4096,
+            "map of 16-bit floats, short line": 4096,
+            "map of 16-bit floats, single line": 4096,
+            "map of 16-bit floats, narrow": 1024,
+            "map of 16-bit floats, few columns": 4096,
+            "map of 16-bit floats, columns": 1024,
+        },
+        "jax": {
+            "argmax, line": 4096,
+            "argmax, narrow": 0,
+            "argmax, columns": 0,
+            "argmax of integers, line": 4096,
+            "argmax of integers, narrow": 0,
+            "argmax of integers, columns": 0,
+        },
+        "torch": {
+            "operator": 0,
+            "add of integers, narrow": 262144,
+            "add of 16-bit floats, line": 1048576,
+            "add of 16-bit floats, single line": 1048576,
+            "add of 16-bit floats, columns": 1048576,
+            "multiply, narrow": 65536,
+            "multiply of integers, line": 65536,
+            "multiply of integers, single line": 65536,
+            "multiply of integers, narrow": 65536,
+            "multiply of integers, columns": 65536,
+            "multiply of 16-bit floats, line": 1048576,
+            "multiply of 16-bit floats, single line": 1048576,
+            "multiply of 16-bit floats, columns": 1048576,
+            "maximum, narrow": 16384,
+            "maximum of integers, narrow": 65536,
+            "maximum of 16-bit floats, line": 1048576,
+            "maximum of 16-bit floats, single line": 1048576,
+            "maximum of 16-bit floats, columns": 1048576,
+            "logical_and, line": 65536,
+            "logical_and, single line": 262144,
+            "logical_and, narrow": 16384,
+            "logical_and, columns": 262144,
+            "logical_and of bools, line": 262144,
+            "logical_and of bools, narrow": 16384,
+            "logical_and of bools, columns": 1048576,
+            "argmax, line": 262144,
+            "argmax, narrow": 0,
+            "argmax, columns": 0,
+            "argmax of integers, line": 65536,
+            "argmax of integers, narrow": 0,
+            "argmax of integers, columns": 0,
+            "dot, line": 1048576,
+            "dot, narrow": 65536,
+            "dot, columns": 65536,
+            "dot of integers, line": 16384,
+            "dot of integers, single line": 65536,
+            "dot of integers, narrow": 16384,
+            "dot of integers, columns": 16384,
+            "dot of 16-bit floats, line": 0,
+            "dot of 16-bit floats, single line": 1048576,
+            "dot of 16-bit floats, columns": 0,
+            "map, line": 1048576,
+            "map, single line": 1048576,
+            "map, narrow": 1048576,
+            "map, columns": 65536,
+            "map of integers, line": 65536,
+            "map of integers, single line": 65536,
+            "map of integers, narrow": 16384,
+            "map of integers, columns": 65536,
+            "map of 16-bit floats, line": 1048576,
+            "map of 16-bit floats, single line": 1048576,
+            "map of 16-bit floats, columns": 1048576,
+        },
+    },
+)
+
+
+def slower(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    found = kind(xp, r)
+    own = found == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    return reason or CROSSOVERS.slower(library(xp), found, math.prod(r.shape))
+
+
+def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result."""
+    if r.n == 0 or 0 in r.result_shape:
+        return directly(array)(xp, r)
+    code = _traced(xp, r)
+    outputs = _outputs(code, r)
+    run = _prepare_totals(code, outputs, r)
+
+    def operations() -> Callable[..., Any]:
+        totals = dataclasses.replace(
+            r, initial=None, begun=False, dtypes=tuple([dtype_named(xp, one) for one in outputs])
+        )
+        compute = prepare_native if native_refusal(xp, totals) is None else directly(array)
+        return lambda *arrays: tuple(flattened(compute(xp, totals)(*arrays))[0])
+
+    run = derivative_rules.by_operations(xp, r.arrays, run, operations)
+    if r.initial is not None:
+        return with_initial(xp, r, code, run)
+    if code.structure is None and code.single:
+        return lambda *arrays: run(*arrays)[0]
+    return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
+
+
+def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    hosts = tuple([_cpu.host(x) for x in r.arrays])
+    plan = _plan(code, outputs, r, hosts)
+    if plan is not None:
+        return _cpu.runner(plan, r.arrays)
+    # No (outer, n, inner) fits the arrays, but one does copies that have the axes last.
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+    order = kept + r.axes
+
+    def copied(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.permute_dims(_cpu.host(x), order))
+
+    copies = tuple([copied(x) for x in r.arrays])
+    axes = tuple(range(len(kept), len(r.shape)))
+    plan = _plan(
+        code, outputs, dataclasses.replace(r, arrays=(), shape=copies[0].shape, axes=axes, keepdims=False), copies
+    )
+    assert plan is not None
+    plan = dataclasses.replace(plan, outputs=tuple([(r.result_shape, dtype) for dtype in outputs]))
+    return _cpu.runner(plan, r.arrays, [lambda x: copied(x).reshape(-1)] * len(copies))

@@ -1,0 +1,561 @@
+"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, dtype_named, is_jax, mode
+from parprims._core.elements import flattened
+from parprims._core.layout import Layout, fold, is_aligned, row_major
+from parprims._core.memo import Memo
+from parprims._dispatch.dispatch import directly
+from parprims._operators.function_key import lasting_key
+from parprims._operators.languages import C_TYPES, cuda, register_type
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
+from parprims._operators.tracing import Untraceable, operator_struct, state_size
+from parprims._primitives.reduce.array import array, native_refusal
+from parprims._primitives.reduce.call import (
+    Map,
+    Reduction,
+    Traced,
+    assembled,
+    conjugate_product,
+    dtype_names,
+    is_nonzero,
+    traced,
+    with_initial,
+)
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernels divide their work on devices of one compute capability.
+
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
+    """
+
+    threads: int
+    """Threads of a block."""
+    long_threads: int
+    """Threads of a block that makes several rounds of loads over a long row."""
+    bytes_in_flight: int
+    """The bytes that a thread loads, from all inputs, before it uses the first of them."""
+    blocks: int
+    """A long reduction is divided further until it has this many blocks, so that each multiprocessor has several."""
+    rounds: int
+    """The most rounds of loads that a block makes, as long as the partial results fit in their scratch."""
+    column_bytes: int
+    """The most bytes of totals that a thread keeps when it reduces columns."""
+    column_blocks: int
+    """Columns are reduced by a multiple of so many blocks, or a little less, as the multiprocessors then end together.
+    Of blocks that load no vectors it is twice as many."""
+    scratch_bytes: int
+    """The most scratch for partial results."""
+
+    counted = ("blocks", "column_blocks")
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        threads=256,
+        long_threads=512,
+        bytes_in_flight=64,
+        blocks=4 * 132,
+        rounds=16,
+        column_bytes=32,
+        column_blocks=2 * 132,
+        scratch_bytes=1 << 19,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Specialisation:
+    """What the kernels are generated for: an operator and a map on inputs of given dtypes.
+
+    Parameters
+    ----------
+    code : Traced
+        The map and the operator as device code.
+    outputs : tuple of str
+        The dtypes of the arrays that the kernel writes: all components, or the last alone.
+    functions : tuple
+        The functions that identify it, if only their identity does.
+    positions : bool
+        Whether the last input is positions and no array.
+    like : Specialisation, optional
+        One that differs in nothing but its captured numbers, and stands for all of these.
+    """
+
+    code: Traced
+    outputs: tuple[str, ...]
+    functions: tuple[Any, ...] = ()
+    positions: bool = False
+    like: Specialisation | None = None
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The dtypes of the arrays that it reads."""
+        return self.code.inputs[: len(self.code.inputs) - self.positions]
+
+    @property
+    def itemsizes(self) -> tuple[int, ...]:
+        """The bytes of an element of each array that it reads."""
+        return tuple([dtype_bits(name) // 8 for name in self.arrays])
+
+    @property
+    def register_bytes(self) -> int:
+        """The bytes of the registers that a State takes."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.code.states)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of scratch for a State, which is stored as whole words."""
+        return max(self.register_bytes, -(-state_size(self.code.states) // 4) * 4)
+
+    def definitions(self) -> str:
+        """Return the CUDA text that kernels for all layouts of the inputs share: Op, Map and Outputs."""
+        code = self.code
+        members = ((register_type(state), one) for state, one in zip(code.states, code.codes, strict=True))
+        return "\n".join(
+            (
+                operator_struct("Op", code.states, code.combined, commutative=code.op.commutative),
+                "struct Map {",
+                "    struct Raw {",
+                *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(code.inputs)),
+                "    };",
+                "    static DEVICE Op::State element(const Raw& raw) {",
+                *(
+                    f"        const {register_type(name)} x{at} = value(raw.x{at});"
+                    for at, name in enumerate(code.inputs)
+                ),
+                *(f"        {line}" for line in code.lines),
+                f"        return {{{', '.join(f'ops::cast<{kind}>({one})' for kind, one in members)}}};",
+                "    }",
+                "};",
+                "struct Outputs {",
+                *(f"    {C_TYPES[name]}* y{at};" for at, name in enumerate(self.outputs)),
+                "    template <class Visit>",
+                "    DEVICE void each(const Visit& visit) const {",
+                *(
+                    f"        visit(y{at}, &Op::State::v{at + len(code.states) - len(self.outputs)});"
+                    for at in range(len(self.outputs))
+                ),
+                "    }",
+                "};",
+            )
+        )
+
+    def source(self, vectorized: tuple[bool, ...]) -> str:
+        """Return the CUDA text of the kernels, for inputs that are or are not read as vectors."""
+        kinds = [
+            f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
+            for name, whole in zip(self.arrays, vectorized, strict=True)
+        ]
+        if self.positions:
+            kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
+        return "\n".join(
+            (
+                _cuda.device_source(
+                    "_cuda/device/common.cuh",
+                    "_cuda/device/strided.cuh",
+                    "_cuda/device/block_reduce.cuh",
+                    "_cuda/device/ticket.cuh",
+                    "_primitives/reduce/reduce.cu",
+                ),
+                self.definitions(),
+                "struct Inputs {",
+                "    using Raw = Map::Raw;",
+                "    static DEVICE Op::State element(const Raw& raw) { return Map::element(raw); }",
+                *(f"    {kind} x{at};" for at, kind in enumerate(kinds)),
+                "    template <class Visit>",
+                "    DEVICE void each(const Visit& visit) const {",
+                *(f"        visit(x{at}, &Raw::x{at});" for at in range(len(kinds))),
+                "    }",
+                "};",
+            )
+        )
+
+
+def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
+    """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
+    code = traced(xp, r, inputs, cuda(in_programs=is_jax(xp)))
+    if r.positions is not None:
+        return Specialisation(code, (dtype_name(r.positions),), positions=True)
+    # If an initial element is still to be combined, results keep the dtype they are computed in.
+    return Specialisation(code, code.results if r.initial is None else code.states)
+
+
+_specialisations: Memo[Specialisation] = Memo()
+
+
+def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
+    """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
+    fn, names = lasting_key(r.fn), dtype_names(r)
+    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
+    lasts = r.operation is not None and fn is not None
+    known: Any = (r.operation, fn, *rest)
+    found = _specialisations.get(known) if lasts else None
+    if found is not None:
+        return found
+    made = specialise(xp, r, names)
+    if not lasts or made.code.captured:
+        # Variables that the functions read may have changed, so the key holds their translation. JAX may call the
+        # functions again later, so there the key holds their ids too, and the specialisation keeps them alive.
+        if is_jax(xp):
+            made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
+        key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, made)
+        made = like if like.code.captured == made.code.captured else dataclasses.replace(made, like=like)
+    return _specialisations.keep(known, made) if lasts else made
+
+
+_WIDE = 512
+"""The most bytes of a state of which a thread loads vectors: more are no registers, and take long to compile."""
+
+_MOST_ARRAYS = 400
+"""The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
+
+_DECLARED_BYTES = 47 << 10
+"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tuple[Layout, ...]) -> _cuda.Plan | None:
+    """Return the launch for inputs of these layouts.
+
+    None if they cannot be seen as (outer, n, inner) with one stride each.
+    """
+    commutative = special.code.op.commutative
+    # Positions ascend along the combined axes only in their own order.
+    reorder = commutative and not special.positions
+    kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=reorder)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    inputs = len(layouts)
+    nothing = (1, (0,) * inputs)
+    n, along = combined[0] if combined else nothing
+    if len(kept) == 2:
+        (outer, outward), (inner, across) = kept
+    elif kept and kept[0][1] != (0,) * inputs and abs(kept[0][1][0]) < abs(along[0]):
+        (outer, outward), (inner, across) = nothing, kept[0]
+    else:
+        (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
+    columns = inner > 1
+    if columns and 32 * (special.scratch_bytes + 1) > _DECLARED_BYTES:
+        return None  # of a copy that has the axes last rows are reduced
+    vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
+    if columns:
+        # A thread keeps one total per column: no more of them than fit in its registers.
+        vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
+
+    def is_vectorized(at: int) -> bool:
+        step, other = (across[at], along[at]) if columns else (along[at], 0)
+        strides = other if n > 1 else 0, outward[at] if outer > 1 else 0
+        return step == 1 and is_aligned(layouts[at][1], strides, vector, special.itemsizes[at])
+
+    vectorized = tuple([is_vectorized(at) for at in range(inputs)])
+    if columns and not all(vectorized):
+        # Adjacent threads load adjacent elements: without vectors, one element each.
+        vector, vectorized = 1, (False,) * inputs
+    unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
+
+    numbers = _cuda.Numbers()
+    arrays: list[_cuda.Parameter] = [
+        _cuda.Struct(
+            _cuda.Pointer(f"in{at}", f"const {C_TYPES[name]}"),
+            numbers("outer_stride", outward[at]),
+            numbers("stride", along[at]),
+            numbers("inner_stride", across[at]),
+        )
+        for at, name in enumerate(special.arrays)
+    ]
+    if special.positions:
+        arrays.append(_cuda.Struct())
+    results = [_cuda.Pointer(f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
+    tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
+
+    def plan(
+        template: str,
+        *arguments: _cuda.Argument,
+        parameters: tuple[_cuda.Parameter, ...],
+        grid: int,
+        chunks: int = 1,
+        totals: int = 0,
+    ) -> _cuda.Plan:
+        """Return the plan of one launch. If there are several chunks, each stores ``totals`` states in scratch."""
+        launch = _cuda.Launch(
+            special.source(vectorized),
+            template,
+            (*arguments, "Op"),
+            (*data, *parameters),
+            grid,
+            arguments[0],  # type: ignore[arg-type]
+            unbound_registers=columns,
+        )
+        return _cuda.Plan(
+            (launch,),
+            inputs,
+            tuple([(r.result_shape, name) for name in special.outputs]),
+            numbers.all(),
+            zeroed_bytes=4 * (grid // chunks) if chunks > 1 else 0,
+            scratch_bytes=grid * totals * special.scratch_bytes if chunks > 1 else 0,
+            captured=special.code.captured,
+        )
+
+    # Threads of columns exchange all their states, those of a row one of each warp.
+    all_threads = _fitting(tuning.threads, special.scratch_bytes * vector if columns else special.scratch_bytes / 32)
+    if columns:
+        across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
+        if outer * -(-inner // vector) >= 2 * tuning.blocks * all_threads:
+            across_threads = min(all_threads, across_threads)  # columns enough to occupy every thread
+        else:
+            across_threads = min(32, across_threads)
+        groups = _cuda.power_of_two(n // unroll, most=all_threads // across_threads)
+        interleaved = commutative and inner <= across_threads * vector
+        outers = all_threads // (across_threads * groups)
+        tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
+        totals = outers * across_threads * vector
+        most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
+        least_rows = 4 * groups * unroll
+        blocks = tuning.column_blocks * (2 if vector == 1 else 1)
+        chunks = max(1, min(-(-n // least_rows), most, _chunks(tiles, blocks)))
+        chunk = -(-n // chunks)
+        chunks = -(-n // chunk)
+        lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
+        return plan(
+            "reduce_columns",
+            all_threads,
+            across_threads,
+            groups,
+            unroll,
+            vector,
+            interleaved,
+            parameters=(*tickets, *lengths, numbers("chunk", chunk), numbers("chunks", chunks)),
+            grid=tiles * chunks,
+            chunks=chunks,
+            totals=totals,
+        )
+    rows = outer
+    items = vector * unroll
+    if n <= 32 * items or (n <= 256 * items and rows >= 16 * tuning.blocks):
+        lanes = min(32, _cuda.power_of_two(-(-n // items), up=True))
+        return plan(
+            "reduce_short_rows",
+            tuning.threads,
+            lanes,
+            unroll,
+            vector,
+            parameters=(numbers("rows", rows), numbers("n", n)),
+            grid=-(-rows * lanes // tuning.threads),
+        )
+    threads = all_threads
+    if rows * -(-n // (threads * items)) > tuning.blocks:
+        threads = _fitting(tuning.long_threads, special.scratch_bytes / 32)
+    piece = threads * items
+    pieces = -(-n // piece)
+    rounds = min(tuning.rounds, -(-rows * pieces // tuning.blocks))
+    most = max(1, tuning.scratch_bytes // special.scratch_bytes // rows)
+    rounds = max(rounds, -(-pieces // most))
+    chunks = -(-pieces // rounds)
+    return plan(
+        "reduce_rows",
+        threads,
+        unroll,
+        vector,
+        parameters=(*tickets, numbers("n", n), numbers("chunk", rounds * piece), numbers("chunks", chunks)),
+        grid=rows * chunks,
+        chunks=chunks,
+        totals=1,
+    )
+
+
+def _fitting(threads: int, nbytes: float) -> int:
+    """Return the threads of a block that have room for so many bytes each: fewer for elements of very many arrays."""
+    while threads > 32 and threads * (nbytes + 1) > _DECLARED_BYTES:
+        threads //= 2
+    return threads
+
+
+def _chunks(tiles: int, blocks: int) -> int:
+    """Return into how many chunks to cut every tile: the fewest that make nearly a multiple of so many blocks."""
+
+    def filled(chunks: int) -> float:
+        return tiles * chunks / (-(-tiles * chunks // blocks) * blocks)
+
+    least = max(1, blocks // tiles)
+    return next((chunks for chunks in range(least, least + 16) if filled(chunks) >= 0.9), least)
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cuda.refusal(xp, r.arrays)
+    if reason is not None:
+        return reason
+    try:
+        special = _specialised(xp, r)
+    except Untraceable as reason:
+        return str(reason)
+    if 2 * (special.scratch_bytes + 1) > _DECLARED_BYTES or len(special.arrays) + len(special.outputs) > _MOST_ARRAYS:
+        return f"an element of {len(special.code.states)} arrays is larger than what a block has room for"
+    return None
+
+
+def slower(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if is_jax(xp) and native_refusal(xp, r) is None:
+        return "XLA's own reduction is as fast, and fuses with what produces the arrays"
+    return None
+
+
+def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result by one launch."""
+    if r.n == 0 or 0 in r.result_shape:
+        nothing: Callable[..., Any] = directly(array)(xp, r)
+        return nothing
+    special = _specialised(xp, r)
+    code = special.code
+    run = _prepare_totals(xp, special, r)
+    if r.initial is not None:
+        return with_initial(xp, r, code, run)
+    if code.structure is not None:
+        return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
+    return _cuda.only(run) if code.single else run
+
+
+def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    return _cuda.on_readable(
+        xp, r.arrays, lambda arrays: _runner(xp, special, r.on(*arrays)), _on_copies(xp, special, r)
+    )
+
+
+def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run | None:
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
+    layouts = tuple([_cuda.layout(xp, x) for x in r.arrays])
+
+    def plan() -> _cuda.Plan | None:
+        return make_plan(special, _cuda.tuned_for(TUNING, xp, r.arrays[0]), r, layouts)
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
+
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            call, names = bare.on(*arrays), special.outputs
+            ones, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
+            ones = ones[-len(names) :]
+            return tuple([xp.astype(one, dtype_named(xp, name)) for one, name in zip(ones, names, strict=True)])
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
+            return _prepare_totals(xp, special, more)(*arrays)
+
+        return otherwise, batched
+
+    key = (special.like or special, r.shape, r.axes, r.keepdims, layouts)
+    return _cuda.ready(xp, r.arrays[0], key, plan, in_program, special.code.captured)
+
+
+def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
+    """Return the same for arrays that cannot be seen as (outer, n, inner) with one stride each: it copies them."""
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+    axes, shape = tuple(range(len(kept), len(r.shape))), r.result_shape
+    bare = r.on(*(None,) * len(r.arrays))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        moved = [_cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), kept + bare.axes)) for x in arrays]
+        launch = _runner(xp, special, bare.of(*moved, axes=axes, keepdims=False))
+        assert launch is not None
+        return tuple([xp.reshape(one, shape) for one in launch(*moved)])
+
+    return run
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
+# many, columns from narrow to wide, with the axis short, long, and shared by several blocks.
+_LAYOUTS = (
+    *(((1 << 16, n), 1) for n in (3, 40, 100, 200, 400, 500)),
+    ((1 << 16, 4000), 1),
+    ((64, 1 << 16), 1),
+    ((1 << 24,), 0),
+    *(((4096, n, inner), 1) for n in (2, 9, 100) for inner in (2, 7, 30, 130)),
+    ((1 << 20, 3), 0),
+    ((1 << 14, 1 << 14), 0),
+)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    for shape, axis in _LAYOUTS:
+        for dtype in ("int8", "float32", "complex128"):
+            yield _case("add", (dtype,), shape, axis)
+        yield _case(as_operator(lambda earlier, later: earlier + later), ("float32",), shape, axis)
+        yield _case(capturing(0.5), ("float32",), shape, axis)
+        yield _case("argmax", ("float32", "int32"), shape, axis, positions=True)
+    for shape, axis in (_LAYOUTS[0], _LAYOUTS[8]):
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), shape, axis)
+        yield _case("welford", ("float64",) * 3, shape, axis)
+    for shape, axis in (_LAYOUTS[7], _LAYOUTS[-1]):
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), shape, axis)
+            kind = dtype.rstrip("0123456789")
+            if kind not in ("bool", "complex"):
+                yield _case("maximum", (dtype,), shape, axis)
+                yield _case("argmin", (dtype, "int64"), shape, axis)
+            if kind in ("float", "bfloat"):
+                yield _case("logaddexp", (dtype,), shape, axis)
+                yield _case("welford", (dtype,) * 3, shape, axis)
+            if kind in ("bool", "int", "uint"):
+                yield _case("bitwise_xor", (dtype,), shape, axis)
+            if kind != "bool":
+                yield _case("multiply", (dtype,), shape, axis)
+                yield _case("affine", (dtype,) * 2, shape, axis)
+                yield _case("add", (dtype,) * 2, shape, axis, conjugate_product)
+            yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
+        yield _case(segmented("add"), ("bool", "float32"), shape, axis)
+        yield _case("add", ("float32",), shape, axis, unaligned=True)
+        for dtypes in (("int8", "int32"), ("float16", "int32"), ("float64", "int32"), ("float32", "int64")):
+            yield _case("argmax", dtypes, shape, axis, positions=True)
+
+
+def _case(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    fn: Map | None = None,
+    *,
+    unaligned: bool = False,
+    positions: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    operator = BUILT_IN[op] if isinstance(op, str) else op
+    counted = xp.int64 if positions else None
+    r = Reduction(arrays=(), shape=shape, fn=fn, single=len(dtypes) == 1, op=operator, axes=(axis,), positions=counted)
+    layouts = ((row_major(shape), 4 if unaligned else 0),) * (len(dtypes) - positions)
+    plan = make_plan(specialise(xp, r, dtypes), TUNING[90], r, layouts)
+    assert plan is not None
+    ways = (" mapped" * (fn is not None), " unaligned" * unaligned, " by position" * positions)
+    return f"{operator.name} {','.join(dtypes)}{''.join(ways)}", plan

@@ -1,0 +1,491 @@
+"""Scans by array operations: by pairs and step doubling, on every library, and by the library's own routine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    along,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    filled,
+    is_jax,
+    lacks_arithmetic,
+    library,
+    offers,
+    ring_dtype,
+    spoken,
+    sum_dtype,
+    varying_alike,
+)
+from parprims._core.options import check_entries
+from parprims._core.promotion import check_casts
+from parprims._core.scalars import as_array, maker
+from parprims._dispatch.derivative_rules import by_operations, own_refusal
+from parprims._dispatch.dispatch import Checked, directly
+from parprims._libraries.steps import doubled, in_programs
+from parprims._operators.in_place import Few, harmless, operator_failure
+from parprims._operators.operator import BUILT_IN, Operator, check_components, op_never_warns
+from parprims._primitives.reduce.call import SUMS
+
+Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
+"""Scans two elements or more along an axis counted from the front, as `inclusive` does."""
+
+_FEW = 8192
+"""Elements up to which step doubling beats pairing on NumPy, where calls and not elements take the time.
+
+Measured on shapes from (8192,) to (10000, 2) along either axis: what counts is the size of the whole array.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Checked):
+    """One call of a scan, checked. Its arrays are the inputs, then the initial element if there is one.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of every input.
+    single : bool
+        Whether the call was given one array and no tuple.
+    op : Operator
+        What combines.
+    operation : optional
+        What the operator can be remembered by (see `lasting_key`), or None.
+    axis : int
+        The axis to scan along, counted from the front.
+    exclusive, reverse : bool
+        Whether results leave their own element out, and whether the scan starts at the end.
+    identity : tuple of scalar, optional
+        What results begin with where they need something to begin with and there is no initial element, whose arrays
+        have length 1 along the axis.
+    n : int
+        The length of the result along the axis.
+    working, dtypes : tuple of dtype
+        What components are combined in, and the dtypes of the result.
+    """
+
+    shape: tuple[int, ...]
+    single: bool
+    op: Operator
+    operation: Any = None
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+    identity: tuple[Any, ...] | None = None
+    n: int
+    working: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the operator can be remembered."""
+        return self.operation is not None
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """The arrays that are scanned."""
+        return self.arrays[: len(self.dtypes)]
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """The arrays that hold what stands before the first elements."""
+        return self.arrays[len(self.dtypes) :]
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where the operator combines a few elements, or None."""
+        most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
+        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
+
+    def empty(self, xp: Namespace) -> Any:
+        """Return arrays like the result, of which nothing is computed."""
+        shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
+        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
+        return ys[0] if self.single else ys
+
+
+# ---- Dtypes and initial elements --------------------------------------------------------------------------------
+
+
+def result_dtypes(
+    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
+) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
+
+    Raises, naming the argument, where the operator has none.
+    """
+    if given is not None:
+        check_entries("dtype", given, len(dtypes))
+        check_casts(dtypes, given)
+        dtypes = given
+    elif op in SUMS:
+        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
+    check_components(op, dtypes, asked=given is not None)
+    return dtypes
+
+
+def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what components are combined in, for results of these dtypes."""
+    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
+
+
+def start_elements(
+    xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
+) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
+    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
+
+    Return also a function that converts later initial elements of the same signature.
+    """
+    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
+    arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
+    arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
+    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
+
+
+# ---- The array form ---------------------------------------------------------------------------------------------
+
+
+def array(xp: Namespace, r: Scan) -> Any:
+    """Return the scan by pairs and step doubling."""
+    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs)), inclusive)
+
+
+def array_refusal(xp: Namespace, r: Scan) -> str | None:
+    """Return the sentence why the library cannot compute with the elements, or None."""
+    return lacks_arithmetic(xp, r.working)
+
+
+def _result(xp: Namespace, r: Scan, inclusive: Inclusive) -> Any:
+    """Return the result of a call, given what scans inclusively from the front."""
+    ys = scanned(
+        xp, r.inputs, r.starts, r.op, r.axis, r.exclusive, r.reverse, r.identity, r.n, r.working, r.dtypes, inclusive
+    )
+    return ys[0] if r.single else ys
+
+
+def scanned(
+    xp: Namespace,
+    xs: tuple[Array, ...],
+    starts: tuple[Array, ...],
+    op: Operator,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    identity: tuple[Any, ...] | None,
+    n: int,
+    working: tuple[Any, ...],
+    dtypes: tuple[Any, ...],
+    inclusive: Inclusive,
+) -> tuple[Array, ...]:
+    """Return the scan of components that the fields of `Scan` describe, given what scans inclusively from the front.
+
+    No record is asked for, so that torch.compile can read it.
+    """
+    if n == 0:  # XLA's compiler for CPUs ends the process at a slice of no length of what is joined
+        return tuple([cast(xp, xp.concat([x], axis=axis), dtype) for x, dtype in zip(xs, dtypes, strict=True)])
+    xs = tuple([cast(xp, x, dtype) for x, dtype in zip(xs, working, strict=True)])
+    if reverse:
+        xs = tuple([xp.flip(x, axis=axis) for x in xs])
+    if exclusive:
+        xs = tuple([x[along(axis, 0, max(x.shape[axis] - 1, 0))] for x in xs])
+    if starts:
+        heads = [cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=True)]
+        xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
+    # An element alone is copied, for a result never shares memory with an input. Of no elements none are combined: a
+    # library may have no arithmetic for their dtype.
+    combines = xs[0].shape[axis] > 1 and 0 not in xs[0].shape
+    ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
+    if identity is not None:
+        heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
+        ys = tuple([xp.concat([head, y], axis=axis) for head, y in zip(heads, ys, strict=True)])
+    # What is too much stands in front: the initial element itself, or all of an exclusive scan of nothing.
+    extra = ys[0].shape[axis] - n
+    if extra:
+        ys = tuple([y[along(axis, extra, None)] for y in ys])
+    if reverse:
+        ys = tuple([xp.flip(y, axis=axis) for y in ys])
+    return tuple([cast(xp, y, dtype) for y, dtype in zip(ys, dtypes, strict=True)])
+
+
+def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan along an axis counted from the front, in order, by pairs.
+
+    Neighbours are combined and the pairs scanned; that gives every second result, and the others are one
+    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y. JAX, whose
+    program would grow with n, steps along short lanes side by side.
+    """
+    n = xs[0].shape[axis]
+    if n <= (LANE if in_programs(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
+        return doubled(xp, xs, op, axis)
+    if in_programs(xp):
+        return _by_lanes(xp, xs, op, axis)
+    firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
+    odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
+    before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
+    even = op(tuple(y[before] for y in odd), tuple(x[rest] for x in xs))
+    return tuple(interleave(xp, x, e, o, axis) for x, e, o in zip(xs, even, odd, strict=True))
+
+
+def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> Array:
+    """Return x[0], odd[0], even[0], odd[1], even[1], ... along the axis, of the shape of x."""
+    half = odd.shape[axis]
+    even = xp.concat([x[along(axis, 0, 1)], even], axis=axis)
+    pairs = xp.stack([even[along(axis, 0, half)], odd], axis=axis + 1)
+    joined = xp.reshape(pairs, (*x.shape[:axis], 2 * half, *x.shape[axis + 1 :]))
+    return xp.concat([joined, even[along(axis, half, None)]], axis=axis) if x.shape[axis] % 2 else joined
+
+
+def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan on JAX: of lanes step by step, then of their totals, which go before later lanes."""
+    totals, ys, length = lanes(xp, xs, op, axis, kept=True)
+    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
+    count = ys[0].shape[axis] // length
+    totals = doubled(xp, totals, op, axis)
+    before = tuple([xp.repeat(x[along(axis, 0, count - 1)], length, axis=axis) for x in totals])
+    later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
+    first, rest = along(axis, 0, length), along(axis, count, None)  # behind the last lane nothing is to be added
+    parts = [
+        [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
+        for y, one, total in zip(ys, later, totals, strict=True)
+    ]
+    return tuple([xp.concat(three, axis=axis) for three in parts])
+
+
+def lanes(
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, kept: bool, contiguous: bool = True
+) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
+    """Return the totals of lanes on JAX, all results on the way along a new first axis if kept, and lanes' length.
+
+    A lane is ``length`` elements that follow each other if contiguous, else elements that are as far from each other
+    as there are lanes. The elements behind the last whole lane, fewer than ``length``, follow the totals as they are.
+    No more than log2 n elements are combined one after another, so that the bounds of trees hold.
+    """
+    import jax
+
+    n = xs[0].shape[axis]
+    length = min(LANE, (n - 1).bit_length())
+    count = n // length
+    xs = varying_alike(xs)
+    inner = (count, length) if contiguous else (length, count)
+    rows = tuple(
+        [
+            xp.moveaxis(
+                xp.reshape(x[along(axis, 0, count * length)], (*x.shape[:axis], *inner, *x.shape[axis + 1 :])),
+                axis + int(contiguous),
+                0,
+            )
+            for x in xs
+        ]
+    )
+
+    def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
+        total = op(total, later)
+        return total, total if kept else None
+
+    first = tuple([row[0] for row in rows])
+    totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
+    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
+    rest = along(axis, count * length, None)
+    totals = tuple([xp.concat([one, x[rest]], axis=axis) for one, x in zip(totals, xs, strict=True)])
+    return totals, ys, length
+
+
+LANE = 16
+"""Elements of a lane: the more there are, the fewer totals are scanned in log n steps."""
+
+
+def _along(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array with an axis and the next one made one."""
+    return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
+
+
+# ---- By the library's own routine -------------------------------------------------------------------------------
+
+_TORCH = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin", "logaddexp": "logcumsumexp"}
+_JAX = {"maximum": "cummax", "minimum": "cummin"}
+_STANDARD = {"add": "cumulative_sum", "multiply": "cumulative_prod"}
+
+
+def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | None:
+    """Return the library's own scan of one array along an axis with the operator, or None."""
+    name = op.name if BUILT_IN.get(op.name) is op and op.components is None else None
+    if name is None:
+        return None
+    if array_api_compat.is_numpy_namespace(xp):
+        ufunc = getattr(np, name)
+        return lambda x, axis: _accumulated(ufunc, x, axis, x.dtype)
+    if array_api_compat.is_torch_namespace(xp) and name in _TORCH:
+        function = getattr(xp, _TORCH[name])
+        if name in ("maximum", "minimum"):
+            return lambda x, axis: function(x, dim=axis).values
+        return lambda x, axis: function(x, dim=axis, **({} if name == "logaddexp" else {"dtype": x.dtype}))
+    if is_jax(xp) and steps_in_jax():
+        return None
+    if is_jax(xp) and name in _JAX:
+        from jax import lax
+
+        cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
+        return cumulative
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
+        function = getattr(xp, _STANDARD[name])
+        return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
+    return None
+
+
+_WIDE = 256
+"""Elements in a row behind the axis from which on NumPy adds a row at a time sooner than it accumulates columns.
+
+Its accumulate walks down one column after another: measured on 2 to 1000 rows, in 1.4 to 160 times the time.
+"""
+
+
+def _is_narrow(shape: tuple[int, ...], axis: int) -> bool:
+    return len(shape) == axis + 1 or math.prod(shape[axis + 1 :]) < _WIDE
+
+
+def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | None = None) -> Array:
+    """Return the inclusive scan of an array of NumPy in a dtype, of the same bits as accumulate's."""
+    if _is_narrow(x.shape, axis) or not x.flags.c_contiguous:
+        return ufunc.accumulate(x, axis, dtype, out)
+    found = np.empty(x.shape, dtype) if out is None else out
+    if x.dtype != dtype:  # to widen all at once, and add where they are, takes less time than to widen each row
+        found[...] = x
+        x = found
+    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(found, axis, 0)
+    totals[:1] = rows[:1]
+    for total, row, later in zip(totals, rows[1:], totals[1:], strict=False):
+        ufunc(total, row, out=later)
+    return found
+
+
+def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan by the library's own routine: one for the operator, or JAX's for any."""
+    routine = _routine(xp, op)
+    if routine is not None:
+        return (routine(xs[0], axis),)
+    import jax
+
+    if steps_in_jax():
+        return _by_steps(xp, xs, op, axis)
+    scanned: tuple[Array, ...] = jax.lax.associative_scan(op, xs, axis=axis)
+    return scanned
+
+
+def steps_in_jax() -> bool:
+    """Return whether JAX scans one element after another: on a CPU, where all its other ways take longer.
+
+    They take up to 14 times as long, along one line of 10 to 10^6 elements and along 10 to 16384 lines.
+    """
+    import jax
+
+    return bool(jax.default_backend() == "cpu")
+
+
+def _by_steps(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan by a loop of JAX, which has the operator see arrays of as many dimensions as ever."""
+    import jax
+
+    xs = varying_alike(xs)
+
+    def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        total = op(total, tuple([xp.expand_dims(x, axis=axis) for x in later]))
+        return total, tuple([xp.squeeze(y, axis=axis) for y in total])
+
+    first = tuple([x[along(axis, 0, 1)] for x in xs])
+    _, ys = jax.lax.scan(step, first, tuple([xp.moveaxis(x[along(axis, 1, None)], axis, 0) for x in xs]))
+    return tuple([xp.concat([x, xp.moveaxis(y, 0, axis)], axis=axis) for x, y in zip(first, ys, strict=True)])
+
+
+def native_refusal(xp: Namespace, r: Scan) -> str | None:
+    """Return the sentence why the library has no routine for the call, or None."""
+    if is_jax(xp) or _routine(xp, r.op) is not None:
+        return own_refusal(xp, r.op) or array_refusal(xp, r)
+    by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
+    return f"{spoken(xp)} has no scan with the operator {r.op.name}{by_segments}"
+
+
+def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
+    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    routine, axis = _routine(xp, r.op), r.axis
+    least = 1 if library(xp) == "numpy" else 2  # which gives an only element in memory of its own too
+    if routine is None or r.starts or r.n < least:
+        return directly(_native)(xp, r)
+    given, dtype = r.inputs[0].dtype, r.dtypes[0]
+    plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
+    if r.working != r.dtypes:
+        if library(xp) == "numpy" and plain and given == dtype:  # 16-bit floats
+            (working,), widened = r.working, routine
+            return lambda x: widened(x.astype(working), axis).astype(dtype)
+        return directly(_native)(xp, r)
+    in_numpy = library(xp) == "numpy"
+    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
+    if in_numpy and plain and (given == dtype or widens) and _is_narrow(r.shape, axis):
+        accumulate = getattr(np, r.op.name).accumulate
+        return lambda x: accumulate(x, axis, dtype)
+    if given == dtype and plain:
+        own = routine  # which need not be found again
+        return lambda x: own(x, axis)
+    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (given, dtype)) is None:
+        function = getattr(xp, _TORCH[r.op.name])
+        return lambda x: function(x, dim=axis, dtype=dtype)
+    if in_numpy and (given == dtype or widens):  # both widen integers as they go
+        ufunc = getattr(np, r.op.name)
+        return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
+    return directly(_native)(xp, r)
+
+
+def never_warns(xp: Namespace, r: Scan) -> bool:
+    """Return whether NumPy's routine cannot warn."""
+    del xp
+    return op_never_warns(r.op, tuple([x.dtype for x in r.arrays]), r.dtypes)
+
+
+def native_derivative(xp: Namespace, r: Scan, run: Callable[..., Any], method: str) -> Callable[..., Any]:
+    """Return what the library's routine computes with a derivative that is right: for logaddexp that of operations."""
+    del method
+    if r.op is not BUILT_IN["logaddexp"]:
+        return run
+    differentiable = by_operations(xp, r.arrays, lambda *xs: (run(*xs),), lambda: directly(array)(xp, r))
+    return lambda *xs: differentiable(*xs)[0]
+
+
+def operations(xp: Namespace, r: Scan) -> Callable[..., Any]:
+    """Return a function of the arrays: operations of the library, the fastest that have the derivative."""
+    by_library = r.op is not BUILT_IN["logaddexp"] and native_refusal(xp, r) is None
+    return prepare_native(xp, r) if by_library else directly(array)(xp, r)
+
+
+def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
+    """Return a function that scans an array of NumPy from its end, or behind the identity, in the result's memory."""
+    axis, dtype, begins = r.axis, r.dtypes[0], r.exclusive or r.n > r.shape[r.axis]
+    shape = (*r.shape[:axis], r.n, *r.shape[axis + 1 :])
+    identity = None if r.identity is None else r.identity[0]
+    backward: tuple[Any, ...] = (slice(None),) * axis + (slice(None, None, -1), ...)
+    terms, first, rest = along(axis, 0, r.n - 1), along(axis, 0, 1), along(axis, 1, None)
+
+    def run(x: Array) -> Array:
+        found = out = np.empty(shape, dtype)
+        if r.reverse:
+            x, out = x[backward], out[backward]
+        if begins:
+            out[first] = identity
+            x, out = x[terms], out[rest]
+        _accumulated(ufunc, x, axis, dtype, out)
+        return found
+
+    return run
+
+
+def _native(xp: Namespace, r: Scan) -> Any:
+    """Return the scan by the library's own routine."""
+    return _result(xp, r, library_inclusive)

@@ -1,0 +1,611 @@
+"""Scans and linear recurrences by kernels for CPUs: what is generated, how work is cut, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    library,
+    mode,
+    ring_dtype,
+)
+from parprims._core.layout import broadcast_strides, lines_along, row_major
+from parprims._core.memo import Memo
+from parprims._cpu.language import loaded
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.dispatch import directly
+from parprims._operators.in_place import is_own
+from parprims._operators.languages import Captured, captured_identity
+from parprims._operators.operator import BUILT_IN, Operator, check_components
+from parprims._operators.tracing import Trace, Untraceable, trace_combine
+from parprims._primitives.recurrence import array as recurrence_array
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.scan import array as scan_array
+from parprims._primitives.scan.array import Scan
+
+_COLUMNS, _MOST_COLUMNS = 512, 4096
+"""Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+_FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
+"""Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
+a group of pieces of a scan."""
+_HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
+"""The length from which a line of a recurrence is walked in halves, that from which parts of pieces are composed where
+it does not decay, and the elements of a part."""
+_SHARED = 3
+"""Threads from which they share a line of a scan that waits for memory: most of it is read twice then."""
+
+Call = Scan | Recurrence
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+_traces: Memo[Trace] = Memo()
+
+
+def code_of(xp: Namespace, op: Operator, operation: Any, working: tuple[Any, ...]) -> Trace:
+    """Return an operator on states of these dtypes as a kernel's code; raise Untraceable.
+
+    It is found again where it was made before, if ``operation`` is what the operator can be remembered by.
+    """
+    states = tuple([dtype_name(one) for one in working])
+    key = (operation, states, is_jax(xp), mode(xp))
+    found = None if operation is None else _traces.get(key)
+    if found is None:
+        check_components(op, working)
+        found = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
+        if operation is not None:
+            _traces.keep(key, found)
+    return found
+
+
+def _traced(xp: Namespace, r: Scan) -> Trace:
+    return code_of(xp, r.op, r.operation, r.working)
+
+
+def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
+    """Return the numbers that kernels are told: those that the operator reads, and its identity."""
+    if not isinstance(r, Scan):
+        return ()
+    identity = told_identity(r.op, None if r.starts else r.identity, [dtype_name(one) for one in r.working])
+    return (*_traced(xp, r).captured, *identity)
+
+
+def told_identity(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
+    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
+    if identity is None or op._built_in:
+        return ()
+    return captured_identity(_cpu.NUMBA, identity, states)
+
+
+def identity_codes(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> list[str]:
+    """Return the identity in the words of a kernel, if results begin with it."""
+    if identity is None:
+        return []
+    told = [one.name for one in told_identity(op, identity, states)]
+    return told or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
+
+
+def functions(
+    xp: Namespace,
+    r: Call,
+    exclusive: bool,
+    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
+    steps: tuple[Sequence[int], Sequence[int]],
+) -> tuple[str, ...]:
+    """Return the functions that the loops call.
+
+    ``views`` are those of inputs, outputs and starts, ``steps`` the strides of the first two in the innermost loop.
+    """
+    text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
+    started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    read = text.elements(inputs, steps[0])
+    if isinstance(r, Scan):
+        states = [dtype_name(one) for one in r.working]
+        own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
+        constants = identity_codes(r.op, None if starts else r.identity, states)
+        advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
+    else:
+        states, constants = [_state(xp, r)], []
+        a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
+        pieces = _of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
+        own, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
+        advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
+    begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
+    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
+    if starts:
+        opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
+    results = [
+        one if _cpu.register_type(state) == _cpu.register_type(view.dtype) else language.cast(one, state, view.dtype)
+        for one, state, view in zip([f"state[{at}]" for at in range(len(states))], states, outputs, strict=True)
+    ]
+    places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
+    written = text.stores([one.dtype for one in outputs], results, places)
+    return (
+        *(text.group(*one) for one in zip(("in", "out", "start"), views, firsts(views), (3, 3, 3), strict=True)),
+        combine,
+        *_way(r),
+        _same(states),
+        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, own[0])}")),
+        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
+        text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
+        text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
+        text.function("opening(inputs, starts, at, steps, from_)", opening),
+        text.function(
+            "first_state(inputs, starts, at, steps, from_)",
+            ["return advance(before(starts, from_), inputs, at, steps, 0)"] if exclusive else opening,
+        ),
+        text.function(
+            "begin_line(outputs, to, steps, starts, from_)",
+            ["finish(outputs, to, steps, 0, before(starts, from_))" if exclusive else "return 0"],
+        ),
+        text.function("shift()", (f"return {int(exclusive)}",)),
+        text.function("finish(outputs, to, steps, i, state)", written),
+        text.file("_primitives/scan/scan.numba"),
+    )
+
+
+def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
+    """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
+
+    ``in_parts`` says whether it is long enough to compose parts.
+    """
+    if not _can_be_shared(state, output):
+        return []
+    function = _cpu.text.function
+    size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
+    found = [
+        function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
+        function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
+    ]
+    if not in_parts:
+        nowhere = function("in_parts(kept, line)", ["return False"])
+        return [*found, nowhere, function("marks_of(kept)", ["return kept[0]"])]
+    # So many streams are not foreseen by the processor: each line of the cache of the next piece is asked for.
+    place = f"({_PIECE} + {_PIECE // _PART} * i)"
+    ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
+    return [
+        *found,
+        function("in_parts(kept, line)", ["return load(kept[0], line) > 0"]),
+        function("marks_of(kept)", ["return kept[4]"]),
+        function("factor_of(inputs, at, steps, i)", [*read, f"return {a}"]),
+        function("size(x)", ["return abs(x.real) + abs(x.imag)" if state.startswith("complex") else "return abs(x)"]),
+        function(
+            "composed(inputs, at, steps, kept, to)",
+            [
+                *_of_parts(
+                    "shift{u} = element(inputs, at, steps, {first})",
+                    "factor{u} = factor_of(inputs, at, steps, {first})",
+                    "least{u} = size(factor{u})",
+                ),
+                f"for i in range(1, {_PART}):",
+                *ahead,
+                *_of_parts(
+                    "    shift{u} = advance(shift{u}, inputs, at, steps, i + {first})",
+                    "    factor{u} = factor_of(inputs, at, steps, i + {first}) * factor{u}",
+                    "    size{u} = size(factor{u})",
+                    "    least{u} = select(size{u} < least{u}, size{u}, least{u})",
+                ),
+                *_of_parts(
+                    "store(kept[1], to + {u}, float64(least{u}))",
+                    "store(kept[2], to + {u}, factor{u})",
+                    "store(kept[3], to + {u}, shift{u}[0])",
+                ),
+            ],
+        ),
+        function(
+            "walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)",
+            [
+                "state0 = state",
+                *_of_parts("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
+                *_of_parts("finish(outputs, to, steps_out, {first}, state{u})"),
+                f"for i in range(1, {_PART}):",
+                *ahead,
+                f"    prefetch(outputs[0], to[0] + steps_out[0] * {place})",
+                *_of_parts(
+                    "    state{u} = advance(state{u}, inputs, at, steps, i + {first})",
+                    "    finish(outputs, to, steps_out, i + {first}, state{u})",
+                ),
+            ],
+        ),
+    ]
+
+
+def _of_parts(*lines: str) -> list[str]:
+    """Return lines for each of the parts that are walked side by side."""
+    return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
+
+
+def _same(states: Sequence[str]) -> str:
+    """Return the function that says whether two states have the same bits."""
+    bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
+    equal = []
+    for at, state in enumerate(states):
+        seen = bits.get(_cpu.register_type(state), "")
+        for part in (".real", ".imag") if state.startswith("complex") else ("",):
+            equal.append(f"({seen}(one[{at}]{part}) == {seen}(other[{at}]{part}))")
+    return _cpu.text.function("same(one, other)", [f"return {' & '.join(equal)}"])
+
+
+_POSITIONS = {BUILT_IN["argmax"]: "<", BUILT_IN["argmin"]: ">"}
+"""Operators on values and positions: how a value compares to a winner by which its position is of no interest."""
+
+
+def _loses(r: Call, value: str) -> str:
+    """Return the condition under which an element need not be looked at further: a position is not even read then."""
+    compare = _POSITIONS.get(r.op) if isinstance(r, Scan) else None
+    return "False" if compare is None else f"{value} {compare} state[0]"
+
+
+def _can_be_shared(state: str, output: str) -> bool:
+    """Return whether results tell the states, and these may decay: not of integers."""
+    return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
+
+
+_EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
+"""Operators that round nothing, whatever the dtype."""
+
+
+def _rounds(r: Scan) -> bool:
+    """Return whether results depend on the order in which states are combined."""
+    return r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working)
+
+
+def _way(r: Call) -> list[str]:
+    """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
+
+    A recurrence is computed as it is defined, so that its rounding errors decay as it does.
+    """
+    way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
+    along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
+    calls = {
+        "go_along(inputs, outputs, at, to, steps, steps_out, n, state)": f"along_{along}",
+        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier)": f"down_{way}",
+    }
+    if isinstance(r, Scan):
+        calls |= {
+            "go_through(inputs, at, steps, state)": f"through_{along}",
+            "go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state)": f"behind_{along}",
+        }
+    return [_cpu.text.function(head, (f"return {name}{head[head.index('(') :]}",)) for head, name in calls.items()]
+
+
+NUMBERS = 4
+"""The numbers before those of views: low, n, inner and the width of a tile."""
+
+
+def firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
+    """Return where the numbers of each group begin."""
+    counts = [sum(len(one.numbers) for one in views_) for views_ in views]
+    return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+
+
+def has_few_long(lines: int, n: int) -> bool:
+    """Return whether several threads share each of so many lines of a recurrence."""
+    return lines < _FEW and n >= _HALVED
+
+
+def width_of_tiles(lines: int, inner: int, n: int) -> int:
+    """Return how many of ``inner`` adjacent lines of length n a tile has."""
+    return min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
+
+
+def least_tasks(tasks: int, elements: int) -> int:
+    """Return how many of these tasks are worth a thread."""
+    return -(-_LEAST * tasks // elements)
+
+
+def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
+    """Return whether elements are combined as fast as memory is read and written."""
+    simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
+    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: int = 0
+) -> _cpu.Plan | None:
+    """Return the work on inputs, then starts, of these layouts and dtypes.
+
+    ``shared`` is how many threads are to share a line, if more than one. Return None where arrays cannot be seen as
+    (high, low, n, inner) with one stride each.
+    """
+    count, axis, n = len(r.inputs), r.axis, r.n
+    result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
+    dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
+    made = slice(count, count + len(dtypes))
+    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
+    strides[count:count] = [row_major(result)] * len(dtypes)
+    merged = lines_along(r.shape, axis, strides)
+    if merged is None:
+        return None
+    begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
+    begins[count:count] = [0] * len(dtypes)
+    if r.reverse:
+        for at in range(made.stop):
+            begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
+            along[at] = -along[at]
+    kinds = (*names[:count], *dtypes, *names[count:])
+    low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
+    if inner == 1:  # kernels go from line to line across without a division
+        low, inner, downward, across = 1, low, across, downward
+    views = [
+        _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
+        for at, kind in enumerate(kinds)
+    ]
+    outer = merged.high * low
+    lines = outer * inner
+    long = has_few_long(lines, n) if isinstance(r, Recurrence) else lines < _FEW and n >= 8 * _LEAST
+    in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
+    columns = merged.inner > 1 and not (in_parts or (shared and long))
+    width = width_of_tiles(lines, inner, n)
+    steps = merged.across if columns else along
+    groups = views[:count], views[made], views[made.stop :]
+    tasks = outer * (-(-inner // width) if columns else inner)
+    exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
+    name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
+    if isinstance(r, Recurrence) and not columns:
+        name = "scan_pairs_of_lines"
+    least = least_tasks(tasks, lines * n)
+    if waits_for_memory(r, kinds):
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
+    launches = [_cpu.Launch(name, tasks, least)]
+    scratch: list[tuple[int, str]] = []
+    own: tuple[int, ...] = ()
+    if not columns and long:
+        if isinstance(r, Scan) and shared:
+            total = -(-(n - int(exclusive)) // _GROUP)
+            front = max(1, total // (shared + 2))
+            stretch = -(-(total - front) // (2 * shared))
+            stretches = -(-(total - front) // stretch)
+            own = front, stretch, (stretches - 1) * stretch
+            states = lines * (1 + own[-1])
+            launches = [
+                _cpu.Launch("scan_fronts", states, _LEAST // _GROUP),
+                _cpu.Launch("scan_totals", lines, reads=0, writes=False),
+                _cpu.Launch("scan_stretches", lines * stretches),
+            ]
+            scratch = [(states, dtype_name(one)) for one in r.working]
+        elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
+            width, pieces = _PIECE, -(-n // _PIECE)
+            least = _LEAST // _PIECE
+            launches = [_cpu.Launch("follow_lines", lines * pieces, least), _cpu.Launch("mend_lines", lines)]
+            scratch = [(lines * pieces, "int64")]
+            if in_parts:
+                whole = n // _PIECE * lines
+                launches = [
+                    _cpu.Launch("weigh_lines", lines, writes=False),
+                    _cpu.Launch("compose_parts", whole, least, writes=False),
+                    _cpu.Launch("join_parts", lines, writes=False),
+                    _cpu.Launch("walk_parts", whole, least),
+                    *launches,
+                ]
+                parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
+                scratch = [(lines, "int64"), *parts, *scratch]
+    first = NUMBERS + sum(len(one.numbers) for one in views)
+    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(own)), strict=False)
+    return _cpu.Plan(
+        tuple(launches),
+        (
+            *functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+            *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
+        ),
+        tuple(names[:count]),
+        tuple([(result, dtype) for dtype in dtypes]),
+        tuple(scratch),
+        (low, n, inner, width, *(number for one in views for number in one.numbers), *own),
+        starts=tuple(names[count:]),
+        captured=captured(xp, r),
+    )
+
+
+def _in_parts(xp: Namespace, r: Recurrence) -> bool:
+    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay.
+
+    Those that lie next to one another are not: every part would read the memory of all of them.
+    """
+    adjacent = math.prod(r.shape[r.axis + 1 :]) == 1
+    return adjacent and r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
+
+
+def _state(xp: Namespace, r: Recurrence) -> str:
+    """Return the dtype in which a recurrence is computed."""
+    return dtype_name(ring_dtype(xp, r.dtype))
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Call) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
+    reason = reason or _cpu.too_many(r.inputs)
+    if reason is not None:
+        return reason
+    if isinstance(r, Scan):
+        try:
+            _traced(xp, r)
+        except Untraceable as reason:
+            return str(reason)
+    return None
+
+
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Call) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
+    if not isinstance(r, Scan):
+        return "recurrence"
+    if is_jax(xp) or scan_array.native_refusal(xp, r) is not None:
+        return "operator"
+    whole = _cpu.of_elements(library(xp), r.inputs[0].dtype, r.dtypes[0])
+    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, line": 4096,
+            "add, short line": 4096,
+            "add, narrow": 16384,
+            "add, few columns": 4096,
+            "add, columns": 1024,
+            "add of integers, line": 65536,
+            "add of integers, short line": 16384,
+            "add of integers, narrow": 16384,
+            "add of integers, few columns": 4096,
+            "add of integers, columns": 1024,
+            "add of narrow integers, line": 16384,
+            "add of narrow integers, short line": 16384,
+            "add of narrow integers, narrow": 16384,
+            "add of narrow integers, few columns": 4096,
+            "add of narrow integers, columns": 1024,
+            "multiply, line": 4096,
+            "multiply, short line": 4096,
+            "multiply, narrow": 4096,
+            "multiply, few columns": 4096,
+            "multiply, columns": 1024,
+            "multiply of integers, line": 262144,
+            "multiply of integers, short line": 16384,
+            "multiply of integers, narrow": 1048576,
+            "multiply of integers, few columns": 16384,
+            "multiply of integers, columns": 1024,
+            "multiply of narrow integers, line": 65536,
+            "multiply of narrow integers, short line": 16384,
+            "multiply of narrow integers, narrow": 1048576,
+            "multiply of narrow integers, few columns": 16384,
+            "multiply of narrow integers, columns": 1024,
+            "maximum, line": 4096,
+            "maximum, short line": 4096,
+            "maximum, narrow": 4096,
+            "maximum, few columns": 4096,
+            "maximum, columns": 1024,
+            "maximum of integers, line": 65536,
+            "maximum of integers, short line": 65536,
+            "maximum of integers, narrow": 1048576,
+            "maximum of integers, few columns": 16384,
+            "maximum of integers, columns": 1024,
+            "logaddexp, line": 262144,
+            "logaddexp, short line": 4096,
+            "logaddexp, few columns": 1024,
+        },
+        "jax": {
+            "operator": 65536,
+            "recurrence": 16384,
+        },
+        "torch": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, narrow": 1048576,
+            "add, columns": 65536,
+            "add of integers, narrow": 65536,
+            "add of integers, columns": 16384,
+            "multiply, narrow": 1048576,
+            "multiply, columns": 65536,
+            "multiply of integers, narrow": 262144,
+            "multiply of integers, columns": 65536,
+            "maximum, line": 16384,
+            "maximum, narrow": 262144,
+            "maximum, columns": 4096,
+            "maximum of integers, line": 65536,
+            "maximum of integers, narrow": 262144,
+            "maximum of integers, columns": 4096,
+        },
+    },
+)
+
+
+_PAGED = 1 << 25
+"""Bytes of a result from which on glibc asks Linux for new memory in every call. PyTorch gets it in small pages, which
+takes longer than to scan; NumPy, which allocates for kernels, in huge ones.
+"""
+
+
+def slower(xp: Namespace, r: Call) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
+        nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
+        if nbytes >= _PAGED:
+            return None
+    own = isinstance(r, Scan) and is_own(r.op)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    return reason or CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
+
+
+def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result."""
+    if 0 in r.shape:
+        return directly(scan_array.array if isinstance(r, Scan) else recurrence_array.array)(xp, r)
+    run = _prepare_outputs(xp, r)
+    if isinstance(r, Scan):  # the dispatch adds the derivative of the others
+        run = derivative_rules.by_operations(xp, r.arrays, run, lambda: scan_array.operations(xp, r))
+        if not r.single:
+            return run
+    return lambda *arrays: run(*arrays)[0]
+
+
+def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    names = [dtype_name(x.dtype) for x in r.arrays]
+    count, shape = len(r.inputs), r.shape
+    hosts, readers = [_cpu.host(x) for x in r.arrays], None
+    plan = _plan(xp, r, hosts, names)
+    if plan is None:
+
+        def copied(x: Array) -> np.ndarray[Any, Any]:
+            return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
+
+        def copied_start(x: Array) -> np.ndarray[Any, Any]:
+            return np.ascontiguousarray(_cpu.host(x))
+
+        copies = [copied] * count + [copied_start] * len(r.starts)
+        hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
+        plan = _plan(xp, r, hosts, names)
+        readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
+    assert plan is not None
+    if isinstance(r, Scan) and not (_rounds(r) or r.op._built_in):
+        return _cpu.runner(plan, r.arrays, readers)
+
+    def planned(threads: int) -> _cpu.Plan:
+        found = _plan(xp, r, hosts, names, shared=threads)
+        assert found is not None
+        return found
+
+    if len(planned(2).launches) == len(plan.launches):
+        return _cpu.runner(plan, r.arrays, readers)
+    if isinstance(r, Scan):
+        lines = math.prod(shape) // shape[r.axis]
+        least = _SHARED if waits_for_memory(r, (*names, *map(dtype_name, r.dtypes))) else 2
+    runs: dict[int, Callable[..., tuple[Array, ...]]] = {}
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        threads = _cpu.threads.free()
+        if isinstance(r, Recurrence):  # whose plan is the same for any number
+            threads = 2 if threads >= _SHARED else 0
+        else:
+            threads = threads // lines if threads // lines >= least else 0
+        if threads not in runs:
+            runs[threads] = _cpu.runner(planned(threads) if threads else plan, arrays, readers)
+        return runs[threads](*arrays)
+
+    return run

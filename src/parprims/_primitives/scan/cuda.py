@@ -1,0 +1,364 @@
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: how it sees the arrays, and its launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace
+from parprims._core.layout import Layout, Lines, access, broadcast_strides, lines_along, row_major, skew
+from parprims._cuda.look_back import look_back_bytes
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.dispatch import directly
+from parprims._operators.languages import C_TYPES
+from parprims._operators.operator import Operator, capturing, segmented
+from parprims._operators.tracing import Untraceable, state_size
+from parprims._primitives.recurrence import array as recurrence_array
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.scan import array as scan_array
+from parprims._primitives.scan import tiling
+from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.source import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.scan.tiling import (
+    MOST_STRIPS,
+    Tuning,
+    columns_fit,
+    cut_columns,
+    cut_rows,
+    cut_strips,
+    fits,
+    too_wide,
+)
+
+# ---- Plan -----------------------------------------------------------------------------------------------------------
+
+
+def make_plan(
+    special: Specialisation,
+    tuning: Tuning,
+    shape: tuple[int, ...],
+    axis: int,
+    reverse: bool,
+    n: int,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[Layout],
+    *,
+    by_columns: bool = True,
+) -> _cuda.Plan | None:
+    """Return the launch for inputs, then starts, of these shapes and layouts.
+
+    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. Without ``by_columns``
+    lines that are adjacent in memory are seen as others are. None if the arrays cannot be seen as (high, low, n, inner)
+    with one stride each.
+    """
+    inputs, read = len(special.inputs), shape[axis]
+    result = (*shape[:axis], n, *shape[axis + 1 :])
+    arrays = inputs + len(special.outputs)
+    addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
+    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
+    strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
+    merged = lines_along(shape, axis, strides)
+    if merged is None:
+        return None
+    if merged.inner > 1 and not by_columns:
+        if merged.high > 1:
+            return None
+        none = (0,) * len(strides)
+        merged = Lines(merged.low, merged.inner, 1, merged.downward, merged.across, merged.along, none)
+    outer, low, inner = merged.high * merged.low, merged.low, merged.inner
+    along, across = merged.along, merged.across
+    columns = inner > 1
+    lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
+    # The stride by which a line is walked, and the address where it begins.
+    steps = [-along[at] if reverse else along[at] for at in range(arrays)]
+    firsts = [addresses[at] + (lasts[at] if reverse else 0) * special.itemsizes[at] for at in range(arrays)]
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple([_access(at, vector) for at in range(arrays)])
+
+    def _access(at: int, vector: int) -> str:
+        itemsize, others = special.itemsizes[at], [merged.upward[at], merged.downward[at]]
+        if columns:
+            return access(across[at], addresses[at], [*others, along[at]], vector, itemsize, backward=False)
+        lowest = firsts[at] - (vector - 1 if steps[at] == -1 else 0) * itemsize
+        return access(steps[at], lowest, others, vector, itemsize)
+
+    vector = max(1, 16 // max(special.itemsizes))
+    if columns:
+        vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
+    accesses = accesses_of(vector)
+    # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
+    unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
+    # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
+    skewed = None
+    if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
+        skewed = _skewed_accesses(special, steps, firsts, vector, merged)
+    if skewed is not None:
+        accesses = skewed
+    elif unaligned:
+        vector = 1
+        accesses = accesses_of(vector)
+    strips = None
+    if columns:
+        adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
+        work = cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
+        # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
+        width = tuning.columns * vector
+        if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
+            least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
+            strips = cut_strips(special, tuning, merged, addresses, reverse, n, least)
+        if strips is None and not columns_fit(work, special):
+            found = special, tuning, shape, axis, reverse, n, shapes, layouts
+            return make_plan(*found, by_columns=False)
+        work = strips or work
+    else:
+        work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0 if skewed is None else vector - 1)
+        if vector > 1 and not fits(tuning, special, work.block, work.shared_bytes):
+            vector, skewed = 1, None
+            accesses = accesses_of(vector)
+            work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0)
+
+    numbers = _cuda.Numbers()
+
+    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
+        whole = work.whole and at < arrays
+        backward = reverse and at < arrays and not whole
+        return _cuda.Struct(
+            _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[at] if backward else 0)),
+            numbers("high_stride", merged.upward[at]),
+            numbers("low_stride", merged.downward[at]),
+            numbers("stride", across[at] if whole else -along[at] if reverse else along[at]),
+            numbers("inner_stride", across[at]),
+        )
+
+    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
+    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
+    launch = _cuda.Launch(
+        special.source(accesses, stages_outputs=strips is None or strips.whole, skewed=skewed is not None),
+        work.template,
+        (*work.arguments, "Scan"),
+        (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in work.lengths),
+        ),
+        work.grid,
+        work.block,
+        shared_bytes=work.shared_bytes,
+        resident_blocks=work.resident_blocks,
+    )
+    return _cuda.Plan(
+        (launch,),
+        inputs + len(special.starts),
+        tuple([(result, name) for name in special.outputs]),
+        numbers.all(),
+        status_bytes=look_back_bytes(work.slots, work.tiles, state_size(special.states)) if work.waits else 0,
+        captured=special.captured,
+    )
+
+
+def _skewed_accesses(
+    special: Specialisation, steps: Sequence[int], firsts: Sequence[int], vector: int, lines: Lines
+) -> tuple[str, ...] | None:
+    """Return how vectors of skewed lines are accessed, or None if lines of the arrays are not alike in their skew."""
+    names = {0: "CONSTANT", 1: "ASCENDING", -1: "DESCENDING"}
+    if not names.keys() >= set(steps):
+        return None
+    skews = {
+        skew(step, firsts[at], (lines.upward[at], lines.downward[at]), vector, special.itemsizes[at])
+        for at, step in enumerate(steps)
+        if step
+    }
+    return tuple([names[step] for step in steps]) if len(skews) == 1 else None
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, call: Call) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    arrays = call.arrays
+    if isinstance(call, Recurrence):  # the dispatch adds its derivative
+        arrays = tuple([derivative_rules.detached(x) for x in arrays])
+    reason = _cuda.refusal(xp, arrays)
+    if reason is not None:
+        return reason
+    try:
+        special = specialised(xp, call)
+    except Untraceable as reason:
+        return str(reason)
+    return too_wide(_cuda.tuned_for(tiling.TUNING, xp, call.arrays[0]), special)
+
+
+def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result by one launch."""
+    if 0 in call.shape:
+        return directly(_array_form(call))(xp, call)
+    special = specialised(xp, call)
+    run = _prepare_outputs(xp, special, call)
+    single = call.single if isinstance(call, Scan) else len(special.outputs) == 1
+    return _cuda.only(run) if single else run
+
+
+def _array_form(call: Call) -> Callable[..., Any]:
+    assert not isinstance(call, Adjoint), "JAX derives adjoints itself"
+    return scan_array.array if isinstance(call, Scan) else recurrence_array.array
+
+
+def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    return _cuda.on_readable(
+        xp, call.arrays, lambda arrays: _runner(xp, special, call.on(*arrays)), _on_copies(xp, special, call)
+    )
+
+
+def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | None:
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
+    layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
+    shapes = tuple([tuple(x.shape) for x in call.arrays])
+    ndim, axis = len(call.shape), call.axis
+
+    def plan() -> _cuda.Plan | None:
+        tuning = _cuda.tuned_for(tiling.TUNING, xp, call.arrays[0])
+        return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
+
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            # An array that is the same for the whole batch has length 1 along its axis; so have starts along the
+            # scan's.
+            lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
+            shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
+            whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
+            found = _array_form(bare)(xp, bare.on(*whole))
+            return found if isinstance(found, tuple) else (found,)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(x.shape[0] for x in arrays)
+            arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+            more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
+            return _prepare_outputs(xp, special, more)(*arrays)
+
+        return otherwise, batched
+
+    key = (special.like or special, call.shape, axis, call.reverse, call.n, shapes, layouts)
+    return _cuda.ready(xp, call.arrays[0], key, plan, in_program, special.captured)
+
+
+def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
+    """Return the same for arrays that cannot be seen as (high, low, n, inner) with one stride each: it copies them."""
+    count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        arrays = tuple([_cuda.plain(xp, x) for x in arrays])
+        whole = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
+        copies = tuple([_cuda.contiguous(xp, x) for x in (*whole, *arrays[count:])])
+        launch = _runner(xp, special, bare.on(*copies))
+        assert launch is not None
+        return launch(*copies)
+
+    call_shape = call.shape
+    return run
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Shapes and axes that together reach every kernel: rows of one thread, of a few threads, of a warp, and of a block;
+# rows in tiles that look back, and in parts that a block goes along; columns alone, narrow and wide, and in tiles that
+# are chained or look back; strips of columns.
+_LAYOUTS = (
+    ((1 << 16, 3), 1),
+    ((1 << 16, 40), 1),
+    ((1 << 16, 500), 1),
+    ((64, 4000), 1),
+    ((512, 20_000), 1),
+    ((1 << 24,), 0),
+    ((4096, 9, 7), 1),
+    ((4096, 2, 64), 1),
+    ((4096, 100, 30), 1),
+    ((1 << 14, 1 << 14), 0),
+    ((1 << 14, 128), 0),
+    ((2048, 40_000), 1),
+    ((999_983, 67), 0),
+    ((65_536, 1001), 0),
+    ((1 << 24, 16), 0),
+    ((2048, 16_384), 1),
+    ((1 << 16, 67), 1),
+    ((1 << 16, 1001), 1),
+    ((4096, 8191), 1),
+    ((4096, 40_001), 1),
+    ((8, 1_000_001), 1),
+)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of scans, recurrences and adjoints that reach every branch of the two templates."""
+    for shape, axis in _LAYOUTS:
+        for dtype in ("int8", "float32"):
+            yield _case("add", (dtype,), shape, axis)
+        for dtype in ("float32", "bfloat16", "complex128"):
+            yield _case("recurrence", (dtype,) * 2, shape, axis)
+        yield _case("adjoint", ("float32",) * 3, shape, axis)
+    for shape, axis in (_LAYOUTS[5], _LAYOUTS[9], _LAYOUTS[11], _LAYOUTS[14]):
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), shape, axis)
+        for dtype in ("float16", "float64", "complex64", "int32"):
+            yield _case("recurrence", (dtype,) * 2, shape, axis)
+        for dtype in ("bfloat16", "float64", "complex64", "complex128"):
+            yield _case("adjoint", (dtype,) * 3, shape, axis)
+        yield _case("adjoint", ("float32",) * 2, shape, axis)
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("multiply", ("complex64",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+            (segmented("add"), ("bool", "float32")),
+        ):
+            yield _case(op, dtypes, shape, axis)
+    for shape, axis in _LAYOUTS:
+        yield _case(capturing(0.5), ("float32",), shape, axis, exclusive=True)
+    for shape, axis in (_LAYOUTS[2], _LAYOUTS[4], _LAYOUTS[5], _LAYOUTS[9]):
+        yield _case("add", ("float32",), shape, axis, exclusive=True)
+        yield _case("add", ("float32",), shape, axis, reverse=True)
+        yield _case("add", ("float32",), shape, axis, unaligned=True)
+        yield _case("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
+        yield _case("recurrence", ("float32",) * 2, shape, axis, constant=True)
+        yield _case("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
+
+
+def _case(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    start: bool = False,
+    constant: bool = False,
+    unaligned: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    name = op if isinstance(op, str) else op.name
+    starts = dtypes[op == "recurrence" :] * start
+    shapes = [(1,) * len(shape) if constant else shape, *[shape] * (len(dtypes) - 1)]
+    if op == "adjoint":
+        call: Call = Adjoint(arrays=(), shape=shape, axis=axis, reverse=True)
+    else:
+        begins = exclusive and not start
+        call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
+    shapes += [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
+    layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
+    special = specialisation(xp, call, dtypes, starts)
+    plan = make_plan(special, tiling.TUNING[90], shape, axis, call.reverse, call.n, shapes, layouts)
+    assert plan is not None
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "constant": constant, "unaligned": unaligned}
+    return " ".join((name, ",".join(dtypes), *(option for option, is_set in options.items() if is_set))), plan

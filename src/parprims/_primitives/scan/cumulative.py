@@ -1,0 +1,311 @@
+"""Cumulative extrema and sums of exponentials: extrema with their positions, and logarithms of running sums."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Never
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    along,
+    check_flag,
+    check_kind,
+    dtype_kind,
+    dtype_name,
+    filled,
+    is_jax,
+    namespace_of,
+)
+from parprims._core.elements import only_array
+from parprims._core.options import made_plain
+from parprims._core.other_words import unknown_option
+from parprims._dispatch.by_device import either_of
+from parprims._dispatch.composite import (
+    Composed,
+    Part,
+    by_parts,
+    composed,
+    in_program,
+    native_by_numpy,
+    positions,
+    stand_in,
+)
+from parprims._dispatch.derivative_rules import asked_for
+from parprims._dispatch.dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._libraries.numpy_bridge import all_by_numpy, numpy_computes, numpy_orders
+from parprims._primitives.scan import public
+from parprims._primitives.scan.public import only_axis, scan
+from parprims._primitives.sort.call import index_dtype
+
+
+@primitive
+def cumulative_max(
+    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+) -> Any:
+    """Find the largest element up to each along an axis, and where it is.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as larger than all others.
+    axis : int or None
+        The axis to search along; None only for an array of one dimension.
+    return_indices : bool
+        Whether the positions of these elements are returned too.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan`, whose errors and notes apply.
+
+    Returns
+    -------
+    array or (array, array)
+        The largest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
+        the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]))
+    array([3, 3, 4, 4, 5])
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
+    array([0, 0, 2, 2, 4])
+    """
+    if others:
+        raise unknown_option("cumulative_max", others)
+    return _extremum("cumulative_max", x, axis, return_indices, method)
+
+
+@primitive
+def cumulative_min(
+    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+) -> Any:
+    """Find the smallest element up to each along an axis, and where it is.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as smaller than all others.
+    axis : int or None
+        The axis to search along; None only for an array of one dimension.
+    return_indices : bool
+        Whether the positions of these elements are returned too.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan`, whose errors and notes apply.
+
+    Returns
+    -------
+    array or (array, array)
+        The smallest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
+        the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]))
+    array([3, 1, 1, 1, 0])
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
+    array([0, 1, 1, 1, 4])
+    """
+    if others:
+        raise unknown_option("cumulative_min", others)
+    return _extremum("cumulative_min", x, axis, return_indices, method)
+
+
+@primitive
+def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto", **others: Never) -> Array:
+    """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
+
+    Nothing overflows on the way: the largest element is taken out of every sum.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real floating dtype. An element of minus infinity adds nothing, one of plus
+        infinity makes its result and all after it infinite, and NaN makes these NaN.
+    axis : int or None
+        The axis to sum along; None only for an array of one dimension.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan` by the operator logaddexp, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The logarithms of the sums, of the shape and dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
+    array([    -inf, 1000.   , 1000.693])
+    """
+    if others:
+        raise unknown_option("cumulative_logsumexp", others)
+    if not in_graph(x, method) and not asked_for(x):
+        return _log_of_sums(only_array(x), axis, method)
+    xp = namespace_of(x)
+    if dtype_kind(x.dtype) != "float":
+        return _log_of_sums(x, axis, method)
+    nothing = xp.full_like(x, -math.inf)  # whose derivative is 0, also where the sum is of nothing else
+    return _log_of_sums(xp.where(x == -math.inf, nothing, x), axis, method)
+
+
+def _log_of_sums(x: Array, axis: Any, method: str) -> Array:
+    return public.call("cumulative_logsumexp", x, "logaddexp", axis, False, False, None, None, False, method)
+
+
+_OPERATORS = {"cumulative_max": ("maximum", "argmax"), "cumulative_min": ("minimum", "argmin")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Extrema(Composed):
+    """A checked call with indices along ``axis``, counted from the front. ``op`` names the operator."""
+
+    axis: int
+    primitive: str
+
+
+def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str) -> Any:
+    """Return the extrema of all elements up to each, and where asked for their indices."""
+    if return_indices is False:
+        return public.call(name, only_array(x), _OPERATORS[name][0], axis, False, False, None, None, False, method)
+    if in_graph(x, method):
+        found = in_program(name, {"x": x}, {"axis": axis, "return_indices": return_indices}, method)
+        return found if len(found) > 1 else found[0]
+    key = call_key(name, x, axis, return_indices, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(x)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _extremum(name, x, plainer["axis"], return_indices, method)
+    given = x
+    xp, (x,) = admit({"x": only_array(x)})
+    if not check_flag("return_indices", return_indices):
+        return _extremum(name, given, axis, False, method)
+    _METHODS[name].check(method)
+    check_kind("x", x, ("int", "uint", "float"))
+    at = only_axis(axis, x.ndim)
+    results = (tuple(x.shape), x.dtype), (tuple(x.shape), index_dtype(xp))
+    call = _Extrema(arrays=(x,), key=key if x is given else None, results=results, axis=at, primitive=name)
+    return _METHODS[name](method, xp, call)
+
+
+def _pairs(xp: Namespace, c: _Extrema) -> tuple[Array, Array]:
+    (x,) = c.arrays
+    return x, positions(xp, x, (c.axis,), index_dtype(xp))
+
+
+def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
+    (x,) = c.arrays
+    pair = x, stand_in(xp, x, tuple(x.shape), index_dtype(xp))
+    return [(scan, (pair, _OPERATORS[c.primitive][1]), {"axis": c.axis})]
+
+
+def _compose(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, ...]:
+    """Return the scan of elements with their positions."""
+    found: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
+    return found
+
+
+def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
+    del xp
+    return [(scan, (c.arrays[0], _OPERATORS[c.primitive][0]), {"axis": c.axis})]
+
+
+def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
+    """Return the extrema by the library's own scan, and as indices the last place where they changed: a scan too."""
+    (x,) = c.arrays
+    n, at = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
+    ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
+    if n < 2:
+        return ys, xp.zeros_like(at)
+    here, before = ys[along(c.axis, 1, None)], ys[along(c.axis, 0, n - 1)]
+    changed = here != before
+    if dtype_kind(x.dtype) == "float":
+        changed = changed & ~((here != here) & (before != before))
+    rest = at[along(c.axis, 1, None)]
+    rest = xp.where(changed, rest, xp.zeros_like(rest))
+    steps = xp.concat([filled(xp, 0, rest, c.axis), rest], axis=c.axis)
+    return ys, scan(steps, "maximum", axis=c.axis, method=method)
+
+
+def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
+    """Return whether NumPy computes: not for JAX, whose program takes as little time for few elements."""
+    (x,) = c.arrays
+    served = numpy_computes(xp, c.arrays) and not is_jax(xp)
+    return served and 0 not in x.shape and numpy_orders(x.dtype)
+
+
+def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:
+    """Return what does the same by NumPy's routines alone; None where there is more to do."""
+    (x,) = c.arrays
+    if not _in_numpy(xp, c):
+        return None
+    axis, n, last = c.axis, x.shape[c.axis], x.ndim - 1
+    size, index = math.prod(x.shape), np.dtype(dtype_name(c.results[1][1]))
+    kept = (*x.shape[:axis], *x.shape[axis + 1 :], n)
+    so_far = getattr(np, _OPERATORS[c.primitive][0]).accumulate
+    here, before, is_float = along(axis, 1, None), along(axis, 0, n - 1), dtype_kind(x.dtype) == "float"
+
+    def found(x: Array) -> tuple[Array, ...]:
+        ys = so_far(x, axis)
+        begins = np.ones(x.shape, bool)
+        np.not_equal(ys[here], ys[before], begins[here])
+        if is_float and (ys[before] != ys[before]).any():
+            begins[here] &= ys[before] == ys[before]  # NaN stays
+        if axis != last:
+            x, begins = np.moveaxis(x, axis, -1), np.moveaxis(begins, axis, -1)
+        starts = begins.reshape(-1).nonzero()[0]
+        lengths = np.empty_like(starts)
+        np.subtract(starts[1:], starts[:-1], lengths[:-1])
+        lengths[-1] = size - starts[-1]
+        values = x.reshape(-1)[starts].repeat(lengths)  # of equal zeros, and of NaN, the first
+        places = (starts % n).astype(index, copy=False).repeat(lengths)
+        if last:
+            values, places = values.reshape(kept), places.reshape(kept)
+            if axis != last:
+                values, places = np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis)
+        return values, places
+
+    return all_by_numpy(xp, c.arrays, found)
+
+
+def _native_method() -> Method:
+    by_numpy = native_by_numpy(_native, _native_parts, _prepare_in_numpy)
+    by_library = by_parts("native", _native, _native_parts)
+    return either_of(lambda xp, _: by_library if is_jax(xp) else by_numpy, quiet=True)
+
+
+_FEW = 3000
+"""Elements up to which NumPy takes less time than the kernel of a CPU."""
+
+
+def _kernel() -> Method:
+    kernel = by_parts("kernel", _compose, _parts)
+
+    def slower(xp: Namespace, c: _Extrema) -> str | None:
+        if math.prod(c.arrays[0].shape) <= _FEW and _in_numpy(xp, c):
+            return "numpy takes less time for few elements"
+        return None if kernel.slower is None else kernel.slower(xp, c)
+
+    return dataclasses.replace(kernel, slower=slower)
+
+
+_METHODS = {
+    name: composed(
+        name,
+        _compose,
+        _parts,
+        kernel=_kernel(),
+        native=_native_method(),
+    )
+    for name in _OPERATORS
+}

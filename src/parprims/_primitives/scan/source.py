@@ -1,0 +1,484 @@
+"""The text that is generated for CUDA kernels of scans, linear recurrences and their derivatives.
+
+`specialised` returns it for a call. `_scan_kernel` divides the work and launches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    compute_dtype,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    mode,
+    namespace_of,
+    ring_dtype,
+)
+from parprims._core.memo import Memo
+from parprims._cuda.look_back import COUNTER_WORDS, look_back_bytes
+from parprims._dispatch.dispatch import Checked
+from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
+from parprims._operators.operator import BUILT_IN, Operator, check_components
+from parprims._operators.tracing import Dtype, Untraceable, operator_struct, state_size, trace, trace_combine
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.scan.array import Scan, result_dtypes, working_dtypes
+
+BEFORE_PUBLISHING = ""
+"""CUDA statements that a block runs before it publishes the state of its tile, whose number is ``tile``. Tests put a
+delay here."""
+
+# ---- The derivatives of a recurrence ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Adjoint(Checked):
+    """The derivatives of a linear recurrence with respect to b and, if its solution x is given, to a.
+
+    The arrays are a, the derivative g with respect to x, and x, of one shape. With
+    m[n] = conj(a[n+1]) (g[n+1] + m[n+1]), computed from the other end, the first derivative is l[n] = g[n] + m[n]. The
+    second is l[n] conj(x[n-1]), zero for the first x.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    reverse: bool
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """All arrays."""
+        return self.arrays
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """Nothing: there is no initial element."""
+        return ()
+
+    @property
+    def n(self) -> int:
+        """The length along the axis."""
+        return self.shape[self.axis]
+
+
+def _adjoint_element(a: Array, g: Array, *_: Array) -> tuple[Array, Array]:
+    """Return the map m -> conj(a) (g + m), in the form of `_nan_unless_finite`."""
+    a = namespace_of(a).conj(a)
+    return _nan_unless_finite(a, a * g)
+
+
+def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Array) -> tuple[Array, Array]:
+    """Return the derivatives of one element with respect to b and a, given its m and the previous x."""
+    xp = namespace_of(g)
+    *_, before, exists = x_and_before
+    by_b = g + m
+    by_a = by_b * xp.conj(before)
+    return by_b, xp.where(exists, by_a, xp.zeros_like(by_a))
+
+
+def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return (a, b), with NaN for b if a is not finite. This tells such an a from a product that overflowed."""
+    xp = namespace_of(a)
+    return a, xp.where(a - a == 0, b, xp.full_like(b, math.nan))
+
+
+def _select(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Compose two affine maps. A product of coefficients that overflowed, times zero, counts as zero."""
+    (a, b), (c, d) = earlier, later
+    xp = namespace_of(a)
+    product = c * a
+    return xp.where((a == 0) | (c == 0), xp.zeros_like(product), product), xp.where(b == 0, d, c * b + d)
+
+
+_SELECT = Operator(_select, name="recurrence", components=2)
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Specialisation:
+    """What the kernels are generated for: an operator on inputs of given dtypes, and how results are made of states.
+
+    Parameters
+    ----------
+    inputs, states, outputs, starts : tuple of str
+        The dtypes of the arrays read, of the components combined, of the arrays written, and of the arrays that hold
+        the initial states of lines.
+    definitions : str
+        The CUDA text of Operator, Scan and Starts, which kernels for all layouts of the arrays share.
+    captured : tuple of Captured
+        The numbers of the operator that the text does not hold.
+    function : callable, optional
+        The function that identifies it, if only its identity does.
+    like : Specialisation, optional
+        One that differs in nothing but its captured numbers, and stands for all of these.
+    """
+
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    starts: tuple[str, ...]
+    definitions: str
+    captured: tuple[Captured, ...] = ()
+    function: Any = None
+    like: Specialisation | None = None
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the registers that a State takes."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.states)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of registers for one element of every input: a thread unpacks narrow ones."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.inputs)
+
+    @property
+    def itemsizes(self) -> tuple[int, ...]:
+        """The bytes of an element of each input and output."""
+        return tuple([dtype_bits(name) // 8 for name in (*self.inputs, *self.outputs)])
+
+    def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
+        """Return where in shared memory the vectors of each array are staged, and the itemsizes of all places.
+
+        A constant input has no place. An output takes the place of an input of its width, or one of its own. Without
+        outputs among the accesses there are the places of inputs alone.
+        """
+        count = len(self.inputs)
+        places: list[int | None] = []
+        sizes: list[int] = []
+        for at, size in enumerate(self.itemsizes[: len(accesses)]):
+            free = {one for one in range(len(sizes)) if one not in places[count:] and sizes[one] == size}
+            if at < count and accesses[at] == "CONSTANT":
+                places.append(None)
+            elif at >= count and free:
+                places.append(min(free))
+            else:
+                places.append(len(sizes))
+                sizes.append(size)
+        return places, sizes
+
+    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True, skewed: bool = False) -> str:
+        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways.
+
+        With ``skewed``, lines of the arrays need not begin where a vector does.
+        """
+        count = len(self.inputs)
+        places, sizes = self.places(accesses if stages_outputs else accesses[:count])
+        places += [None] * (len(accesses) - len(places))
+        types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
+        return "\n".join(
+            (
+                _cuda.device_source(
+                    "_cuda/device/common.cuh",
+                    "_cuda/device/block_reduce.cuh",
+                    "_cuda/device/look_back.cuh",
+                    "_cuda/device/view.cuh",
+                    *(kernels or ("_primitives/scan/scan.cu",)),
+                ),
+                self.definitions,
+                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
+                "};",
+                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count], skewed),
+                "    template <int VEC, int COUNT>",
+                "    struct Buffers {",
+                *(
+                    f"        typename Word<VEC * {size}>::Type vectors{at}[COUNT];\n"
+                    f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
+                    for at, size in enumerate(sizes)
+                ),
+                # No vector is staged of constants alone, but the compiler wants to see the name.
+                *([] if sizes else ["        char none;\n        DEVICE char& vector(NoPlace, int) { return none; }"]),
+                "    };",
+                "};",
+            )
+        )
+
+
+def _views(
+    name: str,
+    record: str,
+    letter: str,
+    types: list[str],
+    accesses: Sequence[str],
+    places: Sequence[int | None],
+    skewed: bool,
+) -> list[str]:
+    """Return the lines, except the last, of a structure of views of records (see _cuda/device/view.cuh)."""
+    fields = [f"{letter}{at}" for at in range(len(types))]
+    visits = (
+        f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
+        f"{'NoPlace' if place is None else f'Place<{place}>'}());"
+        for field, place in zip(fields, places, strict=True)
+    )
+    return [
+        f"struct {name} {{",
+        f"    using Record = {record};",
+        f"    static constexpr bool SKEWED = {str(skewed).lower()};",
+        *(
+            f"    View<{kind}, {one}{', true' if skewed and one != 'CONSTANT' else ''}> {field};"
+            for kind, one, field in zip(types, accesses, fields, strict=True)
+        ),
+        "    template <int N>",
+        "    struct Vectors {",
+        *(f"        {kind.removeprefix('const ')} {field}[N];" for kind, field in zip(types, fields, strict=True)),
+        "    };",
+        "    template <int N, class Views, class Visit>",
+        "    static DEVICE void each(Views& views, const Visit& visit) {",
+        *(f"        {visit}" for visit in visits),
+        "    }",
+    ]
+
+
+def _specialise(
+    op: Operator,
+    inputs: tuple[str, ...],
+    states: tuple[str, ...],
+    outputs: tuple[tuple[int, str], ...],
+    starts: tuple[Any, ...] | None,
+    *,
+    constant_start: bool = False,
+    tells_start: bool = False,
+    exclusive: bool = False,
+    element: Callable[..., Any] | None = None,
+    result: Callable[..., Any] | None = None,
+    peeks: int = 0,
+    ignores_first: bool = False,
+    immutable: bool = False,
+) -> Specialisation:
+    """Return the specialisation for one kind of scan; raise Untraceable where there is none.
+
+    Parameters
+    ----------
+    op : Operator
+        Combines states.
+    inputs, states : tuple of str
+        Dtypes of the arrays and of the components combined.
+    outputs : tuple of (int, str)
+        For each output, the component it holds and its dtype.
+    starts : tuple of str or tuple of scalars, optional
+        The initial state of a line: the dtypes of arrays that hold it, or the state itself.
+    constant_start : bool
+        Whether ``starts`` is the state itself.
+    tells_start : bool
+        Whether kernels are told such a state, where they are told numbers at all.
+    exclusive : bool
+        Whether a result leaves out its own element.
+    element : callable, optional
+        Makes the components of a state from elements of the inputs.
+    result : callable, optional
+        Makes the results from the components of a state, elements of the inputs, the next element of the input
+        ``peeks``, and whether that exists. Without it, results are components of the state.
+    peeks : int
+        The number of that input.
+    ignores_first : bool
+        Whether the first input counts as zero in the first element of a line without a start.
+    immutable : bool
+        Whether arrays of the caller's library never change.
+    """
+    for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
+        if name not in C_TYPES:
+            raise Untraceable(f"the kernel has no dtype {name}")
+    # Operators see elements in the dtypes of the states, and in the last one's if there are more inputs than states.
+    wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
+
+    def working(code: str, name: str) -> tuple[tuple[str, str]]:
+        return ((name, f"ops::cast<{register_type(name)}>({code})"),)
+
+    lines: list[str] = []
+    ends: list[str] = []
+    values = [f"x{at}" for at in range(len(inputs))]
+    if element is not None:
+        given = [working(f"x{at}", name) for at, name in enumerate(wide)]
+        made = trace("element", element, *given, packed=False)
+        lines, values = made.lines, list(made.outputs)
+    codes = [f"state.v{component}" for component, _ in outputs]
+    if result is not None:
+        given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
+        given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
+        given += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
+        made = trace("result", result, *given, packed=False)
+        ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
+
+    def started(at: int, state: str) -> str:
+        return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
+
+    arrays: tuple[str, ...] = () if constant_start or starts is None else starts
+    language = cuda(in_programs=immutable)
+    identity: tuple[Captured, ...] = ()
+    if constant_start and starts is not None:
+        start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
+        if tells_start and language.tells:
+            identity = captured_identity(language, starts, states)
+            start = [language.captured(one.name, one.dtype) for one in identity]
+    elif len(arrays) == len(states):
+        start = [started(at, state) for at, state in enumerate(states)]
+    elif arrays:  # the state before a recurrence: x, with a coefficient that is not read
+        start = [literal(1, states[0]), started(0, states[1])]
+    else:
+        start = []
+    stored = [f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True)]
+    states_made = [f"ops::cast<{register_type(name)}>({code})" for name, code in zip(states, values, strict=True)]
+    flags = {
+        "EXCLUSIVE": exclusive,
+        "STARTS": starts is not None,
+        "PEEKS": result is not None,
+        "IGNORES_FIRST": ignores_first,
+    }
+    size = state_size(states)
+    combined = trace_combine(op, states, immutable=immutable, language=language)
+    definitions = (
+        operator_struct("Operator", states, combined, commutative=op.commutative),
+        f"static_assert(COUNTER_WORDS == {COUNTER_WORDS} && 16 * StateSlots<Operator::State>::WORDS =="
+        f' {look_back_bytes(1, 1, size) - look_back_bytes(0, 1, size)} / 2, "look_back_bytes of _cuda/look_back.py");',
+        "struct Scan {",
+        "    using Op = Operator;",
+        "    using State = Operator::State;",
+        "    struct Raw {",
+        *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(inputs)),
+        "    };",
+        "    struct Result {",
+        *(f"        {C_TYPES[name]} y{at};" for at, (_, name) in enumerate(outputs)),
+        "    };",
+        f"    using Peek = {C_TYPES[inputs[peeks]]};",
+        f"    static constexpr bool {', '.join(f'{name} = {str(flag).lower()}' for name, flag in flags.items())};",
+        "    static DEVICE State element(const Raw& raw) {",
+        *(f"        const {register_type(name)} x{at} = value(raw.x{at});" for at, name in enumerate(inputs)),
+        *(f"        {line}" for line in lines),
+        f"        return {{{', '.join(states_made)}}};",
+        "    }",
+        f"    static DEVICE Peek peek(const Raw& raw) {{ return raw.x{peeks}; }}",
+        "    template <class Next>",
+        "    static DEVICE Result result(const State& state, const Raw& raw, const Next& next) {",
+        *(f"        {line}" for line in ends),
+        f"        return {{{', '.join(stored)}}};",
+        "    }",
+        f"    static DEVICE void before_publishing(long long tile) {{ {BEFORE_PUBLISHING} }}",
+        "};",
+        "struct Starts {",
+        *(f"    View<const {C_TYPES[name]}, STRIDED> s{at};" for at, name in enumerate(arrays)),
+        "    DEVICE Operator::State load(long long h, long long l, long long j) const {",
+        f"        return {{{', '.join(start)}}};" if start else "        return Operator::State();",
+        "    }",
+        "};",
+    )
+    captured = (*combined.captured, *identity)
+    return Specialisation(
+        inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions), captured
+    )
+
+
+Call = Scan | Recurrence | Adjoint
+
+
+def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
+    """Return the specialisation of a call for inputs and starts of these dtypes, for any arrays."""
+    if isinstance(call, Scan):
+        working = tuple([dtype_name(one) for one in call.working])
+        check_components(call.op, call.working)
+        return _specialise(
+            call.op,
+            inputs,
+            working,
+            tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
+            starts or call.identity,
+            constant_start=not starts,
+            tells_start=not call.op._built_in,
+            exclusive=call.exclusive or call.n > call.shape[call.axis],
+            immutable=is_jax(xp),
+        )
+    if isinstance(call, Recurrence):
+        whole = dtype_kind(call.dtype) in ("int", "uint")
+        return _specialise(
+            BUILT_IN["affine"] if whole else _SELECT,
+            inputs,
+            (dtype_name(ring_dtype(xp, call.dtype)),) * 2,
+            ((1, dtype_name(call.dtype)),),
+            starts or None,
+            element=None if whole else _nan_unless_finite,
+            ignores_first=True,
+        )
+    return _specialise(
+        _SELECT,
+        inputs,
+        (dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
+        tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
+        (1, 0),
+        constant_start=True,
+        exclusive=True,
+        element=_adjoint_element,
+        result=_adjoint_result,
+        peeks=len(inputs) - 1,
+    )
+
+
+def without_arrays(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    *,
+    begins: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> Scan | Recurrence:
+    """Return a scan, or a "recurrence", of arrays that are not there, for plans that only a compiler sees.
+
+    A scan is one of NumPy, and ``begins`` tells whether it has the operator's identity before its first elements.
+    """
+    if op == "recurrence":
+        return Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
+    from array_api_compat import numpy as xp
+
+    op = BUILT_IN[op] if isinstance(op, str) else op
+    results = result_dtypes(xp, op, tuple(map(Dtype, dtypes)))
+    working = working_dtypes(xp, op, results)
+    return Scan(
+        arrays=(),
+        shape=shape,
+        single=len(dtypes) == 1,
+        op=op,
+        axis=axis,
+        exclusive=exclusive,
+        reverse=reverse,
+        identity=op.identity(*map(dtype_name, working)) if begins else None,
+        n=shape[axis],
+        working=working,
+        dtypes=results,
+    )
+
+
+_specialisations: Memo[Specialisation] = Memo()
+
+
+def specialised(xp: Namespace, call: Call) -> Specialisation:
+    """Return the specialisation of a call, a remembered one if there is one; raise Untraceable."""
+    inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
+    rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
+    known: Any = True
+    if isinstance(call, Scan):
+        inclusive = not call.exclusive and call.n == call.shape[call.axis]
+        rest += call.working, call.dtypes, inclusive
+        known = None if call.operation is None else (call.operation, call.identity)
+    elif isinstance(call, Recurrence):
+        rest += (call.dtype,)
+    found = None if known is None else _specialisations.get((known, *rest))
+    if found is not None:
+        return found
+    made = specialisation(xp, call, inputs, starts)
+    if known is None or made.captured:
+        # Variables that the operator reads may have changed, so the key holds their translation. JAX may call the
+        # operator again later, so there the key holds its id too, and the specialisation keeps it alive.
+        assert isinstance(call, Scan)
+        made = dataclasses.replace(made, function=call.op.combine)
+        key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, made)
+        made = like if like.captured == made.captured else dataclasses.replace(made, like=like)
+    return made if known is None else _specialisations.keep((known, *rest), made)

@@ -1,0 +1,476 @@
+"""The division of work of the kernels of scans: their tunings, and how lines are cut into tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from parprims import _cuda
+from parprims._core.layout import Lines, is_aligned
+from parprims._cuda.look_back import look_back_bytes
+from parprims._operators.tracing import state_size
+from parprims._primitives.scan.source import Specialisation
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernels divide their work on devices of one compute capability.
+
+    All fields but the last determine how elements are grouped, so the bits of results depend on them. They depend on
+    the compute capability alone: devices of one kind give the same bits, however many multiprocessors they have.
+    """
+
+    threads: int
+    """Threads of a block; a block that holds a whole line in registers may have twice as many."""
+    line_bytes: int
+    """Bytes of elements and their prefixes that a thread keeps in registers, if that is enough for a whole line."""
+    long_line_bytes: int
+    """The same for longer lines, if that is enough for one."""
+    shared_bytes: int
+    """Bytes that a thread keeps in shared memory."""
+    column_bytes: int
+    """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
+    columns_bytes: int
+    """The same where there are several inputs, or where tiles are chained."""
+    columns: int
+    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
+    lines are such that vectors are not aligned, there are up to four times as many."""
+    strip_threads: int
+    """Threads of a block for lines that are adjacent in memory, if their vectors are not aligned or if they are few."""
+    strip_bytes: int
+    """The shared memory of a multiprocessor that such blocks have, `MOST_STRIPS` of them, or fewer if tiles would be
+    too small."""
+    column_state_bytes: int
+    """The most bytes of states that a thread keeps for adjacent lines."""
+    tiles: int
+    """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
+    chained_lines: int
+    """From this number of lines on, if they are adjacent in memory or have segments, tiles are chained: they are drawn
+    across the lines, and a tile waits for the one before it alone."""
+    serial_lines: int
+    """From this number of lines on, where there are more inputs than outputs, a block goes along a part of a line. It
+    loads a tile while it works on the last one. Otherwise tiles that look back are faster."""
+    serial_parts: int
+    """Lines are divided until there are about so many parts in all."""
+    serial_tiles: int
+    """The least number of tiles of a part, if the line has so many."""
+    serial_threads: tuple[int, ...]
+    """The numbers of threads that such a block may have. Of tiles of one size, those of the first number are taken."""
+    serial_bytes: int
+    """Bytes of each tile that such a block keeps of one array, or a third of those of all if that is more."""
+    serial_resident: int
+    """The number of such blocks that are to fit on a multiprocessor."""
+    skewed_elements: int
+    """From this number of elements on, lines that begin anywhere within vectors are accessed by vectors too."""
+    block_bytes: int
+    """The most shared memory of a block, with what its kernel declares itself."""
+    ahead_bytes: int
+    """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
+    depend on it. Where tiles are chained it does not pay."""
+
+    scaled = ("ahead_bytes",)
+    counted = ("tiles", "serial_parts")
+    limited = ("block_bytes",)
+    prefetched = ("ahead_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with tiles in shared memory are to fit."""
+        most = (device.room() - _TOTALS_BYTES) // 16
+        return dataclasses.replace(
+            super().fitted(measured, device),
+            shared_bytes=min(self.shared_bytes, most // self.threads * 16),
+            serial_bytes=min(self.serial_bytes, most // 2 * 16 // 3 * 8 // 9),  # two tiles, of three arrays, with gaps
+            strip_bytes=min(self.strip_bytes, MOST_STRIPS * device.room(MOST_STRIPS)),
+        )
+
+
+_TOTALS_BYTES = 2 << 10
+"""The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
+
+MOST_STRIPS = 4
+"""The most blocks with strips of lines that are to fit on a multiprocessor."""
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        threads=256,
+        line_bytes=160,
+        long_line_bytes=320,
+        shared_bytes=160,
+        column_bytes=320,
+        columns_bytes=256,
+        columns=8,
+        strip_threads=256,
+        strip_bytes=MOST_STRIPS * 55 << 10,
+        column_state_bytes=32,
+        tiles=132,
+        chained_lines=128,
+        serial_lines=256,
+        serial_parts=40 * 132,
+        serial_tiles=3,
+        serial_threads=(128, 192, 256),
+        serial_bytes=9 << 10,
+        serial_resident=4,
+        skewed_elements=64,
+        block_bytes=226 << 10,
+        ahead_bytes=10 << 20,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+DECLARED_BYTES = 47 << 10
+"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+
+FEWEST_THREADS = 64
+"""The fewest threads of a block whose tiles wait for others: one warp would take its tile for a line of its own."""
+
+
+def fits(tuning: Tuning, special: Specialisation, block: int, shared: int) -> bool:
+    """Return whether a block of so many threads has room for its tile and for the states that its warps exchange."""
+    declared = (block // 32 + 5) * state_size(special.states)  # of each warp, of the tile before, and of four groups
+    return declared <= DECLARED_BYTES and shared + declared <= tuning.block_bytes
+
+
+def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequence[int]) -> Tuning:
+    """Return the entry with as few threads as fit their elements, of very many arrays, in shared memory."""
+    while tuning.threads > FEWEST_THREADS and not fits(
+        tuning, special, tuning.threads, staged_bytes(tuning.threads, 1, vector, sizes)
+    ):
+        tuning = dataclasses.replace(tuning, threads=tuning.threads // 2)
+    return tuning
+
+
+def columns_fit(work: Work, special: Specialisation) -> bool:
+    """Return whether a block of `scan_columns` has room for the states that its threads exchange."""
+    width, groups, _, vector = (int(one) for one in work.arguments[:4])
+    carry = work.arguments[4]
+    in_warp = min(groups, max(1, 32 // width))
+    states = work.block * vector // in_warp + (0 if carry == "ALONE" else width * vector)
+    looking = 4 * (carry == "LOOK_BACK")
+    return (states + looking) * state_size(special.states) <= DECLARED_BYTES
+
+
+def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
+    """Return the sentence why no block has room for elements of so many bytes, or None."""
+    _, sizes = special.places(["STRIDED"] * len(special.itemsizes))
+    shared = staged_bytes(FEWEST_THREADS, 1, 1, sizes)
+    if fits(tuning, special, FEWEST_THREADS, shared) and len(special.itemsizes) <= MOST_ARRAYS:
+        return None
+    count = len(special.inputs)
+    return f"an element of {count} arrays and {special.raw_bytes} bytes is larger than what a block has room for"
+
+
+MOST_ARRAYS = 400
+"""The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
+
+# ---- Work -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """How the work of a launch is divided.
+
+    Parameters
+    ----------
+    template, arguments :
+        The function template, and its arguments before the types.
+    lengths : tuple of (str, int)
+        The numbers it is given after the arrays.
+    grid, block, shared_bytes, resident_blocks : int
+        As in `Launch`.
+    tiles : int
+        The tiles of a line.
+    slots : int
+        The lines whose tiles wait for each other.
+    waits : bool
+        Whether tiles do.
+    whole : bool
+        Whether views are of the memory of lines that are adjacent, as one line.
+    """
+
+    template: str
+    arguments: tuple[_cuda.Argument, ...]
+    lengths: tuple[tuple[str, int], ...]
+    grid: int
+    block: int
+    slots: int
+    tiles: int
+    waits: bool
+    shared_bytes: int = 0
+    resident_blocks: int = 0
+    whole: bool = False
+
+
+def cut_columns(
+    special: Specialisation,
+    tuning: Tuning,
+    vector: int,
+    least: int,
+    lines: int,
+    low: int,
+    read: int,
+    n: int,
+    inner: int,
+) -> Work:
+    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them.
+
+    ``least`` threads, if there are lines enough, are across lines.
+    """
+    block = 256
+
+    def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
+        """Return the division by the most rows and bytes of a thread: width, groups, rounds, tiles, blocks, carry."""
+        most = max(1, min(most, kept // (vector * special.raw_bytes)))
+        groups = _cuda.power_of_two(-(-n // most), up=True)
+        width = max(least, block // min(groups, 32))
+        width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
+        groups = min(groups, block // width)
+        if n > groups * most:
+            groups = block // width
+        tiles = -(-n // (groups * most))
+        rounds = -(-n // (tiles * groups))
+        blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
+        return width, groups, rounds, tiles, blocks, carry_of(tuning, tiles, blocks)
+
+    kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
+    width, groups, rounds, tiles, blocks, carry = cut(20, kept)
+    if carry == "CHAINED":
+        width, groups, rounds, tiles, blocks, carry = cut(16, tuning.columns_bytes)
+    rows = block // width * rounds
+    ahead = tiles_ahead(tuning, special, carry, rows * width * vector)
+    lengths = {"lines": lines, "low": low, "read": read, "n": n, "inner": inner, "tiles": tiles, "ahead": ahead}
+    return Work(
+        "scan_columns",
+        (width, groups, rounds, vector, carry),
+        tuple(lengths.items()),
+        grid=blocks * tiles,
+        block=block,
+        slots=blocks * width * vector,
+        tiles=tiles,
+        waits=tiles > 1,
+        # With more registers than two blocks can have, one block would be alone on a multiprocessor.
+        resident_blocks=2 if carry == "CHAINED" else 0,
+    )
+
+
+def cut_strips(
+    special: Specialisation,
+    tuning: Tuning,
+    lines: Lines,
+    addresses: Sequence[int],
+    reverse: bool,
+    n: int,
+    least_tiles: int,
+) -> Work | None:
+    """Return the division of work for lines that are adjacent in memory, and whose vectors need not be aligned.
+
+    None if lines are not adjacent, or if they are too short to fill a tile or make too few of these.
+    """
+    block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
+    along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
+    accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
+    moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
+    if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
+        return None
+    state = state_size(special.states)
+    # The states of 32 tiles take at most 3 % of the bytes of their results, or 4 % where tiles are contiguous.
+    states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
+    least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
+
+    def cut(whole: bool) -> tuple[int, int, int, int]:
+        """Return the resident blocks, the elements that one holds, the adjacent lines of a strip, the rows of each."""
+        _, sizes = special.places(accesses if whole else accesses[:inputs])
+        # As many blocks as have room for 32 lines of the least rows, at least two.
+        for resident in range(MOST_STRIPS, 1, -1):
+            elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
+            if elements >= 32 * least:
+                break
+        # A thread adds at most 81 elements, one after another.
+        rows = [min(elements // width, 81 * (block // width)) for width in range(1, block // 2 + 1)]
+        if whole:
+            width = min(inner, len(rows))
+        else:
+            widths = range(1, min(inner, block // 4) + 1)
+            width = max(widths, key=lambda width: (rows[width - 1] >= least, used(width), width))
+        return resident, elements, width, rows[width - 1]
+
+    def used(width: int) -> float:
+        """Return what part of strips, threads and cache lines strips of a width put to use."""
+        line = max(1, 128 // min(special.itemsizes))
+        whole = -(-inner // width) * width * block * (-(-width // line) * line)
+        return inner * (block // width * width) * width / whole
+
+    vector, whole = 1, all(along[at] == inner for at in moving)
+    resident, elements, width, rows = cut(whole)
+    if whole and (width < inner or 4 * rows < 3 * least):
+        whole = False
+        resident, elements, width, rows = cut(whole)
+    if whole:
+        steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
+        vector = 16 // max(special.itemsizes)
+        while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
+            vector //= 2
+    strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
+    if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
+        return None
+    if 2 * n < most or strips * -(-n // most) < least_tiles:
+        return None
+    rows = -(-n // (-(-n // most) * vector)) * vector
+    tiles = -(-n // rows)
+    carry = carry_of(tuning, tiles, strips)
+    ahead = tiles_ahead(tuning, special, carry, rows * width)
+    # So many tiles wait for each other's totals; with many lines as few as have 256 rows, for the rounding errors.
+    span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
+    shared = tuning.strip_bytes // resident // 16 * 16
+    lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
+    return Work(
+        "scan_strips",
+        (block, vector, elements, whole, shared),
+        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
+        grid=strips * tiles,
+        block=block,
+        slots=strips * width,
+        tiles=tiles,
+        waits=True,
+        shared_bytes=shared,
+        resident_blocks=resident,
+        whole=whole,
+    )
+
+
+def cut_rows(
+    special: Specialisation,
+    tuning: Tuning,
+    vector: int,
+    accesses: tuple[str, ...],
+    lines: int,
+    low: int,
+    read: int,
+    n: int,
+    skew: int,
+) -> Work:
+    """Return the division of work for lines along which adjacent threads are placed.
+
+    ``skew`` is how many elements of memory before a line its first vector has at most.
+    """
+    _, sizes = special.places(accesses)
+    vectors, staged = -(-(n + skew) // vector), vector * sum(sizes)
+    tuning = for_wide(tuning, special, vector, sizes)
+    # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
+    direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
+    kept_bytes = vector * special.raw_bytes + special.state_bytes
+    waiting = rounds_in(tuning.shared_bytes, staged)
+    few, most = (max(1, nbytes // kept_bytes) for nbytes in (tuning.line_bytes, tuning.long_line_bytes))
+    if not direct:
+        few = most = waiting
+    block, tiles, carry = tuning.threads, 1, "ALONE"
+    widest = (2 if direct else 1) * block
+    along = len(special.inputs) > len(special.outputs) and lines >= tuning.serial_lines
+    # A block that is alone on a multiprocessor is faster than those that go along lines if it is nearly full.
+    full = vectors > widest * (most - 2) and special.state_bytes <= 8 and skew == 0
+    if vectors <= 32 * few:
+        wide = vector * max(special.itemsizes) >= 16
+        lanes = _lanes(vectors, few, most, wide=wide, aligned=skew == 0)
+    elif vectors <= widest * few or (vectors <= widest * most and (full or not along)):
+        lanes = block = _threads(vectors, few, most, widest)
+    else:
+        direct = False
+        if along:
+            carry = "SERIAL"
+            block, rounds = _serial_tile(tuning, vectors, max(vector * max(special.itemsizes), -(-staged // 3)))
+        else:
+            carry = "LOOK_BACK"
+            rounds = max(1, min(waiting, vectors * lines // (tuning.tiles * block)))
+        lanes, tiles = block, -(-vectors // (block * rounds))
+    rounds = -(-vectors // (lanes * tiles))
+    tiles = -(-vectors // (lanes * rounds))
+    shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if carry == "SERIAL" else 1)
+    ahead = tiles_ahead(tuning, special, carry, block * rounds * vector)
+    if carry == "SERIAL":  # from here on, parts of a line
+        tiles = -(-tiles // min(tiles, max(tuning.serial_tiles, lines * tiles // tuning.serial_parts)))
+    return Work(
+        "scan_rows",
+        (block, lanes, rounds, vector, carry, direct, shared),
+        (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles), ("ahead", ahead)),
+        grid=-(-lines * lanes // block) if carry == "ALONE" else lines * tiles,
+        block=block,
+        slots=lines,
+        tiles=tiles,
+        waits=carry != "ALONE",
+        shared_bytes=shared,
+        resident_blocks=tuning.serial_resident if carry == "SERIAL" else 0,
+    )
+
+
+def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> int:
+    """Return how many threads of a warp share a line of so many vectors.
+
+    A thread may have ``few`` in any case, and ``most`` where that leaves fewer threads idle. A vector is ``wide`` if it
+    has 16 bytes, and lines are ``aligned`` if each begins where a vector does. The limits are measured: a thread should
+    have several vectors, but 4 or more threads should load adjacent ones.
+    """
+    allowed: tuple[int, ...]
+    if vectors <= 8:
+        limit, allowed = few, (8, 4, 2, 1)
+    elif wide:
+        limit, allowed = min(5, most), (32, 16, 8, 4) if aligned else (4, 8, 16, 32)
+    else:
+        limit, allowed = min(7, most), (1, 2, 4, 8, 16, 32)
+
+    def cost(lanes: int) -> tuple[int, bool]:
+        return lanes * -(-vectors // lanes), lanes > vectors
+
+    return min((one for one in allowed if vectors <= one * limit), key=cost, default=32)
+
+
+def _threads(vectors: int, few: int, most: int, widest: int) -> int:
+    """Return how many threads, of several warps, share a line of so many vectors. Each has ``most`` at most."""
+
+    def cost(threads: int) -> float:
+        """Return a measure of time: the share of idle threads, then what was measured of other numbers than these."""
+        rounds = -(-vectors // threads)
+        return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
+
+    return min((one for one in range(widest, 32, -32) if vectors <= one * most), key=cost)
+
+
+def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, int]:
+    """Return the threads of a block that goes along lines of so many vectors, and how many each has of a tile."""
+
+    def preference(cut: tuple[int, int]) -> tuple[float, int]:
+        threads, rounds = cut
+        tile = threads * rounds
+        # A tile costs as much where the line has ended. Up to 4 % of all tiles are no reason for smaller ones.
+        return max(1.04 * vectors, -(-vectors // tile) * tile), -tile
+
+    most = {threads: max(1, tuning.serial_bytes // (threads * vector_bytes)) for threads in tuning.serial_threads}
+    cuts = [(threads, rounds) for threads in most for rounds in range(-(-most[threads] // 2), most[threads] + 1)]
+    return min(cuts, key=preference)
+
+
+def tiles_ahead(tuning: Tuning, special: Specialisation, carry: str, elements: int) -> int:
+    """Return how many tiles before a tile, of so many elements, these are brought into the L2 cache."""
+    return -(-tuning.ahead_bytes // (elements * sum(special.itemsizes))) if carry == "LOOK_BACK" else 0
+
+
+def rounds_in(nbytes: int, vector_bytes: int) -> int:
+    """Return how many vectors of a thread fit in shared memory. An even number takes an eighth more, for the gaps."""
+    most = max(1, nbytes // vector_bytes)
+    return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
+
+
+def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], tiles: int = 1) -> int:
+    """Return the bytes of shared memory in which tiles are staged, given the itemsizes of their places."""
+    places, shared = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1), 0
+    for size in sizes:  # each begins where its vectors are aligned
+        shared = -(-shared // (vector * size)) * vector * size + places * vector * size
+    return tiles * -(-shared // 16) * 16
+
+
+def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
+    """Return how a tile gets its prefix, by the names of `Carry` in scan.cu."""
+    return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"

@@ -1,0 +1,77 @@
+"""Searches in sorted arrays by kernels for CPUs: what is generated for dtypes, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
+from parprims._cpu.language import loaded
+from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._primitives.sort.call import index_dtype, moved
+
+_TOGETHER = 256
+"""Searches that go together."""
+_LEAST = 16
+"""How many times so many are worth a thread."""
+
+
+def _plan(names: tuple[str, str], dtype: str, index: str, right: bool, n: int, shape: tuple[int, ...]) -> _cpu.Plan:
+    """Return the work of searches among n sorted keys, given the dtypes of both arrays and that of comparisons."""
+    text, language, m = _cpu.text, _cpu.NUMBA, math.prod(shape)
+    one, other = (language.cast(loaded(name, f"load(inputs[{at}], i)"), name, dtype) for at, name in enumerate(names))
+    texts = (
+        text.function("sorted_key(inputs, i)", (f"return {one}",)),
+        text.function("wanted_key(inputs, i)", (f"return {other}",)),
+        text.function("is_before(key, wanted)", (f"return int64(key {'<=' if right else '<'} wanted)",)),
+        text.function("keys(count)", (f"return np.empty(count, np.{_cpu.register_type(dtype)})",)),
+        text.file("_primitives/search/search.numba"),
+    )
+    tasks = -(-m // _TOGETHER)
+    numbers = n, m, _TOGETHER, int(right)
+    return _cpu.Plan((_cpu.Launch("search", tasks, _LEAST),), texts, names, ((shape, index),), (), numbers)
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays, differentiable=True)
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "any": 4096,
+        },
+        "torch": {
+            "any": 16384,
+        },
+        "jax": {
+            "any": 4096,
+        },
+    },
+)
+"""Elements to search for from which kernels save a hundred-thousandth of a second beside the library's own way."""
+
+
+def slower(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    return CROSSOVERS.slower(library(xp), "any", math.prod(c.arrays[1].shape))
+
+
+def prepare(xp: Namespace, c: Any) -> Callable[..., Array]:
+    """Return a function of the arrays of a call, both of which have elements."""
+
+    def laid_out(arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+        x1, x2, *sorter = (constant(x) if asked_for(x) else x for x in arrays)
+        if sorter:
+            x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
+        return x1, x2
+
+    x1, x2 = laid_out(c.arrays)
+    names = dtype_name(x1.dtype), dtype_name(x2.dtype)
+    plan = _plan(names, dtype_name(c.dtype), dtype_name(index_dtype(xp)), c.right, x1.shape[0], tuple(x2.shape))
+    run = _cpu.runner(plan, (x1, x2), [_cpu.reader_in_order(x1), _cpu.reader_in_order(x2)])
+    return lambda *arrays: run(*laid_out(arrays))[0]

@@ -1,0 +1,217 @@
+"""The CUDA kernel of merges: of two runs in each row, which are whole rows or begin where an array says."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
+from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
+from parprims._dispatch.dispatch import unwatched
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.sort.cuda import WORDS, Specialisation
+from parprims._primitives.sort.public import sort, sort_by_key
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """The tile for keys of up to ``key_bytes``: a block has ``threads`` threads, and a thread ``items`` keys."""
+
+    key_bytes: int
+    threads: int
+    items: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernel uses on devices of one compute capability. Results do not depend on them."""
+
+    tiles: tuple[Tile, ...]
+    """By the bytes of a key."""
+    alone: int
+    """The most tiles that are merged in one launch. For more, a launch before finds where they begin."""
+
+    scaled = ("alone",)
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        tiles=(Tile(2, 256, 19), Tile(4, 256, 15), Tile(8, 256, 11)),
+        alone=4 * 132,
+    )
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+class Runs(NamedTuple):
+    """What a plan depends on.
+
+    ``first``, ``second`` and ``n`` are the lengths of rows: of both runs, and of the result. ``bound`` is the dtype of
+    an array of shape (rows, 5), or None where runs are whole rows: where the first run begins, its length, those of the
+    second run, no longer than ``n`` together, and 1 if of equal keys those of the second run come first, or 0.
+    """
+
+    rows: int
+    first: int
+    second: int
+    n: int
+    bound: str | None = None
+
+
+def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[int, ...], tuning: Tuning) -> Plan:
+    """Return the launches that merge, given the dtypes of keys and values by name and the shape of the results."""
+    numbers = Numbers()
+    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    tiles = -(-runs.n // (tile.threads * tile.items))
+    words = [spec.word, *(WORDS[nbytes] for nbytes in spec.values)]
+    bounds, bound = None, "int"
+    if runs.bound is not None:
+        bound = C_TYPES[runs.bound]
+        bounds = Pointer(f"in{2 * len(words)}", f"const {bound}")
+    arrays = [
+        Struct(
+            Pointer(f"in{at}", f"const {word}"),
+            Pointer(f"in{len(words) + at}", f"const {word}"),
+            Pointer(f"out{at}", word),
+            type=f"Merged<{word}>",
+        )
+        for at, word in enumerate(words)
+    ]
+    sizes = [numbers(name, value) for name, value in zip(("first", "second", "n"), runs[1:4], strict=True)]
+    given = arrays[0], Struct(bounds, *sizes, numbers("tiles", tiles), type=f"Runs<{bound}>")
+    source, count = spec.source("_primitives/search/merge.cu"), runs.rows * (tiles + 1)
+    first: tuple[Launch, ...] = ()
+    splits = None
+    if runs.rows * tiles > tuning.alone:
+        splits = Pointer("scratch", "Position")
+        first = (
+            Launch(
+                source=source,
+                template="find_splits",
+                arguments=(tile.threads * tile.items, "Order", bound),
+                parameters=(*given, splits, numbers("splits", count)),
+                grid=-(-count // 128),
+                block=128,
+            ),
+        )
+    launch = Launch(
+        source=source,
+        template="merge_runs",
+        arguments=(tile.threads, tile.items, "Order", bound, *(f"Merged<{word}>" for word in words[1:])),
+        parameters=(*given, splits, *arrays[1:]),
+        grid=runs.rows * tiles,
+        block=tile.threads,
+    )
+    return Plan(
+        (*first, launch),
+        2 * len(words) + (bounds is not None),
+        tuple((shape, name) for name in names),
+        numbers.all(),
+        scratch_bytes=8 * count * len(first),
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
+    """Return the sentence why the kernel cannot merge arrays, or None."""
+    for one in arrays:
+        if dtype_kind(one.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    return _cuda.refusal(xp, arrays)
+
+
+def merger(
+    xp: Namespace, arrays: tuple[Array, ...], n: int, descending: bool, bound: str | None, otherwise: _cuda.Run
+) -> _cuda.Run:
+    """Return a function that merges contiguous arrays along their last axis.
+
+    Parameters
+    ----------
+    xp : namespace
+        The namespace of the arrays.
+    arrays : tuple of array
+        The keys of the first run and what moves with them, then those of the second run: of one dtype each.
+    n : int
+        The length of a row of the result.
+    descending : bool
+        Whether the largest key comes first.
+    bound : str or None
+        The dtype of a last argument of shape (rows, 5), see `Runs`.
+    otherwise : callable
+        Computes the same in a program of JAX that does not run on a GPU, and has derivatives.
+    """
+    each = len(arrays) // 2
+    shape = (*arrays[0].shape[:-1], n)
+    names = tuple([dtype_name(x.dtype) for x in arrays[:each]])
+    runs = Runs(math.prod(shape[:-1]), arrays[0].shape[-1], arrays[each].shape[-1], n, bound)
+    spec = Specialisation(names[0], descending, True, tuple([x.dtype.itemsize for x in arrays[1:each]]), None)
+
+    return _cuda.ready(
+        xp,
+        arrays[0],
+        ("merge", mode(xp), names, runs, shape, descending),
+        lambda: plan(spec, names, runs, shape, _cuda.tuned_for(TUNING, xp, arrays[0])),
+        lambda: (otherwise, _cuda.row_by_row(otherwise)),
+    )
+
+
+def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of the arrays of a call of `merge` that launches the kernel."""
+    axis, descending, dtypes = call.axis, call.descending, call.dtypes
+    each, last = len(call.arrays) // 2, len(call.results[0][0]) - 1
+    lengths = [call.arrays[at].shape[axis] for at in (0, each)]
+    if 0 in call.results[0][0] or 0 in lengths:
+        return functools.partial(_joined, xp, axis, dtypes)
+
+    def laid_out(*arrays: Array) -> tuple[Array, ...]:
+        ready = (cast(xp, x, dtype) for x, dtype in zip(arrays, dtypes * 2, strict=True))
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, move_axis(xp, x, axis, -1))) for x in ready])
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        rows = _joined(xp, arrays[0].ndim - 1, dtypes, *arrays)
+        with unwatched():
+            if each == 1:
+                return (sort(*rows, descending=descending, method="native"),)
+            return sort_by_key(*rows, descending=descending, method="native")
+
+    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    run = given(merger(xp, arrays, sum(lengths), descending, None, otherwise))
+    return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
+
+
+def _joined(xp: Namespace, axis: int, dtypes: tuple[Any, ...], *arrays: Array) -> tuple[Array, ...]:
+    each = len(dtypes)
+    pairs = zip(arrays[:each], arrays[each:], dtypes, strict=True)
+    return tuple([xp.concat([cast(xp, one, dtype), cast(xp, other, dtype)], axis=axis) for one, other, dtype in pairs])
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of every kind of merge."""
+    for dtype in "bool int8 int16 int32 int64 uint8 uint32 uint64 float16 bfloat16 float32 float64".split():
+        for values in ((), (4,)) if dtype in ("float32", "int64") else ((),):
+            for bound in (None, "int32", "int64") if dtype in ("float32", "uint64") else (None,):
+                spec = Specialisation(dtype, dtype == "int32", True, values, None)
+                runs = Runs(1, 1 << 20, 1 << 20, 1 << 21, bound)
+                names = (dtype, *("float32" for _ in values))
+                yield f"merge {dtype} values {values} {bound}", plan(spec, names, runs, (runs.n,), TUNING[90])
+    small = Runs(1, 1000, 1000, 2000)
+    spec = Specialisation("float32", False, True, (), None)
+    yield "merge float32 of few", plan(spec, ("float32",), small, (2000,), TUNING[90])
+    wide = Specialisation("float64", False, True, (1, 2, 8, 16), None)
+    runs = Runs(3, 1000, 2000, 3000)
+    yield "merge wide", plan(wide, ("float64", "int8", "int16", "int64", "complex128"), runs, (3, 3000), TUNING[90])

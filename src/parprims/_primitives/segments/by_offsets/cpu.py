@@ -1,0 +1,223 @@
+"""Reductions, scans and recurrences of segments by offsets by kernels for CPUs: how work is cut, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, library
+from parprims._core.layout import broadcast_strides, lines_along, row_major
+from parprims._dispatch import derivative_rules
+from parprims._operators.in_place import is_own
+from parprims._primitives.scan import cpu as scan_cpu
+from parprims._primitives.scan.array import Scan
+from parprims._primitives.segments.cuda import as_scan, is_readable
+
+_SHARE = 1 << 14
+"""The fewest elements of a share, whose segments are a task."""
+_BLOCK, _ROWS = 1 << 14, 256
+"""Elements of a block of a segment, several of which threads reduce side by side, and the fewest rows of one."""
+_COLUMNS = 512
+"""Columns of a tile, whose states stay in the cache."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _way(r: Scan) -> str:
+    """Return which function of by_offsets.numba reduces elements of a line side by side."""
+    # As in `reduce`: a product of integers takes so long that it needs more lanes than the compiler gives it.
+    simple = r.op._built_in and r.op.name != "multiply" and len(r.working) == 1
+    if simple and dtype_kind(r.working[0]) in ("bool", "int", "uint"):
+        return "part_of_integers"
+    return "part_by_lanes" if r.op.commutative else "part_in_order"
+
+
+def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
+    """Return what the loops call besides the functions of a scan; the own numbers begin at ``first``."""
+    function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
+    along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
+    down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier"
+    found = [
+        function("offset(inputs, number)", (f"return int64(load(inputs[{c.count}], number))",)),
+        function("turned(n, first, behind)", ("return n - behind" if c.reverse else "return first",)),
+        function(f"walked_along({along})", (f"return segment_along{exclusive}({along})",)),
+        function(f"walked_down({down})", (f"return segment_down{exclusive}({down})",)),
+    ]
+    names = ("segments_of", "shares_of", "share_of", "slots_of", "block_of")
+    found += [function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)]
+    if c.reduces:
+        last = "element(inputs, at, steps, count - 1), count - 1"
+        found += [
+            function(
+                "closed(starts, from_, state)",
+                ("return combine(before(starts, from_), state)" if c.starts else "return state",),
+            ),
+            function("combine_in_order(earlier, later)", ("return combine(earlier, later)",)),
+            function("begun(inputs, at, steps, count)", (f"return {last}",)),
+            function(
+                "state_of_part(inputs, at, steps, count, lanes)",
+                (f"return {_way(r)}(inputs, at, steps, count, lanes)",),
+            ),
+            _cpu.text.file("_primitives/reduce/reduce.numba"),
+        ]
+    return *found, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
+
+
+def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+    """Return the work on elements and starts of these layouts, or None where they have no (high, low, n, inner)."""
+    count, axis, shape = c.count, c.axis, r.shape
+    n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
+    dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
+    made = slice(count, count + len(dtypes))
+    result = (*shape[:axis], c.segments if c.reduces else n, *shape[axis + 1 :])
+    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
+    strides[made.start : made.start] = [row_major(result)] * len(dtypes)
+    merged = lines_along(shape, axis, strides)
+    if merged is None:
+        return None
+    begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
+    begins[made.start : made.start] = [0] * len(dtypes)
+    if c.reverse:
+        for at in range(made.stop):
+            begins[at] += (n - 1) * along[at]
+            along[at] = -along[at]
+    kinds = (*names[:count], *dtypes, *names[count:])
+    low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
+    columns = inner > 1
+    if not columns:
+        low, inner, downward, across = 1, low, across, downward
+    views = [
+        _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
+        for at, kind in enumerate(kinds)
+    ]
+    groups = views[:count], views[made], views[made.stop :]
+    first = scan_cpu.NUMBERS + sum(len(one.numbers) for one in views)
+    steps = across if columns else along
+    width = min(inner, _COLUMNS)
+    lines = merged.high * low * (-(-inner // width) if columns else inner)
+    wide = width if columns else 1
+    shares = max(1, n * wide // _SHARE)
+    share = -(-n // shares)
+    shares = -(-n // share)
+    slots, block = 0, n + 1
+    if c.reduces and n * wide >= 2 * _BLOCK:
+        block = max(_ROWS, _BLOCK // wide)
+        slots = -(-n // block)
+    texts = (*scan_cpu.functions(xp, r, c.exclusive, groups, (steps[:count], steps[made])), *_texts(c, r, first))
+    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else made.stop])
+    simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
+
+    def launch(name: str, tasks: int) -> _cpu.Launch:
+        least = -(-_LEAST * tasks // math.prod(shape))
+        return _cpu.Launch(name, tasks, _cpu.threads.least_of_bytes(tasks, nbytes) if simple else least)
+
+    ending = ("_of_rows" if c.reduces else "_down") if columns else ""
+    launches = [launch(f"{'reduce' if c.reduces else 'scan'}_segments{ending}", lines * shares)]
+    if slots:
+        launches.insert(0, launch(f"reduce_blocks{ending}", lines * slots))
+    scratch = []
+    if c.reduces:
+        scratch = [(slots * math.prod(shape) // n, dtype_name(one)) for one in r.working]
+    shared = c.segments, shares, share, slots, block
+    return _cpu.Plan(
+        tuple(launches),
+        texts,
+        (*names[:count], dtype_name(c.arrays[count].dtype)),
+        tuple([(result, dtype) for dtype in dtypes]),
+        tuple(scratch),
+        (low, n, inner, width, *(one for view in views for one in view.numbers), *shared),
+        starts=tuple(names[count:]),
+        captured=scan_cpu.captured(xp, r),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    return _cpu.refusal(xp, c.arrays, differentiable=True) or scan_cpu.refusal(xp, as_scan(xp, c))
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "add": 16384,
+            "multiply": 4096,
+            "maximum": 4194304,
+            "logaddexp": 1024,
+        },
+        "jax": {
+            "operator": 16384,
+        },
+        "torch": {
+            "operator": 0,
+        },
+    },
+)
+"""Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
+
+
+def kind(c: Any, by_numpy: bool) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator where NumPy reduces segments by itself."""
+    return str(c.op.name) if by_numpy else "operator"
+
+
+def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    count = math.prod(c.arrays[0].shape)
+    reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
+    return reason or CROSSOVERS.slower("numpy" if by_numpy else library(xp), kind(c, by_numpy), count)
+
+
+def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function of the arrays that computes a call with elements and segments.
+
+    ``operations`` returns one that computes it by operations of the library, whose derivative it has.
+    """
+    run = derivative_rules.by_operations(xp, c.arrays, _prepared(xp, c), operations)
+    return (lambda *arrays: run(*arrays)[0]) if c.single else run
+
+
+def _prepared(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+    count, dtypes = c.count, c.dtypes
+    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+
+    def readable(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+        return (*xs, *arrays[count:])
+
+    run = _runner(xp, c.on(*readable(c.arrays)))
+    return run if all(kept) else lambda *arrays: run(*readable(arrays))
+
+
+def _runner(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+    r, count, axis = as_scan(xp, c), c.count, c.axis
+
+    def like_starts(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.expand_dims(x, axis)
+
+    elements, starts = [_cpu.host(x) for x in c.arrays[:count]], [_cpu.host(x) for x in c.starts]
+    readers = [_cpu.reader(x) for x in c.arrays]
+    readers[count] = _cpu.reader_in_order(c.arrays[count])
+    plan = _plan(xp, c, r, [*elements, *map(like_starts, starts)])
+    if plan is None:
+
+        def copied(x: Array) -> np.ndarray[Any, Any]:
+            return np.ascontiguousarray(_cpu.host(x))
+
+        plan = _plan(xp, c, r, [*map(copied, elements), *(like_starts(copied(x)) for x in starts)])
+        readers = [lambda x: copied(x).reshape(-1)] * len(readers)
+    elif _cpu.host(c.arrays[count]).flags.c_contiguous:
+        return _cpu.runner(plan, c.arrays)
+    assert plan is not None
+    return _cpu.runner(plan, c.arrays, readers)

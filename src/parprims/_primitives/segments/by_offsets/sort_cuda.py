@@ -1,0 +1,268 @@
+"""The CUDA kernels of sorts of segments: the division of their work, and the launches of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
+from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.sort.call import index_dtype
+from parprims._primitives.sort.cuda import WORDS, Specialisation
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """What blocks sort and merge, for keys of at most some bytes."""
+
+    key_bytes: int
+    threads: int
+    items: int
+    """The most elements of a thread."""
+    sorting: int
+    """The blocks that sort and are to fit on a multiprocessor."""
+    merging: int
+    """The same of those that merge."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernels use on devices of one compute capability. Results do not depend on them."""
+
+    tiles: tuple[Tile, ...]
+    """By the bytes of a key."""
+    blocks: int
+    """The most blocks that merge."""
+    places: int
+    """Integers of 32 bits number the keys of rows up to this length."""
+
+    scaled = ("blocks",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with keys and their places are to fit."""
+        tiles = []
+        for tile in self.tiles:
+            sorting, merging = (device.resident(one, tile.threads) for one in (tile.sorting, tile.merging))
+            while _shared_bytes(tile.key_bytes, tile.threads, tile.items) > device.room():
+                tile = tile._replace(items=tile.items - 1)
+            tiles.append(tile._replace(sorting=sorting, merging=merging))
+        return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        tiles=(Tile(4, 512, 15, 2, 3), Tile(8, 256, 9, 3, 3)),
+        blocks=3 * 132,
+        places=2**32,
+    )
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_FILES = (
+    "_cuda/device/block_reduce.cuh",
+    "_cuda/device/look_back.cuh",
+    "_cuda/device/search.cuh",
+    "_primitives/search/merge.cu",
+    "_primitives/segments/by_offsets/sort_segments.cu",
+)
+_PIECES_BYTES = 40
+"""sizeof(Pieces) in sort_segments.cu."""
+
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+def _shared_bytes(key_bytes: int, threads: int, items: int) -> int:
+    """Return the shared memory of a block that sorts: keys and their places, counts of each warp, and flags of ends."""
+    size = threads * items
+    return size * (key_bytes + 2) + 4 * (256 * (threads // 32) + 2 * -(-size // 1024) * 32) + 256
+
+
+def plan(
+    spec: Specialisation,
+    outputs: tuple[tuple[tuple[int, ...], str], ...],
+    shape: tuple[int, ...],
+    segments: int,
+    offset: str,
+    tuning: Tuning,
+) -> Plan:
+    """Return the launches that sort segments along the last axis of contiguous arrays.
+
+    They are one for tiles, and one for each level, of which there are as many as bits in the number of the last tile.
+    """
+    numbers, n, rows = Numbers(), shape[-1], math.prod(shape[:-1])
+    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    threads, items = tile.threads, tile.items
+    while items > 1 and threads * (items + 1) // 2 >= n:
+        items = (items + 1) // 2
+    size = threads * items
+    tiles = -(-n // size)
+    levels = (tiles - 1).bit_length()
+    temporary_bytes = 0
+
+    def reserved(name: str, type_: str, nbytes: int) -> Pointer | None:
+        """Return the address of memory for another copy of elements, if they need it."""
+        nonlocal temporary_bytes
+        if not levels:
+            return None
+        offset = numbers(name, temporary_bytes)
+        temporary_bytes += -(-rows * n * nbytes // 256) * 256
+        return Pointer("temporary", type_, bytes=offset)
+
+    word = spec.word
+    keys = Struct(
+        Pointer("in0", f"const {word}"),
+        reserved("keys_offset", word, spec.key_bytes),
+        Pointer("out0", word) if spec.keyed else reserved("keys_aside_offset", word, spec.key_bytes),
+        not spec.keyed,
+    )
+    moved: list[Parameter] = []
+    for at, nbytes in enumerate(spec.values):
+        value = WORDS[nbytes]
+        given, out = Pointer(f"in{at + 1}", f"const {value}"), Pointer(f"out{at + 1}", value)
+        moved.append(Struct(given, reserved(f"values{at}_offset", value, nbytes), out, type=f"Moving<{value}>"))
+    if spec.index:
+        index, place = C_TYPES[spec.index], WORDS[4 if n <= tuning.places else 8]
+        own = reserved("places_offset", place, 4 if n <= tuning.places else 8)
+        moved.append(Struct(own, Pointer("out0", index), type=f"Places<{index}, {place}>"))
+    bound = C_TYPES[offset]
+    inputs = 1 + len(spec.values)
+    length, parts = numbers("n", n), numbers("tiles", tiles)
+    bounds = Struct(Pointer(f"in{inputs}", f"const {bound}"), numbers("offsets", segments + 1), length, parts)
+    pieces = Pointer("scratch", "Pieces") if levels else None
+    shared_bytes = _shared_bytes(spec.key_bytes, threads, items)
+    source = spec.source(*_FILES)
+    first = Launch(
+        source=source,
+        template="sort_pieces",
+        arguments=(threads, items, shared_bytes, "Order", bound),
+        parameters=(keys, bounds, pieces, *moved),
+        grid=rows * tiles,
+        block=threads,
+        shared_bytes=shared_bytes,
+        resident_blocks=tile.sorting,
+    )
+    level = Launch(
+        source=source,
+        template="merge_pieces",
+        arguments=(threads, items, "Order"),
+        parameters=(keys, length, parts, numbers("all_tiles", rows * tiles), pieces, *moved),
+        grid=min(rows * tiles, tuning.blocks),
+        block=threads,
+        resident_blocks=tile.merging,
+    )
+    return Plan(
+        (first, *(level,) * levels),
+        inputs + 1,
+        outputs,
+        numbers.all(),
+        scratch_bytes=_PIECES_BYTES * rows * tiles if levels else 0,
+        temporary_bytes=temporary_bytes,
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve a call, or None."""
+    for one in c.arrays[1 : c.count]:
+        if dtype_kind(one.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    return _cuda.refusal(xp, c.arrays)
+
+
+def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of a call's arrays that launches the kernels.
+
+    ``otherwise`` computes a call in a program of JAX that does not run on a GPU, and has derivatives.
+    """
+    axis, last = c.axis, c.arrays[0].ndim - 1
+    direct = dtype_name(c.arrays[-1].dtype) in ("int32", "int64")
+
+    def laid_out(*arrays: Array) -> tuple[Array, ...]:
+        offsets = arrays[-1] if direct else cast(xp, arrays[-1], index_dtype(xp))
+        moved = [x if axis == last else move_axis(xp, x, axis, -1) for x in arrays[:-1]]
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in (*moved, offsets)])
+
+    arrays, given = _cuda.arranged(laid_out, c.arrays)
+    run = given(_runner(xp, dataclasses.replace(c.on(*(None,) * len(c.arrays)), key=None), arrays, otherwise))
+    return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
+
+
+def _runner(
+    xp: Namespace, bare: Any, arrays: tuple[Array, ...], otherwise: Callable[[Any], tuple[Array, ...]]
+) -> _cuda.Run:
+    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    shape, offset = tuple(arrays[0].shape), dtype_name(arrays[-1].dtype)
+    dtypes = tuple([x.dtype for x in arrays[:-1]])
+
+    def made() -> Plan:
+        index = None if bare.keyed else dtype_name(index_dtype(xp))
+        names = [dtype_name(dtype) for dtype in dtypes]
+        spec = Specialisation(
+            names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:-1]), index
+        )
+        results = tuple([(shape, name) for name in ([index] if index else names)])
+        return plan(spec, results, shape, bare.segments, offset, _cuda.tuned_for(TUNING, xp, arrays[0]))
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def computed(*arrays: Array) -> tuple[Array, ...]:
+            rows = tuple(arrays[0].shape)
+            results = tuple([(rows, dtype) for _, dtype in bare.results])
+            call = dataclasses.replace(bare, arrays=arrays, axis=len(rows) - 1, results=results)
+            return otherwise(call)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            if arrays[-1].shape[0] > 1:  # every row has segments of its own
+                return _cuda.row_by_row(computed)(*arrays)
+            arrays = (*xp.broadcast_arrays(*arrays[:-1]), arrays[-1][0])
+            return _runner(xp, bare, arrays, otherwise)(*arrays)
+
+        return computed, batched
+
+    key = ("sort segments", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.segments, offset)
+    return _cuda.ready(xp, arrays[0], key, made, in_program)
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plans of every way to sort segments."""
+    every = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"
+    n = 1 << 28
+    for dtype in every.split():
+        yield _case(dtype, n)
+    for dtype in ("uint8", "float16", "float32", "int64"):
+        yield _case(dtype, n, (), "int64")
+        yield _case(dtype, n, (4,), offset="int32")
+    for size in (20, 500, 1000, 2000, 3000):
+        yield _case("float32", size)
+        yield _case("int64", size, (), "int64")
+    yield _case("float32", n, (1, 2, 8, 16), descending=True)
+    yield _case("float32", n, (), "int32", descending=True)
+    yield _case("int64", 1 << 33, (), "int64")
+
+
+def _case(
+    dtype: str,
+    n: int,
+    values: tuple[int, ...] = (),
+    index: str | None = None,
+    *,
+    offset: str = "int64",
+    descending: bool = False,
+) -> tuple[str, Plan]:
+    spec = Specialisation(dtype, descending, index is None, values, index)
+    results = [index] if index else [dtype, *("int8" for _ in values)]
+    words = {f"values {values}": values, "indices": index, "descending": descending, f"offsets {offset}": True}
+    made = plan(spec, tuple(((n,), name) for name in results), (n,), 10**6, offset, TUNING[90])
+    return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), made

@@ -1,0 +1,143 @@
+"""Reductions by segment numbers by kernels for CPUs: what is generated, how the work is cut, and the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, library
+from parprims._cpu.language import loaded
+from parprims._operators.in_place import is_own
+from parprims._operators.tracing import Trace, Untraceable
+from parprims._primitives.scan.cpu import code_of, identity_codes, told_identity
+
+_BLOCK, _BLOCKS = 1 << 14, 64
+"""The fewest elements of a block, and the most blocks."""
+_EACH = 32
+"""Rows of a block for each segment, at least, where there is more than one block."""
+_LEAST = 1 << 17
+"""Elements that are worth a thread."""
+
+
+def _state(xp: Namespace, c: Any) -> Any:
+    """Return the dtype in which elements are combined."""
+    return compute_dtype(xp, c.dtypes[0])
+
+
+def _code(xp: Namespace, c: Any) -> Trace:
+    """Return the operator as a kernel's code; raise Untraceable."""
+    return code_of(xp, c.op, c.operation, (_state(xp, c),))
+
+
+def _identity(xp: Namespace, c: Any) -> tuple[Any, Any, tuple[str]]:
+    """Return the operator, the identity if segments begin with it, and the dtype of states."""
+    state = dtype_name(_state(xp, c))
+    return c.op, None if c.starts else c.op.identity(state), (state,)
+
+
+def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
+    """Return the functions that the loops call."""
+    text, language = _cpu.text, _cpu.NUMBA
+    names = [dtype_name(x.dtype) for x in c.arrays]
+    result, state = dtype_name(c.dtypes[0]), dtype_name(_state(xp, c))
+
+    def as_state(code: str, name: str) -> str:
+        return language.cast(language.cast(loaded(name, code), name, result), result, state)
+
+    if c.starts:
+        start = as_state("load(inputs[2], at)", names[2])
+    else:
+        (start,) = identity_codes(*_identity(xp, c))
+    same = _cpu.register_type(state) == _cpu.register_type(result)
+    written = "state[0]" if same else language.cast("state[0]", state, result)
+    return (
+        text.operator((state,), _code(xp, c)),
+        text.function("segment(inputs, i)", ("return int64(load(inputs[1], i))",)),
+        text.function("element(inputs, at)", (f"return ({as_state('load(inputs[0], at)', names[0])},)",)),
+        text.function(
+            "joined(seen, state, later)",
+            ("both = combine(state, later)", "return (select(seen, both[0], later[0]),)"),
+        ),
+        text.function("before(inputs, at)", (f"return ({start},)",)),
+        text.function("begins()", (f"return {bool(c.starts)}",)),
+        text.function("width(numbers)", (f"return {1 if inner == 1 else 'numbers[1]'}",)),
+        text.function("mem_of(parts)", ("return (parts[0],)",)),
+        text.function("finish(outputs, at, state)", text.stores([result], [written], ["at"])),
+        text.file("_primitives/segments/segments.numba"),
+    )
+
+
+def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
+    """Return the work on arrays in row-major order."""
+    x, at, segments = c.arrays[0], c.axis, c.segments
+    outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
+    blocks = max(1, min(_BLOCKS, n * inner // _BLOCK, n // (_EACH * max(1, segments))))
+    size = -(-n // blocks)
+    blocks = -(-n // size)
+    states = outer * blocks * segments
+    return _cpu.Plan(
+        (
+            _cpu.Launch("gather_blocks", outer * blocks, -(-_LEAST // (size * inner))),
+            _cpu.Launch("finish_segments", outer * segments, -(-_LEAST // (blocks * inner))),
+        ),
+        _texts(xp, c, inner),
+        tuple([dtype_name(one.dtype) for one in c.arrays]),
+        ((c.results[0][0], dtype_name(c.dtypes[0])),),
+        ((states * inner, dtype_name(_state(xp, c))), (states, "uint8")),
+        (n, inner, segments, blocks, size),
+        captured=(*_code(xp, c).captured, *told_identity(*_identity(xp, c))),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
+    if reason is not None:
+        return reason
+    try:
+        _code(xp, c)
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "direct": 65536,
+            "operator": 0,
+        },
+        "torch": {
+            "direct": 4096,
+            "operator": 0,
+        },
+        "jax": {
+            "operator": 256,
+        },
+    },
+)
+"""Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""
+
+
+def slower(xp: Namespace, c: Any, direct: bool) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    count = math.prod(c.arrays[0].shape)
+    reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
+    return reason or CROSSOVERS.slower(library(xp), "direct" if direct else "operator", count)
+
+
+def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of the arrays of a call with elements and segments: the result."""
+
+    def in_order(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(_cpu.host(x)).reshape(-1)
+
+    return _cpu.runner(_plan(xp, c), c.arrays, [in_order] * len(c.arrays))

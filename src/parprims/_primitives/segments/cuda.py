@@ -1,0 +1,569 @@
+"""Reductions and scans of segments by CUDA kernels: the division of work, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
+from parprims._core.layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
+from parprims._cuda.look_back import look_back_bytes
+from parprims._operators.languages import C_TYPES
+from parprims._operators.operator import BUILT_IN, Operator, capturing
+from parprims._operators.tracing import Untraceable, state_size
+from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.scan import tiling as scan_tiling
+from parprims._primitives.scan.array import Scan, working_dtypes
+from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.segments.tables import rows as segment_rows
+from parprims._primitives.sort.call import index_dtype
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernel divides its work on devices of one compute capability.
+
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
+    """
+
+    warps: int
+    """Warps of a block."""
+    lane_bytes: int
+    """The most bytes of shared memory that a lane has for two runs of elements and for the states of one."""
+    shared_bytes: int
+    """Shared memory of a multiprocessor."""
+    resident: tuple[tuple[int, int], ...]
+    """The most blocks of a multiprocessor that run together, by the most bytes of a state."""
+    runs: int
+    """The fewest runs of elements of a warp, where several warps share a line."""
+
+    limited = ("shared_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks are to fit a multiprocessor."""
+        lane_bytes = min(self.lane_bytes, device.room() // (32 * self.warps) // 16 * 16)
+        return dataclasses.replace(super().fitted(measured, device), lane_bytes=lane_bytes)
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        warps=4,
+        lane_bytes=320,
+        shared_bytes=228 << 10,
+        resident=((8, 5), (1 << 30, 3)),
+        runs=4,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _room(tuning: Tuning) -> int:
+    """Return how much shared memory a block may have that is alone on a multiprocessor."""
+    return tuning.shared_bytes - (2 << 10)
+
+
+def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
+    """Return the sentence why no warp has room for elements of so many bytes to reduce, or None."""
+    state = state_size(special.states)
+    staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
+    if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
+        return None
+    return f"an element of {len(special.inputs)} arrays is larger than what a warp has room for"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
+
+    special: Specialisation
+    shape: tuple[int, ...]
+    axis: int
+    segments: int
+    offsets: str
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[Layout, ...]
+    reverse: bool = False
+
+    @property
+    def n(self) -> int:
+        """The length of the axis."""
+        return self.shape[self.axis]
+
+    @property
+    def arrays(self) -> int:
+        """The number of inputs and outputs."""
+        return len(self.special.inputs) + len(self.special.outputs)
+
+    def lines(self, result: tuple[int, ...]) -> Lines | None:
+        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
+        inputs = len(self.special.inputs)
+        given = zip(self.shapes, self.layouts, strict=True)
+        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
+        strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
+        merged = lines_along(self.shape, self.axis, strides)
+        return None if merged is None or merged.inner > 1 else merged
+
+    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
+        """Return how so many elements in a row of an array are reached that has a length along the axis."""
+        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
+        inputs = len(self.special.inputs)
+        address = self.layouts[at][1] if at < inputs else 0
+        begin = (length - 1) * merged.along[at] if self.reverse else 0
+        first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
+        return access(step, first, (merged.upward[at], merged.downward[at]), vector, itemsize)
+
+    def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
+        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
+        special, inputs = self.special, len(self.special.inputs)
+
+        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
+            step = merged.along[at]
+            return _cuda.Struct(
+                _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
+                numbers("high_stride", merged.upward[at]),
+                numbers("low_stride", merged.downward[at]),
+                numbers("stride", -step if self.reverse else step),
+                numbers("inner_stride", 0),
+            )
+
+        def named(at: int, name: str) -> tuple[str, str]:
+            return f"in{at}", f"const {C_TYPES[name]}"
+
+        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
+        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
+        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
+        return (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer(*named(inputs, self.offsets)),
+        )
+
+    def plan(self, launch: _cuda.Launch, numbers: _cuda.Numbers, result: tuple[int, ...], **scratch: int) -> _cuda.Plan:
+        """Return the plan of a launch."""
+        special = self.special
+        outputs = tuple([(result, name) for name in special.outputs])
+        inputs = len(special.inputs) + 1 + len(special.starts)
+        return _cuda.Plan((launch,), inputs, outputs, numbers.all(), captured=special.captured, **scratch)
+
+
+_SOURCES = (
+    "_cuda/device/ticket.cuh",
+    "_cuda/device/search.cuh",
+    "_cuda/device/staging.cuh",
+    "_primitives/segments/tables/segment_parts.cuh",
+    "_primitives/segments/segments.cu",
+)
+
+
+def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launch of a reduction, or None if there is none for these layouts."""
+    special, n, segments = work.special, work.n, work.segments
+    inputs = len(special.inputs)
+    result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
+    merged = work.lines(result)
+    if merged is None:
+        return None
+    lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        reads = [work.access(merged, at, n, vector) for at in range(inputs)]
+        return (*reads, *["ASCENDING" if merged.along[at] == 1 else "STRIDED" for at in range(inputs, work.arrays)])
+
+    vector = max(1, 16 // max(special.itemsizes[:inputs]))
+    accesses = accesses_of(vector)
+    if "STRIDED" in accesses[:inputs]:  # then it is best if adjacent lanes load adjacent elements
+        vector = 1
+        accesses = accesses_of(vector)
+    _, sizes = special.places(accesses[:inputs])
+    state = state_size(special.states)
+    if vector > 1 and 64 * vector * (sum(sizes) + state) > _room(tuning):
+        vector = 1
+        accesses = accesses_of(vector)
+    # An odd number of vectors for a lane, so that lanes read them without bank conflicts.
+    most = min(32 // vector, max(1, (tuning.lane_bytes - 2 * state) // (vector * (2 * sum(sizes) + state))))
+    rounds = most - (most % 2 == 0)
+    each = rounds * vector
+    staged = sum(-(-32 * each * size // 16) * 16 for size in sizes) or 16
+    run_bytes = 2 * staged + sum(-(-32 * states * state // 16) * 16 for states in (each | 1, 1)) + 128
+    items = n + segments + 1
+    part_bytes = -(-(2 * state + 48) // 8) * 8
+    warps = tuning.warps
+    while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _room(tuning):
+        warps //= 2  # for elements of very many arrays
+    wide = warps * max(run_bytes, 32 * part_bytes)
+    resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
+    resident = max(1, min(resident, tuning.shared_bytes // (wide + 1024)))
+    most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
+    blocks = max(1, min(most_blocks // lines, -(-items // (warps * tuning.runs * 32 * each))))
+    alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * warps >= most_blocks)
+    shared = warps * run_bytes if alone else wide
+    numbers = _cuda.Numbers()
+    lengths = {
+        "lines": lines,
+        "low": merged.low,
+        "n": n,
+        "segments": segments,
+        "share": -(-items // (blocks * warps)),
+        "blocks": blocks,
+    }
+    launch = _cuda.Launch(
+        special.source(
+            accesses,
+            "_cuda/device/ticket.cuh",
+            "_cuda/device/search.cuh",
+            "_cuda/device/staging.cuh",
+            "_primitives/segments/tables/segment_parts.cuh",
+            "_primitives/segments/segments.cu",
+            stages_outputs=False,
+        ),
+        "reduce_segments",
+        (warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
+        (
+            *work.parameters(numbers, merged, segments),
+            _cuda.Pointer("zeroed", "unsigned"),
+            _cuda.Pointer("scratch", "unsigned"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        -(-lines // warps) if alone else lines * blocks,
+        32 * warps,
+        shared_bytes=shared,
+        resident_blocks=resident,
+    )
+    several = blocks > 1
+    return work.plan(
+        launch, numbers, result, zeroed_bytes=4 * lines * several, scratch_bytes=lines * blocks * part_bytes * several
+    )
+
+
+_RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
+"""The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
+
+
+def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
+    """Return the launch of a scan, or None if there is none for these layouts."""
+    special, n = work.special, work.n
+    inputs = len(special.inputs)
+    merged = work.lines(work.shape)
+    if merged is None:
+        return None
+    lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple([work.access(merged, at, n, vector) for at in range(work.arrays)])
+
+    vector = max(1, 16 // max(special.itemsizes))
+    accesses = accesses_of(vector)
+    if "STRIDED" in accesses[inputs:]:
+        vector = 1
+        accesses = accesses_of(vector)
+    _, sizes = special.places(accesses)
+    tuning = scan_tiling.for_wide(tuning, special, vector, sizes)
+    least = scan_tiling.staged_bytes(tuning.threads, 1, vector, sizes)
+    if vector > 1 and not scan_tiling.fits(tuning, special, tuning.threads, least):
+        vector = 1
+        accesses = accesses_of(vector)
+    vectors = -(-n // vector)
+    most = scan_tiling.rounds_in(tuning.shared_bytes, vector * sum(sizes))
+    block, rounds = tuning.threads, most
+    if vectors <= block * most:
+        block = max(32, _cuda.power_of_two(-(-vectors // most), up=True))
+    elif lines < tuning.chained_lines:
+        rounds = max(1, min(most, vectors * lines // (tuning.tiles * block)))
+    tiles = -(-vectors // (block * rounds))
+    rounds = -(-vectors // (block * tiles))
+    tiles = -(-vectors // (block * rounds))
+    shared = scan_tiling.staged_bytes(block, rounds, vector, sizes)
+    carry = scan_tiling.carry_of(tuning, tiles, lines)
+    widest = max(4, *(state_size((name,)) for name in special.states))
+    state = -(-(state_size(special.states) + 4) // widest) * widest  # with a flag
+    numbers = _cuda.Numbers()
+    ahead = scan_tiling.tiles_ahead(tuning, special, carry, block * rounds * vector)
+    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles, "ahead": ahead}
+    launch = _cuda.Launch(
+        special.source(
+            accesses,
+            "_primitives/scan/scan.cu",
+            "_cuda/device/search.cuh",
+            "_cuda/device/staging.cuh",
+            "_primitives/segments/by_offsets/scan_segments.cu",
+        ),
+        "scan_segments",
+        (block, rounds, vector, carry, work.reverse, shared, state, "Scan"),
+        (
+            *work.parameters(numbers, merged, n),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        lines * tiles,
+        block,
+        shared_bytes=shared,
+        resident_blocks=next(blocks for most_bytes, blocks in _RESIDENT if state <= most_bytes) if block == 256 else 0,
+    )
+    status = look_back_bytes(lines, tiles, state) if carry != "ALONE" else 0
+    return work.plan(launch, numbers, work.shape, status_bytes=status)
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+    """Return the scan of which every segment is one, and whose last results are the reductions."""
+    arrays = (*c.arrays[: c.count], *c.starts)
+    shape = tuple(arrays[0].shape)
+    if c.operation == "recurrence":
+        return Recurrence(arrays=arrays, shape=shape, axis=c.axis, reverse=c.reverse, dtype=c.dtypes[0])
+    working = working_dtypes(xp, c.op, c.dtypes)
+    begins = (c.exclusive or c.reduces) and not c.starts
+    return Scan(
+        arrays=arrays,
+        shape=shape,
+        single=c.single,
+        op=c.op,
+        operation=c.operation,
+        axis=c.axis,
+        exclusive=c.exclusive,
+        reverse=c.reverse,
+        identity=c.op.identity(*map(dtype_name, working)) if begins else None,
+        n=shape[c.axis],
+        working=working,
+        dtypes=c.dtypes,
+    )
+
+
+def is_readable(dtype: Any, to: Any) -> bool:
+    """Return whether the kernel casts elements by itself: where no dtype between matters."""
+    if dtype == to:
+        return True
+    whole = ("bool", "int", "uint")
+    return dtype_kind(dtype) in whole and dtype_kind(to) in whole[1:] and dtype_bits(to) >= dtype_bits(dtype)
+
+
+def on_cast(
+    xp: Namespace, c: Any, prepared: Callable[[Namespace, Any], Callable[..., tuple[Array, ...]]]
+) -> Callable[..., Array]:
+    """Return a function of the arrays of a call: the only result of what ``prepared`` makes of the call.
+
+    Elements that kernels do not cast by themselves are cast before.
+    """
+    x, *others = c.arrays
+    dtype = c.dtypes[0]
+    if is_readable(x.dtype, dtype):
+        return _cuda.only(prepared(xp, c))
+    run = _cuda.only(prepared(xp, c.on(cast(xp, x, dtype), *others)))
+    return lambda x, *others: run(cast(xp, x, dtype), *others)
+
+
+def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
+    count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
+    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    direct = dtype_name(offsets.dtype) in ("int32", "int64")
+    adjacent = _cuda.layout(xp, offsets)[0] == (1,)
+    if all(kept) and direct and adjacent and not c.starts:
+        return None
+
+    def made(*arrays: Array) -> tuple[Array, ...]:
+        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+        offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
+        starts = [xp.expand_dims(one, axis=axis) for one in arrays[behind:]]
+        return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
+
+    return made
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cuda.refusal(xp, c.arrays)
+    if reason is not None:
+        return reason
+    try:
+        special = specialised(xp, as_scan(xp, c))
+    except Untraceable as reason:
+        return str(reason)
+    if c.reduces:
+        return too_wide(_cuda.tuned_for(TUNING, xp, c.arrays[0]), special)
+    return scan_tiling.too_wide(_cuda.tuned_for(scan_tiling.TUNING, xp, c.arrays[0]), special)
+
+
+def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:
+    """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
+    made = _given(xp, c)
+    run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
+    found = _cuda.only(run) if c.single else run
+    return found if made is None else lambda *arrays: found(*made(*arrays))
+
+
+def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+    """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
+    special = specialised(xp, as_scan(xp, c))
+    return _cuda.on_readable(
+        xp,
+        c.arrays,
+        lambda arrays: _runner(xp, special, c.on(*arrays), array),
+        _on_copies(xp, special, c, array),
+    )
+
+
+def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run | None:
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
+    count, behind, axis, offsets = c.count, c.behind, c.axis, c.arrays[c.count]
+    others = (*c.arrays[:count], *c.arrays[behind:])
+    layouts = tuple([_cuda.layout(xp, x) for x in others])
+    shapes = tuple([tuple(x.shape) for x in others])
+
+    def plan() -> _cuda.Plan | None:
+        work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
+        if c.reduces:
+            lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
+            rows = _cuda.tuned_for(segment_rows.TUNING, xp, others[0])
+            return lines or segment_rows.make_plan(
+                special, axis, c.segments, work.offsets, shapes, layouts, rows, ordered=c.ordered
+            )
+        return plan_scan(work, _cuda.tuned_for(scan_tiling.TUNING, xp, others[0]))
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = c.on(*(None,) * len(c.arrays))
+
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            starts = [xp.squeeze(one, axis=axis) for one in arrays[behind:]]
+            found = array(xp, bare.on(*arrays[:behind], *starts))
+            return found if isinstance(found, tuple) else (found,)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(x.shape[0] for x in arrays)
+            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # every line has segments of its own
+                return _cuda.row_by_row(otherwise)(*arrays)
+            xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
+            results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
+            more = dataclasses.replace(bare, axis=axis + 1, results=results)
+            given = (*xs, *(one[0] for one in arrays[count:behind]), *arrays[behind:])
+            return _prepared(xp, more.on(*given), array)(*given)
+
+        return otherwise, batched
+
+    names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
+    key = ("segments", special.like or special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
+    return _cuda.ready(xp, others[0], key, plan, in_program, special.captured)
+
+
+def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do.
+
+    Rows in another order it copies so that their columns are adjacent.
+    """
+    count, behind, ndim, at = c.count, c.behind, len(c.results[0][0]), c.axis
+    to = at if c.ordered else ndim - 1
+    last, back = list(range(ndim)), list(range(ndim))
+    last.insert(to, last.pop(at))
+    back.insert(at, back.pop(to))
+    results = tuple([(tuple([shape[one] for one in last]), dtype) for shape, dtype in c.results])
+    bare = dataclasses.replace(c.on(*(None,) * len(c.arrays)), axis=to, results=results, key=None)
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        moved = [
+            x if count <= number < behind else _cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), tuple(last)))
+            for number, x in enumerate(arrays)
+        ]
+        launch = _runner(xp, special, bare.on(*moved), array)
+        assert launch is not None
+        return tuple([_cuda.contiguous(xp, xp.permute_dims(y, tuple(back))) for y in launch(*moved)])
+
+    return run
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Rows of vectors, of single elements and of one vector, whose segments groups of threads share or have by themselves.
+_ROWS: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((1 << 20, 64), 0, 1000),
+    ((1 << 20, 3), 0, 100_000),
+    ((4096, 300, 4), 1, 20),
+)
+
+# Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
+# look back.
+_REDUCED = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
+_SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10_000_000))
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    for reduces, layouts in ((True, _REDUCED), (False, _SCANNED)):
+        for layout in layouts:
+            for dtype in ("int8", "float32", "complex128"):
+                yield _case("add", (dtype,), reduces, *layout)
+            yield _case("add", ("float32",), reduces, *layout, offsets="int32")
+            yield _case("maximum", ("float32",), reduces, *layout, start=True)
+            yield _case(capturing(0.5), ("float32",), reduces, *layout)
+            if not reduces:
+                yield _case("add", ("float32",), reduces, *layout, exclusive=True)
+                yield _case("add", ("float32",), reduces, *layout, reverse=True)
+                yield _case("recurrence", ("float32",) * 2, reduces, *layout)
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), reduces, *layouts[-1])
+        yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        yield _case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("logaddexp", ("float32",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+        ):
+            yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+    for rows in _ROWS:
+        for ordered in (False, True):
+            yield _case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
+        yield _case("maximum", ("float32",), True, *rows, start=True)
+        yield _case(capturing(0.5), ("float32",), True, *rows)
+    for dtype in C_TYPES:
+        yield _case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
+    for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
+        yield _case(op, dtypes, True, *_ROWS[0])
+    for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
+        yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
+
+
+def _case(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    reduces: bool,
+    shape: tuple[int, ...],
+    axis: int,
+    segments: int,
+    *,
+    offsets: str = "int64",
+    exclusive: bool = False,
+    reverse: bool = False,
+    start: bool = False,
+    unaligned: bool = False,
+    ordered: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    starts = dtypes[op == "recurrence" :] * start
+    begins = (reduces or exclusive) and not start
+    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
+    shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
+    layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
+    special = specialisation(xp, call, dtypes, starts)
+    work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
+    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, scan_tiling.TUNING[90])
+    if plan is None:
+        rows = segment_rows.TUNING[90]
+        plan = segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)
+    assert plan is not None
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned, "ordered": ordered}
+    name = op if isinstance(op, str) else op.name
+    names = ("segments", name, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
+    return " ".join(names), plan

@@ -1,0 +1,251 @@
+"""Reductions by numbers of segments by atomic operations of GPUs, where no bits depend on the order of elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode
+from parprims._operators.languages import C_TYPES
+from parprims._operators.operator import BUILT_IN
+from parprims._primitives.segments.cuda import on_cast
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernels cut their work on devices of one compute capability. No bits of results depend on it."""
+
+    threads: int
+    """Threads of a block."""
+    blocks: int
+    """The most blocks of a multiprocessor, which have the registers."""
+    shared_bytes: int
+    """The most shared memory of a block, and of a multiprocessor, for words of segments."""
+    flushed: int
+    """The most words that all blocks add to those of all segments, by the number of elements."""
+    stored: int
+    """The most segments whose results the last block stores."""
+    words_bytes: int
+    """The most bytes of the words of all segments: beyond twice a cache, elements are sorted in less time."""
+    looked: int
+    """The fewest elements of a segment, on average, for which it pays to look at a word before it is combined."""
+
+    limited = ("shared_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, of whose cache the words of all segments may be as large a part."""
+        words_bytes = self.words_bytes * device.cache_mib // measured.cache_mib
+        return dataclasses.replace(super().fitted(measured, device), words_bytes=words_bytes)
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        threads=512,
+        blocks=2,
+        shared_bytes=220 << 10,
+        flushed=2,
+        stored=16 << 10,
+        words_bytes=96 << 20,
+        looked=16,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+_OPERATIONS = {
+    "add": "ADD",
+    "maximum": "MAXIMUM",
+    "minimum": "MINIMUM",
+    "logical_and": "AND",
+    "logical_or": "OR",
+    "bitwise_and": "AND",
+    "bitwise_or": "OR",
+    "bitwise_xor": "XOR",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What kernels are made for: dtypes of elements, ids and results, the operation, and whether there is a start."""
+
+    x: str
+    ids: str
+    result: str
+    operation: str
+    starts: bool = False
+
+    @property
+    def word(self) -> int:
+        """The bytes of a word."""
+        return max(4, dtype_bits(self.result) // 8)
+
+    @property
+    def looks(self) -> bool:
+        """Whether an element may leave its word as it is."""
+        return self.operation not in ("ADD", "XOR")
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether words are not the results that they stand for."""
+        plain = ("ADD", "OR", "XOR") + ("MAXIMUM",) * (dtype_kind(self.result) == "uint")
+        return self.operation not in plain or dtype_bits(self.result) < 32 or self.starts
+
+
+def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tuning: Tuning) -> _cuda.Plan:
+    """Return the launches for so many elements and segments; ``strides`` are those of elements and of ids."""
+    numbers, threads = _cuda.Numbers(), tuning.threads
+    result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
+    code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
+    source = _cuda.device_source(
+        "_cuda/device/common.cuh",
+        "_cuda/device/block_reduce.cuh",
+        "_cuda/device/ticket.cuh",
+        "_cuda/device/phases.cuh",
+        "_primitives/segments/tables/segment_runs.cuh",
+        "_primitives/segments/tables/segment_atomics.cu",
+    )
+    shared_bytes = kind.word * segments
+    resident = min(tuning.blocks, tuning.shared_bytes // (shared_bytes + 1024))
+    rows = 8 if kind.word == 4 else 4  # elements of a thread at once, which have the registers
+    tiles = -(-n // (threads * rows))
+    blocks = min(tiles, resident * tuning.multiprocessors)
+    apart = min(blocks, tuning.flushed * n // segments)  # the blocks that may have words of their own
+    in_shared = apart > 0 and 4 * apart >= blocks
+    if in_shared:
+        blocks = apart
+    else:
+        blocks, shared_bytes = min(tiles, tuning.blocks * tuning.multiprocessors), 0
+    looks = kind.looks and not in_shared and n >= tuning.looked * segments
+    stores = segments <= tuning.stored
+    count, length = numbers("segments", segments), numbers("n", n)
+    in_place = 8 * kind.word == dtype_bits(kind.result)
+    ticket, words = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("zeroed", word, bytes=16)
+    if not stores:
+        words = _cuda.Pointer("out0" if in_place else "temporary", word)
+    start = _cuda.Pointer("in2", f"const {result}") if kind.starts else None
+    found = _cuda.Pointer("out0", result)
+    launches = [
+        _cuda.Launch(
+            source,
+            "atomics::combine_elements",
+            (code, C_TYPES[kind.x], C_TYPES[kind.ids], threads, rows, in_shared, looks, stores),
+            (
+                _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"),
+                _cuda.Pointer("in1", f"const {C_TYPES[kind.ids]}"),
+                start,
+                found,
+                ticket,
+                words,
+                length,
+                count,
+                numbers("x_stride", strides[0]),
+                numbers("ids_stride", strides[1]),
+            ),
+            blocks,
+            threads,
+            shared_bytes=shared_bytes,
+            resident_blocks=tuning.blocks,
+        )
+    ]
+    if not stores:
+        grid = min(tuning.blocks * tuning.multiprocessors, -(-segments // (4 * threads)))
+        launches.insert(0, _cuda.Launch(source, "atomics::clear_words", (word,), (words, count), grid, threads))
+        if kind.is_coded:
+            parameters = words, start, found, count
+            launches.append(_cuda.Launch(source, "atomics::decode_all", (code,), parameters, grid, threads))
+    return _cuda.Plan(
+        tuple(launches),
+        2 + kind.starts,
+        (((segments,), kind.result),),
+        numbers.all(),
+        zeroed_bytes=16 + kind.word * segments if stores else 0,
+        temporary_bytes=0 if stores or in_place else kind.word * segments,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def serves(c: Any) -> bool:
+    """Return whether elements of a call can be combined in any order, and are to be: they are no rows, nor in order."""
+    name, result = c.op.name, c.dtypes[0]
+    if BUILT_IN.get(name) is not c.op or name not in _OPERATIONS or dtype_name(result) not in C_TYPES:
+        return False
+    if c.segments * max(4, dtype_bits(result) // 8) > TUNING[90].words_bytes:
+        return False
+    kinds = ("bool", "int", "uint", "float") if name in ("maximum", "minimum") else ("bool", "int", "uint")
+    return c.arrays[0].ndim == 1 and not c.in_order and dtype_kind(result) in kinds
+
+
+def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
+    """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
+    return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
+
+
+def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+    bare = c.on(*(None,) * len(c.arrays))
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        return (array(xp, bare.on(*arrays)),)
+
+    def batched(x: Array, ids: Array, *starts: Array) -> tuple[Array, ...]:
+        """Take rows as one, each of which has segments of its own."""
+        rows, count = max(one.shape[0] for one in (x, ids, *starts)), c.segments
+        if rows * count >= 2**31:
+            return _cuda.row_by_row(otherwise)(x, ids, *starts)
+        places = xp.reshape(xp.arange(rows, dtype=xp.int32), (rows, 1)) * count
+        own = xp.where((ids >= 0) & (ids < count), cast(xp, ids, xp.int32), -1)
+        flat = [
+            xp.reshape(xp.broadcast_to(one, (rows, x.shape[1])), (-1,))
+            for one in (x, xp.where(own < 0, -1, own + places))
+        ]
+        result = (rows * count,), c.dtypes[0]
+        call = dataclasses.replace(bare, arrays=tuple(flat), results=(result,), segments=rows * count, key=None)
+        found = xp.reshape(_prepared(xp, call, array)(*flat)[0], (rows, count))
+        if starts:
+            (found,) = c.op((xp.broadcast_to(xp.reshape(starts[0], (-1, 1)), found.shape),), (found,))
+        return (found,)
+
+    def find(arrays: tuple[Array, ...]) -> _cuda.Run:
+        x, ids = arrays[:2]
+        names = dtype_name(x.dtype), dtype_name(ids.dtype), dtype_name(c.dtypes[0])
+        kind = Kind(*names, _OPERATIONS[c.op.name], starts=len(arrays) > 2)
+        n, strides = x.shape[0], (_cuda.layout(xp, x)[0][0], _cuda.layout(xp, ids)[0][0])
+
+        def plan() -> _cuda.Plan:
+            return make_plan(kind, n, c.segments, strides, _cuda.tuned_for(TUNING, xp, x))
+
+        key = ("segments by atomics", mode(xp), c.op.name, kind, n, c.segments, strides)
+        return _cuda.ready(xp, x, key, plan, lambda: (otherwise, batched))
+
+    return _cuda.on_readable(xp, c.arrays, find, otherwise)
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    numeric = [name for name in C_TYPES if dtype_kind(name) in ("int", "uint", "float")]
+    kinds = [Kind(name, "int32", name, "MAXIMUM") for name in numeric]
+    kinds += [Kind(name, "int32", name, "MINIMUM") for name in ("int8", "float16", "float64", "uint64")]
+    kinds += [Kind(name, "int32", name, one) for name in ("bool", "int64") for one in ("AND", "OR")]
+    kinds += [Kind("bool", "int32", "bool", "XOR"), Kind("int64", "int64", "int64", "XOR")]
+    kinds += [Kind(name, "int32", "int64", "ADD") for name in ("bool", "int32")]
+    kinds += [Kind("int16", "int32", "int16", "ADD"), Kind("float32", "int32", "float32", "MAXIMUM", True)]
+    few, many = (1 << 24, 1000), (1 << 28, 1 << 20)
+    wanted = [(kind, size) for kind in kinds for size in (few, many)]
+    wanted += [(Kind("int32", name, "int64", "ADD"), few) for name in numeric if dtype_kind(name) != "float"]
+    # Words of shared memory that are not stored at once, words that are not looked at before, and few elements.
+    others = (1 << 28, 20_000), (1 << 24, 1 << 22), (4000, 10_000)
+    wanted += [(Kind("int64", "int64", "int64", one), size) for one in ("MAXIMUM", "ADD") for size in others]
+    for kind, (n, segments) in wanted:
+        name = f"segments {kind.operation.lower()} {kind.x} {kind.ids} {kind.result}{' start' * kind.starts}"
+        yield name, make_plan(kind, n, segments, (1, 1), TUNING[90])

@@ -1,0 +1,188 @@
+"""Reductions of segments of rows by a CUDA kernel, in their order or another: the division of work, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from parprims import _cuda
+from parprims._core.layout import Layout, access, broadcast_strides, lines_along, row_major
+from parprims._operators.languages import C_TYPES
+from parprims._operators.tracing import state_size
+from parprims._primitives.scan.source import Specialisation
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernel divides its work on devices of one compute capability.
+
+    All fields determine how rows are grouped, so the bits of results depend on them, but on no other number of
+    multiprocessors than the one here.
+    """
+
+    threads: int
+    """Threads of a block."""
+    resident: tuple[tuple[int, int], ...]
+    """Blocks of a multiprocessor, by the most bytes of the states of a thread's columns."""
+    lanes: int
+    """The most threads that share a row."""
+    state_bytes: int
+    """The most bytes of the states of a thread's columns, if they are several."""
+    row_bytes: int
+    """The bytes that a thread loads before it uses the first."""
+    least: int
+    """The fewest rows and ends of segments of a group of threads, where several blocks share them."""
+    shared_bytes: int
+    """The most shared memory of a block."""
+
+    limited = ("shared_bytes",)
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        threads=512,
+        resident=((8, 2), (1 << 30, 1)),
+        lanes=32,
+        state_bytes=32,
+        row_bytes=128,
+        least=32,
+        shared_bytes=224 << 10,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+def _part_bytes(state_bytes: int) -> int:
+    """Return the bytes of two optional states, the number of a segment, and whether one ends."""
+    return 2 * (state_bytes + 16) + 32
+
+
+def make_plan(
+    special: Specialisation,
+    axis: int,
+    segments: int,
+    offsets: str,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[Layout],
+    tuning: Tuning,
+    *,
+    ordered: bool = False,
+) -> _cuda.Plan | None:
+    """Return the launch for inputs, then starts, of these shapes and layouts, or None.
+
+    There is none if columns are not adjacent, or states take more memory than a block can share. Starts have length 1
+    along the axis. ``offsets`` is the dtype of offsets, the array behind the inputs. If ``ordered``, the one behind
+    that holds which row is where, as int32.
+    """
+    inputs, shape = len(special.inputs), shapes[0]
+    n = shape[axis]
+    arrays = inputs + len(special.outputs)
+    result = (*shape[:axis], segments, *shape[axis + 1 :])
+    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
+    strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
+    addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
+    merged = lines_along(shape, axis, strides)
+    if merged is None or merged.inner == 1 or any(step != 1 for step in merged.across[:inputs]):
+        return None
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple(
+            access(
+                merged.across[at],
+                addresses[at],
+                (merged.upward[at], merged.downward[at], merged.along[at], merged.inner),
+                vector,
+                special.itemsizes[at],
+                backward=False,
+            )
+            for at in range(arrays)
+        )
+
+    state = state_size(special.states)
+    vector = max(1, 16 // max(special.itemsizes))
+    vector = min(vector, _cuda.power_of_two(max(1, tuning.state_bytes // state)))
+    while vector > 1 and "STRIDED" in accesses_of(vector):
+        vector //= 2
+
+    def shared_bytes_of(threads: int, vector: int) -> int:
+        return threads * _part_bytes(vector * state) + 8 * (threads + 1)
+
+    threads = tuning.threads
+    while threads > tuning.lanes and shared_bytes_of(threads, vector) > tuning.shared_bytes:
+        threads, vector = (threads, vector // 2) if vector > 1 else (threads // 2, vector)
+    if shared_bytes_of(threads, vector) > tuning.shared_bytes:
+        return None
+    accesses = accesses_of(vector)
+    vectors = merged.inner // vector
+    lanes = min(tuning.lanes, _cuda.power_of_two(vectors, up=True))
+    groups, rows = threads // lanes, max(2, min(8, tuning.row_bytes // (vector * special.raw_bytes)))
+    strips = -(-vectors // lanes)
+    resident = next(count for most_bytes, count in tuning.resident if vector * state <= most_bytes)
+    every = merged.high * merged.low * strips
+    items = n + segments + 1
+    blocks = min(resident * tuning.multiprocessors // every, -(-items // (groups * tuning.least)))
+    blocks = max(1, blocks)
+    part_bytes = _part_bytes(vector * state)
+    shared_bytes = threads * part_bytes + 8 * (groups + 1)
+    numbers = _cuda.Numbers()
+
+    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
+        return _cuda.Struct(
+            _cuda.Pointer(memory, dtype),
+            numbers("high_stride", merged.upward[at]),
+            numbers("low_stride", merged.downward[at]),
+            numbers("stride", merged.along[at]),
+            numbers("inner_stride", merged.across[at]),
+        )
+
+    behind = inputs + 1 + ordered
+    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
+    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    starts = [view(arrays + at, f"in{behind + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
+    lengths = {
+        "low": merged.low,
+        "n": n,
+        "inner": merged.inner,
+        "segments": segments,
+        "share": -(-items // (blocks * groups)),
+        "strips": strips,
+        "blocks": blocks,
+    }
+    launch = _cuda.Launch(
+        special.source(
+            accesses,
+            "_cuda/device/ticket.cuh",
+            "_cuda/device/search.cuh",
+            "_primitives/segments/tables/segment_parts.cuh",
+            "_primitives/segments/tables/segment_rows.cu",
+            stages_outputs=False,
+        ),
+        "reduce_rows_of_segments",
+        (lanes, groups, rows, vector, bool(special.starts), shared_bytes, "Scan"),
+        (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[offsets]}"),
+            _cuda.Pointer(f"in{inputs + 1}", "const int") if ordered else None,
+            _cuda.Pointer("zeroed", "unsigned"),
+            _cuda.Pointer("scratch", "unsigned"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        every * blocks,
+        threads,
+        shared_bytes=shared_bytes,
+        resident_blocks=resident,
+    )
+    several = blocks > 1
+    return _cuda.Plan(
+        (launch,),
+        behind + len(special.starts),
+        tuple([(result, name) for name in special.outputs]),
+        numbers.all(),
+        zeroed_bytes=4 * every * several,
+        scratch_bytes=every * blocks * lanes * part_bytes * several,
+        captured=special.captured,
+    )

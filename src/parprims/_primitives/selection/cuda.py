@@ -1,0 +1,323 @@
+"""The CUDA kernels of selections: the division of their work, and the launches of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, dtype_name, mode
+from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._cuda.look_back import look_back_bytes
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.sort.call import index_dtype
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernels use on devices of one compute capability. Results do not depend on them.
+
+    Parameters
+    ----------
+    threads : int
+        The threads of a block that counts marks.
+    tiles : tuple of (bytes, threads, items, resident)
+        By the bytes of what is staged of an element, or compared: the threads of a block, the elements of a thread, and
+        the blocks on a multiprocessor.
+    blocks : int
+        One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
+    counters : int
+        The most blocks that count marks.
+    each : int
+        The fewest bytes of marks for a thread that counts, while there are more blocks to be had.
+    """
+
+    threads: int
+    tiles: tuple[tuple[int, int, int, int], ...]
+    blocks: int
+    counters: int
+    each: int
+
+    scaled = ("blocks", "counters")
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with staged elements are to fit a multiprocessor."""
+        tiles = []
+        for nbytes, threads, items, resident in self.tiles:
+            most = device.room() // (threads * max(4, nbytes)) // FEWEST * FEWEST
+            tiles.append((nbytes, threads, max(FEWEST, min(items, most)), device.resident(resident, threads)))
+        return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        threads=512,
+        tiles=((2, 512, 32, 3), (4, 256, 32, 6), (8, 256, 16, 6), (16, 256, 8, 6)),
+        blocks=132,
+        counters=8 * 132,
+        each=64,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+FEWEST = 4
+"""Threads have a multiple of so many elements: vectors have no more."""
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
+_FILES = (
+    "_cuda/device/common.cuh",
+    "_cuda/device/block_reduce.cuh",
+    "_cuda/device/look_back.cuh",
+    "_cuda/device/ticket.cuh",
+    "_primitives/selection/compact.cu",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What kernels are made for.
+
+    ``results`` is "values" (what is marked), "parted" (and then the others), "places" (where the marked ones are) or
+    "runs" (their elements and lengths). ``dtype`` is that of the elements, ``index`` that of counts and places. If
+    ``known``, an input says how many results there are, and no output does.
+    """
+
+    results: str
+    dtype: str
+    index: str
+    known: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of an element."""
+        return 1 if self.dtype == "bool" else int(self.dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8
+
+    @property
+    def marks(self) -> tuple[str, Pointer, int]:
+        """The type of the marks, what they are read from, and the bytes of each."""
+        if self.results == "runs":
+            name = C_TYPES[self.dtype]
+            return f"compaction::Changes<{name}>", Pointer("in0", f"const {name}"), self.nbytes
+        memory = "in0" if self.results == "places" else "in1"
+        return "compaction::Marked", Pointer(memory, "const unsigned char"), 1
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs: elements, a mask, the number of results."""
+        return (self.results != "places") + (self.results != "runs") + self.known
+
+
+def fill_bits(value: Any, dtype: str) -> tuple[int, int, int, int]:
+    """Return the bits of a number of a dtype, in four words."""
+    if dtype == "bfloat16":
+        (bits,) = np.array([value], dtype=np.float32).view(np.uint32).tolist()
+        bits = bits + 0x7FFF + (bits >> 16 & 1) >> 16 if value == value else 0x7FC0
+        return bits, 0, 0, 0
+    with np.errstate(all="ignore"):
+        data = np.array(value, dtype=np.dtype(dtype)).tobytes()
+    one, two, three, four = np.frombuffer(data.ljust(16, b"\0"), np.uint32).tolist()
+    return one, two, three, four
+
+
+def count_plan(kind: Kind, n: int, tuning: Tuning) -> Plan:
+    """Return the launch that counts the marks."""
+    numbers = Numbers()
+    launch = _count(kind, n, tuning, numbers("n", n), Pointer("out0", C_TYPES[kind.index]), "in0")
+    return Plan((launch,), 1, (((), kind.index),), numbers.all(), zeroed_bytes=16)
+
+
+def _count(kind: Kind, n: int, tuning: Tuning, length: Number, count: Pointer, memory: str) -> Launch:
+    marks, pointer, nbytes = kind.marks
+    return Launch(
+        source=_cuda.device_source(*_FILES),
+        template="compaction::count_marks",
+        arguments=(tuning.threads, marks, C_TYPES[kind.index]),
+        parameters=(
+            Struct(Pointer(memory, pointer.type), type=marks),
+            count,
+            Pointer("zeroed", "unsigned"),
+            Pointer("zeroed", "unsigned long long", bytes=8),
+            length,
+        ),
+        grid=max(1, min(tuning.counters, n * nbytes // (tuning.threads * tuning.each))),
+        block=tuning.threads,
+    )
+
+
+def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = (0, 0, 0, 0)) -> Plan:
+    """Return the launches that move what is marked among n elements, at least one, into results of a size."""
+    numbers, count = Numbers(), C_TYPES[kind.index]
+    staged = kind.nbytes if kind.results in ("values", "parted") else 4
+    widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
+    threads, items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
+    while items > FEWEST and -(-n // (threads * items)) < tuning.blocks:
+        items = -(-items // (2 * FEWEST)) * FEWEST
+    tiles = -(-n // (threads * items))
+    length = numbers("n", n)
+    marks, pointer, _ = kind.marks
+    word = _WORDS[kind.nbytes] if kind.results in ("values", "parted") else C_TYPES[kind.dtype]
+    element = Pointer("in0", f"const {word}")
+    outputs: list[tuple[tuple[int, ...], str]] = []
+
+    def output(type_: str, shape: tuple[int, ...], dtype: str) -> Pointer:
+        outputs.append((shape, dtype))
+        return Pointer(f"out{len(outputs) - 1}", type_)
+
+    launches: list[Launch] = []
+    fields: list[Parameter] = []
+    if kind.results == "parted":
+        fields += [element, output(word, (n,), kind.dtype), total := output(count, (), kind.index)]
+        fields.append(dataclasses.replace(total, type=f"const {count}") if tiles > 1 else None)
+        if tiles > 1:
+            launches.append(_count(kind, n, tuning, length, total, "in1"))
+    else:
+        if kind.results != "places":
+            fields.append(element)
+            fields.append(output(word, (size,), kind.dtype))
+        if kind.results != "values":
+            fields.append(output(count, (size,), kind.index))
+        fields.append(None if kind.known else output(count, (), kind.index))
+        known = Pointer(f"in{kind.inputs - 1}", f"const {count}") if kind.known else None
+        beyond = -(-max(0, size - n) // tiles)
+        fields.append(
+            Struct(numbers("size", size), numbers("beyond", beyond), known, type=f"compaction::Size<{count}>")
+        )
+        if kind.results != "places":
+            words = [numbers(f"fill{at}", one) for at, one in enumerate(fill)]
+            fields.append(Struct(*words, type="compaction::Bits"))
+    results = f"compaction::{kind.results.capitalize()}<{count if kind.results == 'places' else f'{word}, {count}'}>"
+    launches.append(
+        Launch(
+            source=_cuda.device_source(*_FILES),
+            template="compaction::compact",
+            arguments=(threads, items, max(1, min(FEWEST, 16 // kind.nbytes)), marks, results),
+            parameters=(
+                Struct(pointer, type=marks),
+                Struct(*fields, type=results),
+                Pointer("status", "ulonglong2") if tiles > 1 else None,
+                length,
+                numbers("tiles", tiles),
+            ),
+            grid=tiles,
+            block=threads,
+            shared_bytes=-(-threads * items * staged // 16) * 16,
+            resident_blocks=resident,
+        )
+    )
+    state_bytes = 16 if kind.results == "runs" else 8
+    return Plan(
+        tuple(launches),
+        kind.inputs,
+        tuple(outputs),
+        numbers.all(),
+        zeroed_bytes=16 if len(launches) > 1 else 0,
+        status_bytes=look_back_bytes(1, tiles, state_bytes) if tiles > 1 else 0,
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+Run = Callable[..., tuple[Array, ...]]
+
+
+def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
+    """Return the sentence why the kernels cannot serve arrays, or None."""
+    for x in arrays:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel has no dtype {dtype_name(x.dtype)}"
+    return _cuda.refusal(xp, arrays)
+
+
+def prepare(
+    xp: Namespace,
+    results: str,
+    arrays: tuple[Array, ...],
+    otherwise: Run | None = None,
+    size: int | None = None,
+    fill: Any = 0,
+) -> Run:
+    """Return a function of arrays like these, not empty, that launches the kernels and returns what `plan` does.
+
+    ``otherwise`` is what a JAX program computes away from CUDA devices; other libraries need none. Where ``size`` is
+    None, there are as many results as marks, for the number of which the device is waited.
+    """
+    x, n = arrays[0], math.prod(arrays[0].shape)
+    kind = Kind(results, dtype_name(x.dtype), dtype_name(index_dtype(xp)))
+    exact = size is None and results != "parted"
+    length = size or 1  # no array is without memory
+    bits = (0, 0, 0, 0) if exact or results in ("parted", "places") else fill_bits(fill, kind.dtype)
+    key = ("selection", mode(xp), kind, n, size, bits)
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        assert otherwise is not None
+
+        def batched(*given: Array) -> tuple[Array, ...]:
+            import jax
+
+            rows = max(one.shape[0] for one in given)
+            found: tuple[Array, ...] = jax.vmap(otherwise)(
+                *(xp.broadcast_to(one, (rows, *one.shape[1:])) for one in given)
+            )
+            return found
+
+        return otherwise, batched
+
+    def tuning() -> Tuning:
+        return _cuda.tuned_for(TUNING, xp, x)
+
+    if not exact:
+        run = _cuda.ready(xp, x, key, lambda: plan(kind, n, length, tuning(), bits), in_program)
+        if size == 0:
+            return lambda *given: _without(run(*[_flat(xp, one) for one in given]))
+        return lambda *given: run(*[_flat(xp, one) for one in given])
+    known = dataclasses.replace(kind, known=True)
+    move = _cuda.ready(xp, x, (*key, "known"), lambda: plan(known, n, 0, tuning()), in_program)
+    count = _cuda.ready(xp, x, (*key, "count"), lambda: count_plan(kind, n, tuning()), in_program)
+
+    def counted(*given: Array) -> tuple[Array, ...]:
+        flat = [_flat(xp, one) for one in given]
+        (total,) = count(flat[-1])
+        return *_cuda.returning(move, int(total))(*flat, total), total
+
+    return counted
+
+
+def _without(results: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the results of a call for none: how many there would be is the last one."""
+    return *[one[:0] for one in results[:-1]], results[-1]
+
+
+def _flat(xp: Namespace, x: Array) -> Array:
+    """Return the elements of an array, in row-major order and of one dimension, as the kernels read them."""
+    x = _cuda.plain(xp, x)
+    return _cuda.contiguous(xp, x if x.ndim == 1 else xp.reshape(x, (-1,)))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of every kind of kernel: in one tile, in several, in tiles of full size."""
+    for n in (1000, 1 << 18, 1 << 28):
+        for results in ("values", "parted", "runs"):
+            for dtype in ("uint8", "float16", "float32", "float64", "complex128"):
+                for index in ("int32", "int64") if dtype == "float32" else ("int64",):
+                    yield f"{results} {dtype} {index}", plan(Kind(results, dtype, index), n, n, TUNING[90])
+        for dtype in ("bool", "int32", "uint64", "bfloat16", "complex64"):
+            yield f"runs {dtype}", plan(Kind("runs", dtype, "int64"), n, n, TUNING[90])
+        for known in (False, True):
+            yield "places", plan(Kind("places", "bool", "int64", known), n, n, TUNING[90])
+        for results in ("values", "runs"):
+            kind = Kind(results, "float32", "int64", True)
+            yield f"{results} known", plan(kind, n, n, TUNING[90])
+            yield f"count {results}", count_plan(kind, n, TUNING[90])

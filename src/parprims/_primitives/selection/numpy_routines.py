@@ -1,0 +1,141 @@
+"""Selection in NumPy: functions of arrays with little around NumPy's own routines, made once for a call."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, dtype_name, library
+from parprims._libraries.numpy_bridge import all_by_numpy, as_numpy, numpy_computes, numpy_namespace, numpy_orders
+from parprims._primitives.sort import native as sort_native
+from parprims._primitives.sort.call import Sorting
+
+_BLOCK = 1 << 16
+"""Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
+_COMPARED = ("bool", "uint8", "int8", "int16", "int32", "int64")
+"""The dtypes of which PyTorch finds runs sooner than NumPy."""
+_FEW = 1 << 10
+"""Elements that NumPy takes by a mask sooner than by places."""
+
+
+def serves(xp: Namespace, c: Any) -> bool:
+    """Return whether NumPy computes a call by its own routines alone."""
+    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape
+
+
+def prepare_select(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what keeps the marked elements; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+    size, fill, dtype = c.size, c.fill_value, as_numpy(c.arrays[0]).dtype
+
+    def few(x: Array, mask: Array) -> tuple[Array, ...]:
+        found = x.reshape(-1)[mask.reshape(-1)]
+        return found, np.array(found.size, index)
+
+    def many(x: Array, mask: Array) -> tuple[Array, ...]:
+        found = np.empty(np.count_nonzero(mask), dtype) if size is None else np.full(size, fill, dtype)
+        return found, np.array(moved(x.reshape(-1), mask.reshape(-1), found), index)
+
+    return all_by_numpy(xp, c.arrays, few if size is None and n <= _FEW else many)
+
+
+def prepare_partition_by(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what moves the marked elements before the others; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+
+    def few(x: Array, mask: Array) -> tuple[Array, ...]:
+        x, mask = x.reshape(-1), mask.reshape(-1)
+        first = x[mask]
+        return np.concatenate((first, x[~mask])), np.array(first.size, index)
+
+    def many(x: Array, mask: Array) -> tuple[Array, ...]:
+        x, mask = x.reshape(-1), mask.reshape(-1)
+        parted = np.empty_like(x)
+        count = moved(x, mask, parted)
+        moved(x, ~mask, parted[count:])
+        return parted, np.array(count, index)
+
+    return all_by_numpy(xp, c.arrays, few if n <= _FEW else many)
+
+
+def moved(x: Array, mask: Array, out: Array) -> int:
+    """Copy the marked elements to the beginning of ``out``, no more than it holds, and return how many there are."""
+    count = 0
+    for begin in range(0, x.size, _BLOCK):
+        places = mask[begin : begin + _BLOCK].nonzero()[0]
+        room = out[count : count + places.size]
+        room[...] = x[begin : begin + _BLOCK].take(places[: room.size])
+        count += places.size
+    return count
+
+
+def prepare_run_lengths(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what finds the runs of equal neighbours; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    if library(xp) == "torch" and c.size is None and dtype_name(c.arrays[0].dtype) in _COMPARED:
+        return _torch_runs()
+    return all_by_numpy(xp, c.arrays, _runs(c, as_numpy(c.arrays[0]).dtype, in_order=False))
+
+
+def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
+    """Return PyTorch's own search for runs, which tells NaN from NaN."""
+    import torch
+
+    search, count = functools.partial(torch.unique_consecutive, return_counts=True), torch.from_numpy
+
+    def found(x: Array) -> tuple[Array, ...]:
+        values, lengths = search(x)
+        return values, lengths, count(np.array(len(values)))
+
+    return found
+
+
+def prepare_unique(xp: Namespace, c: Any, sorts: Any = sort_native) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what sorts elements, as the module ``sorts`` does, and finds the runs; None where there is more to do."""
+    if not serves(xp, c) or not numpy_orders(c.arrays[0].dtype):
+        return None
+    flat = as_numpy(c.arrays[0]).reshape(-1)
+    call = Sorting(arrays=(flat,), axis=0, descending=False, stable=True, keyed=True, indices=False)
+    sort, runs = sorts.prepare(numpy_namespace(), call), _runs(c, flat.dtype, in_order=True)
+    return all_by_numpy(xp, c.arrays, lambda x: runs(*sort(x.reshape(-1))))
+
+
+def _runs(c: Any, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, ...]]:
+    """Return what finds the runs of elements; those that are in order have NaN at their end."""
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+    size, fill, has_odd = c.size, c.fill_value, dtype.kind not in "biu"
+
+    def found(x: Array) -> tuple[Array, ...]:
+        before, here = x[:-1], x[1:]
+        begins = np.empty(n + 1, bool)  # whether a run begins or, behind the last one, all end
+        begins[0] = begins[n] = True
+        differ = np.not_equal(here, before, out=begins[1:n])
+        if has_odd:
+            odd = x[-1:] != x[-1:] if in_order else x != x
+            if odd.any():
+                differ &= ~((before != before) & (here != here))
+        places = begins.nonzero()[0]
+        count = len(places) - 1
+        lengths = np.subtract(places[1:], places[:-1], dtype=index, casting="same_kind")
+        values = x[places[:-1]]
+        if size is not None:
+            values, lengths = _fitted(values, size, fill), _fitted(lengths, size, 0)
+        return values, lengths, np.array(count, index)
+
+    return found
+
+
+def _fitted(x: Array, size: int, fill: Any) -> Array:
+    """Return the first elements of x, with a number behind them where there are fewer."""
+    found = np.full(size, fill, x.dtype)
+    found[: len(x)] = x[:size]
+    return found

@@ -1,0 +1,187 @@
+"""What every form of a sort shares: the record of a checked call, and keys as integers in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, is_tensor, library
+from parprims._cuda import transformed
+from parprims._dispatch.dispatch import Checked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Sorting(Checked):
+    """A call of sort, argsort or sort_by_key. Its arrays are the keys, then the values.
+
+    Parameters
+    ----------
+    axis : int
+        The axis to sort along, counted from the front.
+    descending, stable : bool
+        What the caller asked for.
+    keyed : bool
+        Whether the results begin with the sorted keys, and the values in the order of their keys.
+    indices : bool
+        Whether the indices that sort are the last result.
+    index : str, optional
+        The dtype of indices by kernels for GPUs, if not the library's own.
+    """
+
+    axis: int
+    descending: bool
+    stable: bool
+    keyed: bool
+    indices: bool
+    index: str | None = None
+
+    @property
+    def keys(self) -> Array:
+        """The keys."""
+        return self.arrays[0]
+
+    @property
+    def values(self) -> tuple[Array, ...]:
+        """The arrays that move as the keys do."""
+        return self.arrays[1:]
+
+    @property
+    def keys_alone(self) -> bool:
+        """Whether the sorted keys are the only result."""
+        return self.keyed and not self.indices and len(self.arrays) == 1
+
+
+def index_dtype(xp: Namespace) -> Any:
+    """Return the library's default dtype for indices."""
+    return xp.__array_namespace_info__().default_dtypes()["indexing"]
+
+
+def moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
+    """Return an array with its elements moved, as signed integers where PyTorch would not, or not bit by bit.
+
+    On GPUs it moves no unsigned ones, and on CPUs it makes one NaN of all of bfloat16.
+    """
+    unsigned = dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True)
+    if unsigned or (dtype_name(x.dtype) == "bfloat16" and is_tensor(x) and not (x.requires_grad or transformed())):
+        return move(bits(xp, x)).view(x.dtype)
+    return move(x)
+
+
+# ---- Keys as integers -------------------------------------------------------------------------------------------
+
+FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+def bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of numbers as integers of the same width, signed ones where arrays can be viewed as such.
+
+    Elsewhere integers stay as they are and the bits of floats are computed, where all NaN get the same.
+    """
+    if dtype_kind(x.dtype) == "bool":
+        return xp.astype(x, xp.int8)
+    if hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view()):
+        x = x.resolve_neg() if is_tensor(x) else x  # PyTorch views no bits of what is negated when it is read
+        return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
+    return computed_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
+
+
+def _cannot_view() -> bool:
+    """Return whether a transformation of torch.func is under way, in a PyTorch that has no rule for views of bits."""
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active()) and not _has_rule_for_views()
+
+
+@functools.cache
+def _has_rule_for_views() -> bool:
+    import torch
+
+    try:
+        torch.func.vmap(lambda x: x.view(torch.int32))(torch.zeros(1, 1))
+    except RuntimeError:
+        return False
+    return True
+
+
+def computed_bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of floats by exact arithmetic: |x| = significand 2^exponent, 1 <= significand < 2.
+
+    The exponent of a subnormal stays at the least, and its significand below 1.
+    """
+    width, fraction = dtype_bits(x.dtype), FRACTION_BITS[dtype_name(x.dtype)]
+    bias = 2 ** (width - fraction - 2) - 1
+    significand = xp.where(xp.isfinite(x), abs(x), xp.zeros_like(x))
+    exponent = xp.zeros_like(x, dtype=getattr(xp, f"int{width}"))
+    step = (bias + 1) // 2
+    while step:
+        large = significand >= 2.0**step
+        small = (significand < 2.0 ** (1 - step)) & (exponent - step > -bias)
+        significand = xp.where(large, significand * 2.0**-step, xp.where(small, significand * 2.0**step, significand))
+        exponent = xp.where(large, exponent + step, xp.where(small, exponent - step, exponent))
+        step //= 2
+    # The leading 1 of a normal significand adds 1 to the exponent's field.
+    magnitude = (exponent + (bias - 1)) * 2**fraction + xp.astype(significand * 2.0**fraction, exponent.dtype)
+    infinity = (2 * bias + 1) * 2**fraction
+    magnitude = xp.where(xp.isinf(x), xp.full_like(magnitude, infinity), magnitude)
+    magnitude = xp.where(xp.isnan(x), xp.full_like(magnitude, infinity + 2 ** (fraction - 1)), magnitude)
+    return xp.where(xp.signbit(x), magnitude | xp.iinfo(magnitude.dtype).min, magnitude)
+
+
+def ordered_integers(xp: Namespace, x: Array) -> Array:
+    """Return integers in the order of x, equal where x is: the bits of a float, read as sign and magnitude.
+
+    So -0 becomes 0, and every NaN the largest integer.
+    """
+    if dtype_kind(x.dtype) in ("int", "uint"):
+        return x
+    pattern = bits(xp, x)
+    if dtype_kind(x.dtype) == "bool":
+        return pattern
+    largest = xp.iinfo(pattern.dtype).max
+    infinity = largest - 2 ** FRACTION_BITS[dtype_name(x.dtype)] + 1
+    magnitude = pattern & largest
+    signed = xp.where(pattern < 0, -magnitude, magnitude)
+    return xp.where(magnitude > infinity, xp.full_like(signed, largest), signed)
+
+
+def ascending_integers(xp: Namespace, x: Array, descending: bool = False) -> Array:
+    """Return integers that a library can compare, in the order of x or in the opposite, equal where x is."""
+    keys = bits(xp, ordered_integers(xp, x))
+    if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
+        keys = keys ^ xp.iinfo(keys.dtype).min
+    return ~keys if descending else keys
+
+
+# ---- Subnormal numbers ------------------------------------------------------------------------------------------
+
+
+def flushes(xp: Namespace, dtype: Any) -> bool:
+    """Return whether the library's own operations on a dtype may take subnormal numbers for zero.
+
+    XLA does so on CPUs, and CuPy compiles its operations on float32 that way.
+    """
+    libraries = ("jax",) if dtype_name(dtype) == "float64" else ("jax", "cupy")
+    return dtype_kind(dtype) == "float" and library(xp) in libraries
+
+
+def comparable(xp: Namespace, x: Array) -> Array:
+    """Return what the library orders as x: integers, every NaN the largest, where it may flush subnormal numbers."""
+    return ascending_integers(xp, x) if flushes(xp, x.dtype) else x
+
+
+def from_comparable(xp: Namespace, keys: Array, dtype: Any) -> Array:
+    """Return the numbers of a dtype that `comparable` gave these keys, 0 for that of both zeros."""
+    return keys if not flushes(xp, dtype) else xp.where(keys < 0, -keys | xp.iinfo(keys.dtype).min, keys).view(dtype)
+
+
+def widened(xp: Namespace, x: Array, dtype: Any) -> Array:
+    """Return x in a dtype that holds its values, its subnormal numbers too where the library's cast flushes them."""
+    if x.dtype == dtype or not flushes(xp, x.dtype):
+        return cast(xp, x, dtype)
+    pattern, fraction = bits(xp, x), FRACTION_BITS[dtype_name(x.dtype)]
+    magnitude = pattern & xp.iinfo(pattern.dtype).max
+    least = 2.0 ** (2 - 2 ** (dtype_bits(x.dtype) - fraction - 2) - fraction)
+    small = xp.astype(xp.where(pattern < 0, -magnitude, magnitude), dtype) * least
+    return xp.where((magnitude > 0) & (magnitude < 2**fraction), small, xp.astype(x, dtype))

@@ -1,0 +1,485 @@
+"""Sorts by kernels for CPUs: what is generated for dtypes, how lines are cut, and the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    device,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    library,
+    spoken,
+)
+from parprims._core.layout import lines_along, row_major
+from parprims._cpu.language import loaded
+from parprims._operators.languages import C_TYPES
+from parprims._primitives.sort.call import FRACTION_BITS, Sorting, index_dtype
+
+_TILE = 1 << 15
+"""Elements of a tile of adjacent lines."""
+_ADJACENT = 16
+"""The most lines of a tile."""
+_LONG = 1 << 17
+"""The length from which a line is cut, for it fills a cache."""
+_COUNTED = {8: 128, 16: 1 << 13}
+"""By the bits of keys, the length from which lines of keys alone are sorted by counting."""
+_BLOCKS, _BLOCK = 32, 1 << 15
+"""The most blocks of a line, and the fewest elements of one."""
+_DIGITS, _BUCKETS = 4096, 256
+"""Digits that the elements of a long line are counted by first, and buckets that these are put together in."""
+_SLACK, _SLACK_OF_FLOATS = 2, 9
+"""Bits that are sorted by, beside those that number the elements: exponents of floats agree in most of theirs."""
+NARROW = 31
+"""Bits of an index up to which it has 32 in memory."""
+_LEAST = 1 << 15
+"""Elements that are worth a thread."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What kernels are made for: dtypes of keys and values, what is asked for, and whether indices have 32 bits.
+
+    Values, and keys that are no floats, are seen as unsigned integers of as many bits.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    keyed: bool
+    index: str | None
+    narrow: bool
+
+    @property
+    def bits(self) -> int:
+        """The width of a key."""
+        return int(self.key.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+    @property
+    def is_float(self) -> bool:
+        """Whether keys are floats."""
+        return self.key in FRACTION_BITS
+
+    @property
+    def alone(self) -> bool:
+        """Whether sorted keys are all that is asked for."""
+        return not self.values and self.index is None
+
+    @property
+    def packed(self) -> bool:
+        """Whether a key and an index are one integer of 64 bits."""
+        return not self.alone and self.bits <= 32 and self.narrow
+
+    @property
+    def word(self) -> str:
+        """The type of a key by itself."""
+        return "uint64" if self.bits == 64 else "uint32"
+
+    @property
+    def slack(self) -> int:
+        """The bits that are sorted by, beside those that number the elements."""
+        return _SLACK_OF_FLOATS if self.is_float else _SLACK
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The types of what an element has in memory."""
+        if self.packed:
+            return ("uint64",)
+        return (self.word,) if self.alone else (self.word, "uint32" if self.narrow else "uint64")
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The dtypes of the results."""
+        keyed = (self.key, *self.values) if self.keyed else ()
+        return keyed if self.index is None else (*keyed, self.index)
+
+
+def _bits_of(kind: Kind, code: str) -> str:
+    """Return the bits of a float in memory."""
+    return f"uint32({code})" if kind.key in SIXTEEN_BIT_FLOATS else f"as_{kind.word}({code})"
+
+
+def _encoded(kind: Kind) -> tuple[str, str]:
+    """Return the functions that make keys of elements, and tell those that keys do not determine."""
+    bits, word, read = kind.bits, kind.word, "load(inputs[0], at[0])"
+    head = "is_special(inputs, at)"
+    if not kind.is_float:
+        lines = [f"return {word}({read})"]
+    else:
+        half = 1 << (bits - 1)
+        infinity = half - (1 << FRACTION_BITS[kind.key])
+        pattern = [f"pattern = {_bits_of(kind, read)}", f"magnitude = {word}(pattern & {word}({half - 1}))"]
+        lines = [
+            *pattern,
+            f"negative = {word}({word}(0) - {word}(pattern >> {word}({bits - 1})))",
+            f"signed = {word}({word}({half}) + {word}({word}(magnitude ^ negative) - negative))",
+            f"return {word}({2 * half - 1}) if magnitude > {word}({infinity}) else signed",
+        ]
+        if kind.alone:
+            special = f"(magnitude > {word}({infinity})) | (pattern == {word}({half}))"
+            special_lines = [*pattern, f"return int64({special})"]
+            return (
+                _cpu.text.function("encoded(inputs, at)", lines),
+                _cpu.text.function(head, special_lines),
+            )
+    return _cpu.text.function("encoded(inputs, at)", lines), _cpu.text.function(head, ("return 0",))
+
+
+def _decoded(kind: Kind, code: str) -> str:
+    """Return the element that a key was made of, as it is in memory."""
+    bits, word = kind.bits, kind.word
+    half = f"{word}({1 << (bits - 1)})"
+    if not kind.is_float:
+        return f"{kind.key}({code})"
+    pattern = f"{word}({code} - {half}) if {code} >= {half} else {word}(({half} - {code}) | {half})"
+    return f"uint16({pattern})" if kind.key in SIXTEEN_BIT_FLOATS else f"as_{kind.key}({pattern})"
+
+
+def _delivered(kind: Kind) -> str:
+    """Return the function that writes the results of an element."""
+    word, lines, results = kind.word, [], []
+    if kind.packed:
+        lines.append("index = int64(load(mem[0], spot) & uint64(4294967295))")
+        key = f"{word}(load(mem[0], spot) >> uint64(32))"
+    else:
+        key = "load(mem[0], spot)"
+        if not kind.alone:
+            lines.append("index = int64(load(mem[1], spot))")
+    if kind.keyed:
+        if kind.is_float and not kind.alone:
+            results.append("load(inputs[0], at[0] + steps[0] * index)")
+        else:
+            lines.append(f"key = {word}({key} ^ flip)")
+            results.append(_decoded(kind, "key"))
+        results += [f"load(inputs[{at}], at[{at}] + steps[{at}] * index)" for at in range(1, 1 + len(kind.values))]
+    if kind.index is not None:
+        results.append(f"{kind.index}(index)")
+    lines += [f"store(outputs[{at}], to[{at}], {code})" for at, code in enumerate(results)]
+    return _cpu.text.function("deliver(inputs, outputs, mem, spot, at, steps, to, flip)", lines)
+
+
+def sorting_texts(kind: Kind) -> tuple[str, ...]:
+    """Return the functions that sort what stands in memory for elements, and those that write and read it."""
+    text = _cpu.text
+    if kind.packed:
+        fill = ["store(mem[0], spot, (uint64(key) << uint64(32)) | uint64(i))"]
+    else:
+        fill = ["store(mem[0], spot, key)"] + ([] if kind.alone else [f"store(mem[1], spot, {kind.states[1]}(i))"])
+    count = range(len(kind.states))
+    return (
+        text.states_in_memory(kind.states),
+        *_encoded(kind),
+        text.function("fill(mem, spot, key, i)", fill),
+        _delivered(kind),
+        text.function("mem_of(scratch)", (f"return {text.packed(f'scratch[{at}]' for at in count)}",)),
+        text.function("as_key(x)", (f"return {kind.word}(x)",)),
+        text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
+        text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
+        text.file("_primitives/sort/sort.numba"),
+    )
+
+
+def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
+    """Return the functions that the loops call, for inputs and outputs seen so."""
+    text, (inputs, outputs) = _cpu.text, views
+    restores = kind.alone and kind.is_float
+    arguments = "inputs, outputs, at, steps, to, steps_out, n, descending"
+    read = "inputs, mem, specials, at, steps, across, n, columns, flip"
+    write = "inputs, outputs, mem, founds, at, to, steps, across, steps_out, across_out, n, columns, flip"
+    # Elements of a line that are adjacent in all arrays are read as vectors.
+    adjacent = [
+        text.function(f"alongs_{name}(numbers)", (f"return {text.packed('1' * len(group))}",))
+        for name, group in (("in", inputs), ("out", outputs))
+        if all(one.along == 1 for one in group)
+    ]
+    ways = ["rows" if 0 < abs(one.outer[-1]) < abs(one.along) else "lines" for one in (inputs[0], outputs[0])]
+    return (
+        text.group("in", inputs, _NUMBERS, 3),
+        text.group("out", outputs, _NUMBERS + sum(len(one.numbers) for one in inputs), 3),
+        *adjacent,
+        text.function(f"read({read})", (f"read_{ways[0]}({read})",)),
+        text.function(f"write({write})", (f"write_{ways[1]}({write})",)),
+        text.function("value(inputs, at)", (f"return {loaded(kind.key, 'load(inputs[0], at[0])')}",)),
+        text.function("copy(inputs, outputs, at, to)", ("store(outputs[0], to[0], load(inputs[0], at[0]))",)),
+        text.function(f"restore({arguments})", (f"return {f'restore_floats({arguments})' if restores else 0}",)),
+        *(
+            text.function(f"{name}_of(scratch)", (f"return scratch[{len(kind.states) + at}]",))
+            for at, name in enumerate(("masks", "counts", "shares", "places", "starts"))
+        ),
+        text.function(
+            "deliver_key(outputs, to, key)",
+            (f"store(outputs[0], to[0], {_decoded(kind, 'key') if kind.keyed else '0'})",),
+        ),
+        text.function("every_key()", (f"return {1 << min(kind.bits, 16)}",)),
+        text.function("words(count)", (f"return np.empty(count, np.{kind.word})",)),
+        *sorting_texts(kind),
+    )
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+_NUMBERS = 9
+"""The numbers before those of views."""
+
+
+def seen_as(dtype: str, *, moved: bool) -> str:
+    """Return the dtype as which kernels see keys or, ``moved``, values of a dtype."""
+    bits = dtype_bits(dtype)
+    return dtype if bits > 64 or (dtype in FRACTION_BITS and not moved) else f"uint{max(8, bits)}"
+
+
+def flip(dtype: Any, descending: bool) -> int:
+    """Return the bits to invert in the bits of keys so that they are in order: the sign, and all to descend."""
+    sign = -1 << (dtype_bits(dtype) - 1) if dtype_kind(dtype) == "int" else 0
+    return ~sign if descending else sign
+
+
+def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+    """Return the work on arrays of these layouts, with results of these dtypes.
+
+    None if their axes do not merge into (high, low, n, inner).
+    """
+    shape, axis, given = hosts[0].shape, call.axis, len(hosts)
+    results = kind.results
+    strides = [*(_cpu.strides(x) for x in hosts), *(row_major(shape) for _ in results)]
+    merged = lines_along(shape, axis, strides)
+    if merged is None:
+        return None
+    begins = [*(_cpu.first(x) for x in hosts), *(0 for _ in results)]
+    views = [
+        _cpu.View(name, begins[at], (merged.upward[at], merged.downward[at], merged.across[at]), merged.along[at])
+        for at, name in enumerate((kind.key, *kind.values, *results))
+    ]
+    n, inner, outer = shape[axis], merged.inner, merged.high * merged.low
+    lines = outer * inner
+    width = max(1, min(inner, _ADJACENT, _TILE // n))
+    blocks = min(_BLOCKS, -(-n // _BLOCK))
+    size = -(-n // blocks)
+    numbers = (
+        *(merged.low, n, inner, width, flip(call.keys.dtype, call.descending)),
+        *(kind.slack, blocks, size, int(call.descending)),
+        *(number for one in views for number in one.numbers),
+    )
+    launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
+    if n >= _COUNTED.get(kind.bits, n + 1) and (kind.alone or kind.bits == 8):
+        launches = [_cpu.Launch("count_lines" if kind.alone else "place_lines", lines, -(-_LEAST // n))]
+    elif n >= _LONG:
+        least = -(-_LEAST * _BUCKETS // n)
+        launches = [
+            *(_cpu.Launch(f"{name}_blocks", lines * blocks, reads=1, writes=False) for name in ("survey", "count")),
+            _cpu.Launch("share_lines", lines, reads=0, writes=False),
+            _cpu.Launch("scatter_blocks", lines * blocks, reads=1, writes=False),
+            _cpu.Launch("sort_buckets", _BUCKETS * lines, least),
+        ]
+        if kind.alone and kind.is_float:
+            launches.append(_cpu.Launch("restore_lines", lines))
+        scratch = [(2 * lines * n, one) for one in kind.states]
+        scratch += [(2 * lines * blocks, "uint64"), (_DIGITS * lines * blocks, "int32"), (_DIGITS * lines, "int32")]
+        scratch += [(_BUCKETS * lines * blocks, "int64"), ((_BUCKETS + 1) * lines, "int64")]
+        numbers = (*numbers[:5], _SLACK, *numbers[6:])
+    return _cpu.Plan(
+        tuple(launches),
+        _texts(kind, (views[:given], views[given:])),
+        (kind.key, *kind.values),
+        tuple([(shape, name) for name in names]),
+        tuple(scratch),
+        numbers,
+        seen=results,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, call: Sorting) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    for x in call.values:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
+    return _cpu.refusal(xp, call.arrays, differentiable=True)  # `_derivatives.sorting` adds the derivative
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 256,
+            "floats of 16 bits, columns": 0,
+            "8 bits, line": 1024,
+            "8 bits, narrow": 1024,
+            "8 bits, columns": 1024,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+        "jax": {
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 512,
+            "floats of 16 bits, columns": 0,
+            "8 bits, line": 2048,
+            "8 bits, narrow": 4096,
+            "8 bits, columns": 1024,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+        "torch": {
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 256,
+            "floats of 16 bits, columns": 0,
+            "8 bits, line": 1024,
+            "8 bits, narrow": 2048,
+            "8 bits, columns": 1024,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+    },
+)
+"""Lengths of lines of keys alone, and elements of other calls, from which kernels on one thread are faster.
+
+NumPy sorts lines of 32 and 64 bits by vectors: by AVX-512 in less than half the time of the kernel on one thread, by
+AVX2 in about the same.
+"""
+ON_ZEN_4 = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc-family-25-model-17.json",
+    least={
+        "numpy": {
+            "floats, line": 512,
+            "floats, narrow": 512,
+            "floats, columns": 0,
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 1024,
+            "floats of 16 bits, columns": 0,
+            "integers, line": 512,
+            "integers, narrow": 512,
+            "integers, columns": 0,
+            "8 bits, line": 8192,
+            "8 bits, narrow": 1024,
+            "8 bits, columns": 4096,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+        "jax": {
+            "floats, line": 512,
+            "floats, narrow": 1024,
+            "floats, columns": 0,
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 1024,
+            "floats of 16 bits, columns": 0,
+            "integers, line": 512,
+            "integers, narrow": 1024,
+            "integers, columns": 0,
+            "8 bits, line": 65536,
+            "8 bits, narrow": 4096,
+            "8 bits, columns": 8192,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+        "torch": {
+            "floats, line": 512,
+            "floats, narrow": 512,
+            "floats, columns": 512,
+            "floats of 16 bits, line": 0,
+            "floats of 16 bits, narrow": 1024,
+            "floats of 16 bits, columns": 0,
+            "integers, line": 512,
+            "integers, narrow": 512,
+            "integers, columns": 0,
+            "8 bits, line": 2048,
+            "8 bits, narrow": 1024,
+            "8 bits, columns": 8192,
+            "16 bits, line": 262144,
+            "16 bits, narrow": 262144,
+            "indices": 0,
+            "values": 0,
+        },
+    },
+)
+"""The same for processors on which NumPy's sort by AVX-512 takes ten times as long (`_cpu.compresses_slowly`)."""
+_FEW = 1 << 12
+"""Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
+_THREADS, _SHARE = 4, 1 << 17
+"""Threads that are faster together than NumPy's one, with so many elements each."""
+
+
+def kind(call: Sorting) -> str:
+    """Return the kind of a call in `CROSSOVERS`: keys alone, by dtype and by how lines lie, or what moves with them."""
+    if not call.keys_alone:
+        return "values" if call.values else "indices"
+    bits = dtype_bits(call.keys.dtype)
+    if dtype_kind(call.keys.dtype) == "float":
+        name = "floats of 16 bits" if bits == 16 else "floats"
+    else:
+        name = f"{bits} bits" if bits <= 16 else "integers"
+    return f"{name}, {_cpu.of_columns(call.keys.shape, call.axis)}"
+
+
+def slower(xp: Namespace, call: Sorting) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    elements = math.prod(call.keys.shape)
+    if elements < _FEW:
+        return f"{spoken(xp)} sorts so few elements in little time"
+    if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
+        return None
+    table = ON_ZEN_4 if _cpu.compresses_slowly() else CROSSOVERS
+    return table.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)
+
+
+def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of a call's arrays that sorts them."""
+    if 0 in call.keys.shape:
+        bare = call.on(*(None,) * len(call.arrays))
+        return lambda *arrays: _empty(xp, bare.on(*arrays))
+    n = call.keys.shape[call.axis]
+    given = [dtype_name(x.dtype) for x in call.arrays]
+    seen = [seen_as(name, moved=at > 0) for at, name in enumerate(given)]
+    index = dtype_name(index_dtype(xp)) if call.indices else None
+    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> NARROW == 0)
+    names = [*(given if call.keyed else ()), *([] if index is None else [index])]
+    views = [_cpu.bits_dtype(one) for one in seen]
+    plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
+    if plan is not None:
+        readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
+        return _cpu.runner(plan, call.arrays, readers)
+
+    def copied(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(_cpu.host(x))
+
+    plan = _plan(call, kind, names, [copied(x) for x in call.arrays])
+    assert plan is not None
+    return _cpu.runner(plan, call.arrays, [viewed(lambda x: copied(x).reshape(-1), view) for view in views])
+
+
+def viewed(
+    read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
+) -> Callable[[Array], np.ndarray[Any, Any]]:
+    """Return a function that sees what another reads as of a dtype of the same width."""
+    return lambda x: read(x).view(dtype)
+
+
+def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
+    """Return the results of a call without elements."""
+    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes += [index_dtype(xp)] if call.indices else []
+    return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])

@@ -1,0 +1,271 @@
+"""Tridiagonal systems by kernels for CPUs: what is generated for a dtype and a layout, how work is cut, the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, library, move_axis
+from parprims._core.layout import around, broadcast_strides, merged, row_major
+from parprims._core.memo import Memo
+from parprims._core.signature import signature
+from parprims._cpu import threads
+from parprims._dispatch.dispatch import directly
+from parprims._primitives.tridiagonal.array import array, empty
+from parprims._primitives.tridiagonal.call import LAPACK, System
+
+_CHUNK = 32
+"""Rows that are copied at a time where lanes are not adjacent."""
+_LINE = 64
+"""Bytes of a line of the cache: so wide is a tile whose lanes are not adjacent, for a line of each lane is read."""
+_TILE = 1 << 23
+"""Bytes of what a tile of adjacent lanes keeps between its two sweeps; it is written and read in order."""
+_WIDEST = 256
+"""Lanes of a tile, whose states stay in the first cache."""
+_NARROW = 32
+"""Lanes of a tile at least where narrower ones would give work to more threads."""
+_LEAST = 1 << 16
+"""Unknowns that are worth a thread."""
+_NUMBERS = 4
+"""The numbers before those of views: low, n, lanes and the width of a tile."""
+
+
+# ---- What is generated ------------------------------------------------------------------------------------------
+
+
+def _arithmetic(dtype: str) -> list[str]:
+    """Return the functions on numbers of a dtype."""
+    function, literal = _cpu.text.function, _cpu.NUMBA.literal
+    is_complex = dtype.startswith("complex")
+    found = [
+        function("zero()", [f"return {literal(0, dtype)}"]),
+        function("unit()", [f"return {literal(1, dtype)}"]),
+        function("nan()", [f"return {literal(complex(math.nan, 0) if is_complex else math.nan, dtype)}"]),
+        function("finite(x)", ["return x + (x - x)"]),
+        function("array(count)", [f"return np.empty(count, np.{dtype})"]),
+        function("chunk()", [f"return {_CHUNK}"]),
+    ]
+    if not is_complex:
+        return [
+            *found,
+            function("size(x)", ["return abs(x)"]),
+            function("quotient(y, x)", ["return y / x"]),
+        ]
+    return [
+        *found,
+        function("size(x)", ["return abs(x.real) + abs(x.imag)"]),
+        function(  # Smith's, which neither overflows nor branches
+            "quotient(y, x)",
+            [
+                "steep = abs(x.real) < abs(x.imag)",
+                "larger, smaller = select(steep, x.imag, x.real), select(steep, x.real, x.imag)",
+                "ratio = smaller / larger",
+                "size_ = smaller * ratio + larger",
+                "real = (select(steep, y.real, y.imag) * ratio + select(steep, y.imag, y.real)) / size_",
+                "imag = select(steep, y.imag * ratio - y.real, y.imag - y.real * ratio) / size_",
+                f"return {dtype}(complex(real, imag))",
+            ],
+        ),
+    ]
+
+
+def _access(views: Sequence[_cpu.View]) -> list[str]:
+    """Return the functions by which tiles reach lower, diag, upper, rhs and x."""
+    function = _cpu.text.function
+    *inputs, x = views
+    found, copies = [], []
+    for at, one in enumerate(inputs):
+        if one.outer[-1] in (0, 1):
+            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if one.outer[-1] else ''})"
+        else:
+            along = "1" if one.along == 1 else f"alongs_in(numbers)[{at}]"
+            place = f"load_from(8, rows, ({at * _CHUNK} + k) * width + j)"
+            copies += [
+                "for j in range(columns):",
+                f"    begin = at[{at}] + acrosses_in(numbers)[{at}] * j + {along} * first",
+                "    for i in range(count):",
+                f"        x = load_from(0, inputs[{at}], begin + {along} * i)",
+                f"        store_to(8, rows, ({at * _CHUNK} + i) * numbers[3] + j, x)",
+            ]
+        found.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
+    found.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
+    if x.outer[-1] == 1:
+        return [
+            *found,
+            function("solutions(outputs, count)", ["return outputs[0]"]),
+            function("origin(to)", ["return to[0]"]),
+            function("stride(numbers)", ["return alongs_out(numbers)[0]"]),
+            function("delivered(xs, outputs, to, numbers, columns)", ["return 0"]),
+        ]
+    along = "1" if x.along == 1 else "alongs_out(numbers)[0]"
+    return [
+        *found,
+        function("solutions(outputs, count)", ["return array(count)"]),
+        function("origin(to)", ["return 0"]),
+        function("stride(numbers)", ["return numbers[3]"]),
+        function(
+            "delivered(xs, outputs, to, numbers, columns)",
+            [
+                "wide, n = numbers[3], numbers[1]",
+                "for first in range(0, n, chunk()):",
+                "    count = min(chunk(), n - first)",
+                "    for j in range(columns):",
+                f"        begin = to[0] + acrosses_out(numbers)[0] * j + {along} * first",
+                "        for i in range(count):",
+                "            x = load_from(3, xs, (first + i) * wide + j)",
+                f"            store_to(9, outputs[0], begin + {along} * i, x)",
+                "return 0",
+            ],
+        ),
+    ]
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    s: System, shape: tuple[int, ...], axis: int, hosts: Sequence[np.ndarray[Any, Any]], columns: bool
+) -> _cpu.Plan | None:
+    """Return the work on lower, diag, upper and rhs of these layouts, which broadcast to a shape.
+
+    With ``columns`` the first axis of x is its last in memory. None where the arrays cannot be seen as
+    (high, low, n, lanes) with one stride each.
+    """
+    made = (*shape[1:], shape[0]) if columns else shape
+    own = row_major(made)
+    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
+    strides.append((own[-1], *own[:-1]) if columns else own)
+    n, along = shape[axis], [one[axis] for one in strides]
+    before, behind = around(shape, axis % len(shape), strides)
+    kept = merged(before + behind)
+    shared = [] if s.periodic else [one for one in kept if not any(one[1][:3])]
+    nothing = (1, (0,) * 5)
+    # Adjacent lanes, else the most.
+    lanes, across = max(shared or kept, key=lambda one: (one[0] >= 4 and one[1][4] == 1, one[0]), default=nothing)
+    others = [one for one in kept if one != (lanes, across)]
+    if len(others) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *others)[-2:]
+    dtype = dtype_name(s.rhs.dtype)
+    views = [
+        _cpu.View(dtype, first, (upward[at], downward[at], across[at]), along[at])
+        for at, first in enumerate((*(_cpu.first(x) for x in hosts), 0))
+    ]
+    itemsize = hosts[3].dtype.itemsize
+    width = _LINE // itemsize
+    if s.periodic:
+        name = "solve_periodic"
+    elif lanes == 1:
+        name = "solve_lines"
+    else:
+        name = "solve_shared" if shared else "solve_tiles"
+        if across[3] in (0, 1) and across[4] == 1:
+            fit = _TILE // ((1 if s.pivot == "none" else 3) * n * itemsize)
+            width = max(width, min(_WIDEST, 1 << fit.bit_length() >> 1))
+            if lanes * n >= 2 * _LEAST:
+                width = min(width, max(_NARROW, lanes // threads.limit()))
+    width = min(width, lanes)
+    tasks = high * low * -(-lanes // width)
+    text = _cpu.text
+    return _cpu.Plan(
+        (_cpu.Launch(name, tasks, -(-_LEAST // (n * width))),),
+        (
+            text.group("in", views[:4], _NUMBERS, 3),
+            text.group("out", views[4:], _NUMBERS + sum(len(one.numbers) for one in views[:4]), 3),
+            *_arithmetic(dtype),
+            *(_access(views) if name in ("solve_tiles", "solve_shared") else ()),
+            text.file(
+                "_primitives/tridiagonal/solvers/join_parts.numba"
+                if s.pivot == "none" and not s.periodic
+                else "_primitives/tridiagonal/solvers/tridiagonal.numba"
+            ),
+        ),
+        (dtype,) * 4,
+        ((made, dtype),),
+        (),
+        (low, n, lanes, width, *(number for one in views for number in one.numbers)),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, s: System) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, s.arrays)
+    dtype = dtype_name(s.rhs.dtype)
+    if reason is None and dtype not in LAPACK:
+        return f"the kernel does not compute in {dtype}"
+    return reason
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "system": 0,
+            "systems": 0,
+        },
+        "jax": {
+            "system": 1024,
+            "systems": 0,
+        },
+        "torch": {
+            "system": 256,
+            "systems": 0,
+        },
+    },
+)
+
+
+def slower(xp: Namespace, s: System) -> str | None:
+    """Return the sentence why another method is to be preferred, or None.
+
+    LAPACK's routine was measured on arrays that it reads as they are; to broadcast numbers takes longer than to solve.
+    """
+    plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
+    kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
+    return CROSSOVERS.slower(library(xp), kind, math.prod(s.shape))
+
+
+_runs: Memo[Callable[..., Array]] = Memo()
+
+
+def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
+    """Return a function of the arrays that computes the solutions, found again for arrays of the same signature.
+
+    Calls that give coefficients as numbers have no key, and come here every time.
+    """
+    layouts = signature(s.arrays, gradient=True)
+    if layouts is None:
+        return _prepared(xp, s)
+    key = (s.shape, s.rows, s.axis, s.periodic, s.pivot, layouts, threads.limit())
+    return _runs.get(key) or _runs.keep(key, _prepared(xp, s))
+
+
+def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
+    if 0 in s.shape:
+        return directly(empty)(xp, s)
+    if s.periodic and s.n == 1:
+        return directly(array)(xp, s)
+    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
+    plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns)
+    if plan is not None:
+        run = _cpu.runner(plan, s.arrays)
+        if columns:
+            return lambda *arrays: move_axis(xp, run(*arrays)[0], -1, 0)
+        return lambda *arrays: run(*arrays)[0]
+    shape, axis = s.shape, s.axis
+
+    def copied(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.moveaxis(np.broadcast_to(_cpu.host(x), shape), axis, -1))
+
+    copies = [copied(x) for x in s.arrays]
+    plan = _plan(s, copies[0].shape, -1, copies, columns=False)
+    assert plan is not None
+    run = _cpu.runner(plan, s.arrays, [lambda x: copied(x).reshape(-1)] * 4)
+    return lambda *arrays: move_axis(xp, run(*arrays)[0], -1, axis)
