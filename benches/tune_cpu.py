@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -376,6 +377,13 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
 }
 """By primitive, the kinds of calls that its table of crossovers tells apart."""
 
+_OTHER_FILES = {"merge": "search.merge_cpu", "offsets": "segments.by_offsets.cpu"}
+
+
+def module_of(primitive: str) -> ModuleType:
+    """Return the module that has the table of crossovers of a primitive."""
+    return importlib.import_module(f"parprims._primitives.{_OTHER_FILES.get(primitive, f'{primitive}.cpu')}")
+
 
 def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | None:
     """Return the least size from which the kernel saves so many seconds, given (its, the other way's) by size."""
@@ -443,7 +451,7 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]
                 print(f"{primitive}: {kind.name} on {backend.name}: from {found} on", flush=True)
         records.write_results(path, head, lines, [f"{primitive} crossovers"])
-        module = importlib.import_module(f"parprims._{primitive}_cpu").__name__
+        module = module_of(primitive).__name__
         print(f"CROSSOVERS of {module}, of the times in {path}:\n{entry_text(record, least)}", flush=True)
     return 0
 

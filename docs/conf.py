@@ -67,13 +67,13 @@ doctest_test_doctest_blocks = "default"
 
 
 ABOUT = {
-    "_associativity": "operators",
-    "xla": "transformations",
-    "_compare": "methods",
-    "_warm": "cpus",
-    "_dispatch": "methods",
-    "_launches": "gpus",
-    "_operators": "operators",
+    "parprims._operators.associativity": "operators",
+    "parprims._cuda.xla": "transformations",
+    "parprims._tools.comparison": "methods",
+    "parprims._tools.warm_up": "cpus",
+    "parprims._dispatch.dispatch": "methods",
+    "parprims._tools.launches": "gpus",
+    "parprims._operators.operator": "operators",
 }
 """The page about a module whose names stand in no page's title."""
 
@@ -107,7 +107,7 @@ def reference() -> str:
         groups.setdefault(getattr(parprims, name).__module__, []).append(name)
     lines = ["# API reference", "", "Every public name, in the groups that belong together.", ""]
     page_of_group = {
-        module: next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2], ""))
+        module: next((page_of[name] for name in names if name in page_of), ABOUT.get(module, ""))
         for module, names in groups.items()
     }
     places = {page: at for at, page in enumerate([*ordered(page_of.values()), *dict.fromkeys(ABOUT.values()), ""])}

@@ -131,14 +131,8 @@ SPILLS = {
 }
 
 
-_OF_LIBRARIES = (
-    "parprims._derivatives.jax_rules",
-    "parprims._derivatives.torch_rules",
-    "parprims._torch_compile.nodes",
-    "parprims._torch_compile.ops",
-    "parprims._torch_compile.vmap",
-)
-"""Modules that import a library that need not be there."""
+_OF_LIBRARIES = ("parprims._derivatives", "parprims._torch_compile", "parprims._devices")
+"""The rooms with modules that import a library that need not be there."""
 
 
 def stencils() -> Iterator[tuple[str, Plan]]:
@@ -172,8 +166,8 @@ def stencil_plan(text: str, form, shape: tuple[int, int, int]) -> Plan:
 
 def plans() -> Iterator[tuple[str, Plan]]:
     """Yield what a plan is for, and the plan, of every kind of kernel: the cases of every module that has some."""
-    for found in pkgutil.iter_modules(parprims.__path__, "parprims."):
-        module = importlib.import_module(found.name) if found.name not in _OF_LIBRARIES else None
+    for found in pkgutil.walk_packages(parprims.__path__, "parprims."):
+        module = None if found.name.startswith(_OF_LIBRARIES) else importlib.import_module(found.name)
         if hasattr(module, "cases"):
             yield from module.cases()
     yield from stencils()

@@ -1,7 +1,6 @@
 """The crossovers of `auto` on CPUs: the tables, what they decide, and how they are measured."""
 
 import dataclasses
-import importlib
 import json
 import time
 
@@ -17,7 +16,7 @@ from parprims._primitives.sort import cpu as sort_cpu
 
 pytestmark = pytest.mark.once
 
-TABLES = {name: importlib.import_module(f"parprims._{name}_cpu").CROSSOVERS for name in tune_cpu.KINDS}
+TABLES = {name: tune_cpu.module_of(name).CROSSOVERS for name in tune_cpu.KINDS}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +259,7 @@ def test_measuring(monkeypatch, tmp_path, capsys):
 def test_kinds_are_those_of_calls(primitive):
     """Every kind that is measured is the one that the choice of a method finds in such a call."""
     backend = backends.make("numpy")
-    module = importlib.import_module(f"parprims._{primitive}_cpu")
+    module = tune_cpu.module_of(primitive)
     names = {kind.name for kind in tune_cpu.KINDS[primitive]()}
     assert names >= {name for found in TABLES[primitive].least.values() for name in found}
     if not hasattr(module, "kind"):

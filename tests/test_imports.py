@@ -62,13 +62,69 @@ def test_late_imports():
     """
     late = {(name.removeprefix("parprims."), module) for name, path in FILES.items() for module, _ in parsed(path)[1]}
     assert late == {
-        ("_behind", "parprims._torch_compile.ops"),
-        ("_behind", "parprims._devices"),
-        ("_behind", "parprims._derivatives.torch_rules"),
-        ("_behind", "parprims._derivatives.jax_rules"),
+        ("_dispatch.registry", "parprims._torch_compile.ops"),
+        ("_dispatch.registry", "parprims._devices"),
+        ("_dispatch.registry", "parprims._derivatives.torch_rules"),
+        ("_dispatch.registry", "parprims._derivatives.jax_rules"),
         ("_devices.__init__", "parprims._devices.dask_chunks"),
         ("_devices.__init__", "parprims._devices.jax_mesh"),
         ("_devices.__init__", "parprims._devices.torch_groups"),
         ("_devices.__init__", "parprims._devices.jax_auto"),
-        ("_warm", "parprims"),
+        ("_tools.warm_up", "parprims"),
     }
+
+
+ROOMS = (
+    "_core",
+    "_libraries",
+    "_compiling",
+    "_operators",
+    "_cuda",
+    "_cpu",
+    "_dispatch",
+    "_primitives",
+    "_derivatives",
+    "_torch_compile",
+    "_devices",
+    "_tools",
+)
+"""The folders of the package, from the lowest: a module imports from its own room and from lower ones."""
+
+UPWARD = {
+    ("_dispatch.registry", "_derivatives"),  # the one module that imports higher rooms, by functions
+    ("_dispatch.registry", "_torch_compile"),
+    ("_dispatch.registry", "_devices"),
+    ("_dispatch.derivative_rules", "_primitives"),  # the records of reductions and sorts
+    ("_operators.in_place", "_dispatch"),  # a call that nobody watches
+}
+"""The only imports of a higher room: (module, room)."""
+
+MOST_FILES = 12
+"""The most files in a folder."""
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of the package, empty for the package itself."""
+    return [*module.removeprefix("parprims").split("."), "", ""][1]
+
+
+def test_rooms_import_lower_rooms():
+    """A module at the top of the package may import from all rooms."""
+    upward = {
+        (name.removeprefix("parprims."), room_of(module))
+        for name, path in FILES.items()
+        for module, _ in set().union(*parsed(path))
+        if room_of(name) in ROOMS and (room_of(module) or room_of(f"{module}.")) in ROOMS
+        if ROOMS.index(room_of(module)) > ROOMS.index(room_of(name))
+    }
+    assert upward == UPWARD
+
+
+def test_every_module_has_a_room():
+    assert {room_of(name) for name in FILES} == {*ROOMS, "__init__", "__main__"}
+
+
+def test_rooms_are_small():
+    folders = [path for path in SOURCE.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    full = {path.name: len([one for one in path.iterdir() if one.is_file()]) for path in folders}
+    assert not {name: files for name, files in full.items() if files > MOST_FILES}

@@ -28,7 +28,7 @@ from tests import emulator
 from tests.tables import NAMES, TABLES, of_device
 from tests.test_filters import loop as filtered
 
-STEMS = {re.sub("_(kernel|tiles|batch|work)$", "", name.removeprefix("_")) for name in TABLES}
+STEMS = {stem for stem, search in tune.SEARCHES.items() if search.module in TABLES}
 ENTRIES = [entry for table in TABLES.values() for entry in table.values()]
 
 
@@ -101,7 +101,7 @@ def test_blocks_fit_every_device(capability):
     device = _cuda.model(capability)
     with of_device(capability):
         for name in NAMES:
-            stem = re.sub("(tiles|batch|work)$", "kernel", name).replace("segment_rows", "segments_kernel")
+            stem = re.sub("(tiles|problem|tiling)$", "cuda", name).replace("tables.rows", "cuda")
             module = importlib.import_module(f"parprims.{stem}")
             if module is matmul_cuda:
                 continue
@@ -230,7 +230,7 @@ def test_blocks_that_multiply_are_the_device_s(monkeypatch):
 
 @pytest.mark.once
 def test_fields_that_are_searched():
-    assert set(tune.SEARCHES) == STEMS
+    assert {search.module for search in tune.SEARCHES.values()} == {*TABLES}
     for primitive, search in tune.SEARCHES.items():
         module = importlib.import_module(f"parprims.{search.module}")
         (entry, *_) = module.TUNING.values()

@@ -1,8 +1,8 @@
 """Parallel primitives for every array library."""
 
-from parprims._core import other_words as _words
+from parprims._core import other_words as _other_words
 from parprims._cuda import jax_export_checks
-from parprims._dispatch import registry as _behind
+from parprims._dispatch import registry as _registry  # noqa: F401
 from parprims._dispatch.dispatch import Call, MethodRefused, explain, methods
 from parprims._operators.associativity import check_associative
 from parprims._operators.operator import Operator, segmented
@@ -11,7 +11,7 @@ from parprims._primitives.filters.public import lfilter, sosfilt
 from parprims._primitives.histogram.public import histogram
 from parprims._primitives.matmul.public import matmul
 from parprims._primitives.order_statistics.public import argpartition, median, partition, quantile, top_k
-from parprims._primitives.recurrence import matrices as _recurrence_matrices
+from parprims._primitives.recurrence import matrices as _recurrence_matrices  # noqa: F401
 from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.reduce.extrema import argmax, argmin
 from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
@@ -85,4 +85,4 @@ __all__ = [
     "warm",
 ]
 
-_words.show_own_options(globals()[name] for name in __all__)
+_other_words.show_own_options(globals()[name] for name in __all__)

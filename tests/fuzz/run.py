@@ -30,10 +30,11 @@ WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 
 
 def discover() -> None:
-    """Take over what other test files say of hostile and valid calls: tests/test_<name>.py of the module _<name>."""
+    """Take over hostile and valid calls from the test file of each room, tests/test_<room>.py, or of a file in it."""
     global FUNCTIONS
     for name in sorted({*primitives} - {*FUNCTIONS}):
-        module = importlib.import_module(primitives[name].__module__.replace("parprims._", "tests.test_"))
+        stem = primitives[name].__module__.removesuffix(".public").rpartition(".")[2]
+        module = importlib.import_module(f"tests.test_{stem}")
         FUNCTIONS += (name,)
         DRAWS[name] = module.draw
         WRONG_OPTIONS.update(getattr(module, "WRONG_OPTIONS", {}))

@@ -1,4 +1,4 @@
-"""Traced functions as Python that Numba compiles: the functions they call stand in _functions.numba."""
+"""Traced functions as Python that Numba compiles: the functions they call stand in templates/functions.numba."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The text of a kernel for CPUs: what is generated for an operator, and how it reaches strided arrays.
 
-A kernel is the text of _functions.numba and one function, which is made of the functions that are written here and of
-the loops of a primitive, called in each other. The loops see an element of all inputs as one thing, and a state as a
-tuple of its components:
+A kernel is the text of templates/functions.numba and of one function. That function is made of the functions written
+here and of the loops of a primitive, called in each other. The loops see an element of all inputs as one thing, and a
+state as a tuple of its components:
 
 - ``combine(earlier, later)`` is the state of two;
 - ``scratch(count)`` is an array of states, which ``get(states, i)`` and ``put(states, i, state)`` read and write.
@@ -95,7 +95,7 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
 
 
 _READ = 0
-"""The region of memory (see _functions.numba) of inputs, which nothing that is written overlaps."""
+"""The region of memory (see templates/functions.numba) of inputs, which nothing that is written overlaps."""
 
 
 def _region(component: int) -> int:
@@ -225,4 +225,5 @@ class Kernel:
         )
 
 
-_MADE_OF = tuple([f"_cpu/{one}" for one in ("_entry.numba", "_functions.numba", "text.py", "inline.py")])
+_TEMPLATES = ("templates/entry.numba", "templates/functions.numba")
+_MADE_OF = tuple(f"_cpu/{one}" for one in (*_TEMPLATES, "text.py", "inline.py"))

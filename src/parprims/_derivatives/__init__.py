@@ -1,0 +1,1 @@
+"""Derivative rules on JAX and PyTorch."""

@@ -1,0 +1,1 @@
+"""The choice of a method: prepared calls, derivatives as rules, primitives made of others."""

@@ -1,0 +1,1 @@
+"""Operators, and the translation of their functions to C++ and Numba."""

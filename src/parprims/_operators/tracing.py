@@ -3,7 +3,8 @@
 A function is called once with symbolic scalars (`Scalar`) in place of arrays. They answer to Python's operators, to
 the functions of the array API standard (``array_namespace`` of one returns `NAMESPACE`), and to NumPy's and
 PyTorch's own functions through their override protocols. Every operation appends one line to the trace, so that the
-finished trace is the body of a function: of CUDA, whose C++ functions stand in _cuda/device/common.cuh, or of another `Language`.
+finished trace is the body of a function: of CUDA, whose C++ functions stand in
+_cuda/device/common.cuh, or of another `Language`.
 
 Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
 change from call to call. The text can leave them out, and then has a name for each: see `Captured`.

@@ -1,0 +1,1 @@
+"""The nodes of torch.compile, and the rules of torch.func.vmap."""

@@ -1,0 +1,1 @@
+"""Banded and block tridiagonal systems."""

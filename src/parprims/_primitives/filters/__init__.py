@@ -1,0 +1,1 @@
+"""Filters: lfilter and sosfilt."""

@@ -1,0 +1,1 @@
+"""Median, quantile, partition and top_k."""

@@ -1,0 +1,1 @@
+"""Linear recurrences, of numbers and of matrices."""

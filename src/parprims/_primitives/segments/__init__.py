@@ -1,0 +1,1 @@
+"""Segment reductions, and scans, reductions and sorts of segments."""

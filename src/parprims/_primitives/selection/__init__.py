@@ -1,0 +1,1 @@
+"""Selection, partition by a mask, unique and run lengths."""

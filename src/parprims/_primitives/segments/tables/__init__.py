@@ -1,0 +1,1 @@
+"""Reductions by ids: by tables, rows and atomic operations on GPUs."""

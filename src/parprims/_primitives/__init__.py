@@ -1,0 +1,1 @@
+"""The primitives, each in a room of its own."""
