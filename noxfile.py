@@ -87,7 +87,8 @@ def lowest(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """Run a third of the cases on NumPy, and derivatives on JAX, with the releases that this Python gets."""
     session.install("-e", ".[jax]", *_group("test"))
-    for backend, suite in (("numpy", ["-m", "not once", "--every", "3"]), ("jax", ["tests/test_derivatives.py"])):
+    derivatives = ["tests/derivatives/test_derivatives.py"]
+    for backend, suite in (("numpy", ["-m", "not once", "--every", "3"]), ("jax", derivatives)):
         session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
 
 

@@ -2,7 +2,7 @@
 
 What a device computes takes the time of its bytes at the rate at which one device does it. A message takes a latency
 and the time of its bytes at the rate of the slowest link. Messages and bytes are those that `explain` tells, which
-tests/test_devices_model.py holds against compiled programs.
+tests/on_devices/test_devices_model.py holds against compiled programs.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ html_theme_options = {
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# Where a page shows what Python says, it is run: here for notebooks, and by tests/test_package.py for other pages.
+# Where a page shows what Python says, it is run: here for notebooks, else by tests/project/test_package.py.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120

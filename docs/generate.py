@@ -1,6 +1,6 @@
 """Write the parts of the documentation that are made by code, tables and pictures: ``python -m docs.generate``.
 
-Nothing is measured. tests/test_docs.py fails where a record has changed and this was not run.
+Nothing is measured. tests/project/test_docs.py fails where a record has changed and this was not run.
 """
 
 from __future__ import annotations

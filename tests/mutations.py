@@ -4,62 +4,66 @@ from tests.mutation import Mutation
 from tests.mutation import dropped as _dropped
 from tests.mutations_of_segments import MUTATIONS as OF_SEGMENTS
 
+_IN = "tests/primitives/"
+
 
 def _reduce(case: str) -> str:
-    return f"tests/test_reduce_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
+    return f"{_IN}reduce/test_reduce_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
 
 
 def _scan(case: str) -> str:
-    return f"tests/test_scan_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
+    return f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
 
 
 def _sort(case: int) -> str:
-    return f"tests/test_sort_kernel.py::TestSanitized::test_every_kernel[emulated-shape{case}]"
+    return f"{_IN}sort/test_sort_kernel.py::TestSanitized::test_every_kernel[emulated-shape{case}]"
 
 
 def _matmul(test: str) -> str:
-    return f"tests/test_matmul_{'groups' if test.startswith('TestGroups') else 'kernel'}.py::{test}"
+    return f"{_IN}matmul/test_matmul_{'groups' if test.startswith('TestGroups') else 'kernel'}.py::{test}"
 
 
 def _residues(test: str, case: str = "float32") -> str:
-    return f"tests/test_matmul_residues.py::{test}[emulated-{case}]"
+    return f"{_IN}matmul/test_matmul_residues.py::{test}[emulated-{case}]"
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
 REST, REST_OF_TILES = (
-    f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
+    f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
-REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[emulated]"
-BETWEEN = "tests/test_order_statistics_kernel.py::TestBetween::test_as_by_operations[emulated-3]"
-SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
-SKEWED = "tests/test_sort_kernel.py::TestDistributions::test_skewed[emulated-True]"
+REST_OF_ROW = _IN + "reduce/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[emulated]"
+BETWEEN = _IN + "order_statistics/test_order_statistics_kernel.py::TestBetween::test_as_by_operations[emulated-3]"
+SEGMENTS = _IN + "sort/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
+SKEWED = _IN + "sort/test_sort_kernel.py::TestDistributions::test_skewed[emulated-True]"
 SHORT_LINES, LONG_LINES, LINES_BACKWARDS, LINES_IN_PARTS, FIRST_OF_LINE = (
-    f"tests/test_scan_skewed.py::TestSkewedLines::test_{one}]"
+    f"{_IN}scan/test_scan_skewed.py::TestSkewedLines::test_{one}]"
     for one in (
         *("every_kernel[emulated-shape1", "every_kernel[emulated-shape4"),
         *("narrow[emulated-True-1003", "parts_of_lines[emulated-8447-part"),
         "first_coefficient_counts_for_nothing[emulated-shape1",
     )
 )
-ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
-MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated]"
+ORDERED = _IN + "sort/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
+MANY_LINES = _IN + "scan/test_scan_kernel.py::TestSanitized::test_many_lines[emulated]"
 STRIPS, STRIPS_ADJOINT, STRIPS_IN_GROUPS = (
-    f"tests/test_scan_kernel.py::TestStrips::test_{one}]"
+    f"{_IN}scan/test_scan_kernel.py::TestStrips::test_{one}]"
     for one in ("every_kernel[emulated-shape0-0", "adjoint[emulated-shape0-0", "looks_past_groups[emulated")
 )
 SERIAL, PARTS_OF_LINES = (
-    f"tests/test_scan_kernel.py::TestBlocksThatGoAlong::test_repeated_coefficients[emulated-{way}]"
+    f"{_IN}scan/test_scan_kernel.py::TestBlocksThatGoAlong::test_repeated_coefficients[emulated-{way}]"
     for way in ("line", "part")
 )
 IN_ORDER, AUTO, PARTIAL = (
-    f"tests/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]" for pivot in ("none", "auto", "partial")
+    f"{_IN}tridiagonal/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]"
+    for pivot in ("none", "auto", "partial")
 )
-CHUNKS = "tests/test_tridiagonal_kernel.py::test_small_chunks[emulated-True-none]"
-SEVERAL = "tests/test_tridiagonal_kernel.py::test_several_warps_solve_the_rest[emulated]"
+CHUNKS = _IN + "tridiagonal/test_tridiagonal_kernel.py::test_small_chunks[emulated-True-none]"
+SEVERAL = _IN + "tridiagonal/test_tridiagonal_kernel.py::test_several_warps_solve_the_rest[emulated]"
 TURNS, TURNS_ACROSS = (
-    f"tests/test_tridiagonal_kernel.py::test_blocks_take_systems_in_turn[emulated-{axis}]" for axis in (-1, 0)
+    f"{_IN}tridiagonal/test_tridiagonal_kernel.py::test_blocks_take_systems_in_turn[emulated-{axis}]"
+    for axis in (-1, 0)
 )
-REGISTERS = "tests/test_tridiagonal_kernel.py::test_registers_suffice[emulated-False]"
+REGISTERS = _IN + "tridiagonal/test_tridiagonal_kernel.py::test_registers_suffice[emulated-False]"
 CUT = _matmul("TestSanitized::test_cut[emulated-conflict_free]")
 HALVES = _matmul("TestGroups::test_blocks_go_on[emulated-float16-float32]")
 SPLIT = _matmul("TestGroups::test_blocks_go_on[emulated-float32-float32]")
@@ -68,12 +72,12 @@ BY_THREADS = _matmul("TestGroups::test_copied_by_threads[emulated-float16-views0
 CLUSTERS = _matmul("TestGroups::test_clusters_sanitized[emulated-cluster2]")
 SPLITS = _matmul("TestGroups::test_split_in_clusters[emulated-cluster4-AT_ONCE]")
 MANY_BINS, COUNTERS, EQUAL = (
-    f"tests/test_histogram.py::TestKernel::test_{name}[emulated]"
+    f"{_IN}histogram/test_histogram.py::TestKernel::test_{name}[emulated]"
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
 PARTS = "__syncthreads();  // separates the writes of parts from their reads"
-NUMBERS = "tests/test_histogram_weights.py::TestSorted::test_lengths[emulated]"
-EDGES = "tests/test_histogram.py::TestBins::test_edges_are_found_exactly[emulated-kernel]"
+NUMBERS = _IN + "histogram/test_histogram_weights.py::TestSorted::test_lengths[emulated]"
+EDGES = _IN + "histogram/test_histogram.py::TestBins::test_edges_are_found_exactly[emulated-kernel]"
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
 _C, _R, _S, _O = (
@@ -189,7 +193,7 @@ MUTATIONS = (
         "_cuda/device/strided.cuh",
         "to[k].*member = (T)(ACROSS ? i : i + k);",
         "to[k].*member = (T)i;",
-        "tests/test_extrema.py::test_long_lines_by_kernels[emulated]",
+        _IN + "reduce/test_extrema.py::test_long_lines_by_kernels[emulated]",
     ),
     Mutation(
         _R,
@@ -243,7 +247,7 @@ MUTATIONS = (
         _L,
         "for (; since > 0; --since) start.state = Op::combine(start.state, groups[since]);",
         "for (; since > 1; --since) start.state = Op::combine(start.state, groups[since]);",
-        "tests/test_scan_kernel.py::TestSanitized::test_looks_past_groups[emulated]",
+        _IN + "scan/test_scan_kernel.py::TestSanitized::test_looks_past_groups[emulated]",
     ),
     _dropped(_S, "__syncwarp();  // separates the lanes' copies from each other's reads", _scan("shape6-1")),
     _dropped(
@@ -384,7 +388,7 @@ MUTATIONS = (
         _OT,
         "if (taken < ahead || seen[ahead] < AGGREGATE) continue;",
         "if (seen[ahead] < AGGREGATE) continue;",
-        "tests/test_sort_kernel.py::TestTiles::test_in_flight[emulated-6]",
+        _IN + "sort/test_sort_kernel.py::TestTiles::test_in_flight[emulated-6]",
     ),
     # ---- Tridiagonal systems
     _dropped(_TC, "__syncthreads();  // all threads have written their numbers", IN_ORDER),
@@ -418,7 +422,7 @@ MUTATIONS = (
         _TS,
         "const T factor = divide(other.a[unknown], first.a[unknown], pivot_reciprocal);",
         "const T factor = divide(first.a[unknown], other.a[unknown], pivot_reciprocal);",
-        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(
         _TS,
@@ -429,12 +433,12 @@ MUTATIONS = (
     _dropped(
         _TS,
         "B::sync();  // rows and states are there for all",
-        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(
         _TS,
         "B::sync();  // the solution is there for all",
-        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(_TS, "B::sync();  // all have read the solution before the next systems come", TURNS),
     _dropped(
@@ -470,7 +474,7 @@ MUTATIONS = (
         _TL,
         "number += quotient((system + 1) * parts - 1 - number, gridDim.x) * gridDim.x;",
         "number += quotient((system + 1) * parts - number, gridDim.x) * gridDim.x;",
-        "tests/test_tridiagonal_kernel.py::test_long_systems_dominant_or_not[emulated]",
+        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_long_systems_dominant_or_not[emulated]",
     ),
     # ---- Launches in phases
     _dropped(_PH, "__syncthreads();  // the number of the item is there for all", CHUNKS),
@@ -491,7 +495,7 @@ MUTATIONS = (
     _dropped(
         _PH,
         "__syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now",
-        "tests/test_tridiagonal_kernel.py::test_chunk_edges[emulated-float64]",
+        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_chunk_edges[emulated-float64]",
     ),
     Mutation(
         _PH, "counters->taken = counters->done = counters->left = 0;", "counters->taken = counters->left = 0;", CHUNKS

@@ -2,22 +2,24 @@
 
 from tests.mutation import Mutation, dropped
 
+_IN = "tests/primitives/"
+
 
 def _atomics(name: str, n: int, count: int) -> str:
-    return f"tests/test_segment_atomics.py::test_ids[emulated-{n}-{count}-{name}]"
+    return f"{_IN}segments/test_segment_atomics.py::test_ids[emulated-{n}-{count}-{name}]"
 
 
 def _tables(n: int, count: int) -> str:
-    return f"tests/test_segment_tables.py::test_order[emulated-{n}-{count}]"
+    return f"{_IN}segments/test_segment_tables.py::test_order[emulated-{n}-{count}]"
 
 
-SUMS = "tests/test_segment_tables.py::test_sums[emulated-float32]"
+SUMS = _IN + "segments/test_segment_tables.py::test_sums[emulated-float32]"
 ROWS, FEW_ROWS, STRIPS_OF_ROWS = (
-    f"tests/test_segment_rows_kernel.py::test_offsets[emulated-shape{at}]" for at in ("4-0", "5-1", "3-0")
+    f"{_IN}segments/test_segment_rows_kernel.py::test_offsets[emulated-shape{at}]" for at in ("4-0", "5-1", "3-0")
 )
-ROWS_BY_IDS = "tests/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
+ROWS_BY_IDS = _IN + "segments/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
 ZEROS, TRUTH = (
-    f"tests/test_segment_atomics.py::test_{one}]"
+    f"{_IN}segments/test_segment_atomics.py::test_{one}]"
     for one in ("special_values[emulated-float16", "truth_values[emulated-logical_and")
 )
 

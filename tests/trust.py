@@ -2,7 +2,8 @@
 
 ``pytest --record-errors FILE`` writes, for every primitive, dtype, method and backend, the largest error that a check
 found over the bound it was held against. This module merges such files, one for each device, into ``tests/errors/``
-and writes ``docs/trust.md`` from them, `promises.py` and `faults.py`. ``tests/test_promises.py`` holds the page to all.
+and writes ``docs/trust.md`` from them, `promises.py` and `faults.py`.
+``tests/project/test_promises.py`` holds the page to all.
 """
 
 from __future__ import annotations
@@ -171,11 +172,12 @@ def exists(test: str) -> bool:
 def keepers() -> dict[str, list[str]]:
     """Return, by file, the test classes that inherit the laws of `Contract`, found without importing them."""
     parents: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        file = path.relative_to(ROOT).as_posix()
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-                parents[path.name, node.name] = [(path.name, base) for base in bases]
+                parents[file, node.name] = [(file, base) for base in bases]
     found: dict[str, list[str]] = {}
 
     def inherits(one: tuple[str, str]) -> bool:
@@ -183,7 +185,7 @@ def keepers() -> dict[str, list[str]]:
 
     for (file, name), bases in parents.items():
         if name.startswith("Test") and any(map(inherits, bases)):
-            found.setdefault(f"tests/{file}", []).append(name)
+            found.setdefault(file, []).append(name)
     return found
 
 
@@ -263,8 +265,8 @@ def page() -> str:
             "",
             "Every promise of the library stands here beside the tests that keep it, then how much of its error bounds "
             "it uses, then the faults that libraries like it had and what keeps them out. `python -m tests.trust` "
-            "writes this page and `tests/test_promises.py` holds it to the tests; edit neither the page nor its "
-            "figures by hand.",
+            "writes this page and `tests/project/test_promises.py` holds it to the tests; edit neither the page nor "
+            "its figures by hand.",
             "",
             "## Promises",
             "",

@@ -4,6 +4,7 @@ import argparse
 import collections
 import contextlib
 import importlib
+import pathlib
 import re
 import sys
 import tempfile
@@ -25,6 +26,7 @@ FUNCTIONS: tuple[str, ...] = (
     "map_reduce", "matmul", "max", "min", "prod", "reduce", "scan", "solve_tridiagonal", "sort", "sort_by_key", "sum",
     "vecdot",
 )  # fmt: skip
+TESTS = pathlib.Path(__file__).parents[1]
 WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 """How often a backend is drawn; others as often as PyTorch."""
 
@@ -34,7 +36,8 @@ def discover() -> None:
     global FUNCTIONS
     for name in sorted({*primitives} - {*FUNCTIONS}):
         stem = primitives[name].__module__.removesuffix(".public").rpartition(".")[2]
-        module = importlib.import_module(f"tests.test_{stem}")
+        (path,) = TESTS.rglob(f"test_{stem}.py")
+        module = importlib.import_module(".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts)))
         FUNCTIONS += (name,)
         DRAWS[name] = module.draw
         WRONG_OPTIONS.update(getattr(module, "WRONG_OPTIONS", {}))

@@ -1,0 +1,234 @@
+"""Arrays of Dask, chunk by chunk, against the same calls on whole arrays."""
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import parprims
+from tests import devices
+
+RNG = np.random.default_rng(28)
+X, Y = RNG.standard_normal((2, 40))
+KEYS = RNG.integers(-3, 4, 40)
+TABLE, OTHER = RNG.standard_normal((12, 8)), RNG.standard_normal((8, 6))
+STEPS = np.arange(40) % 7 == 0
+
+
+def joined(x, y):
+    return x + y + x * y
+
+
+CALLS = {
+    "sum": (lambda x: parprims.sum(x), (X,)),
+    "max": (lambda x: parprims.max(x, axis=0, keepdims=True), (TABLE,)),
+    "sum of all": (lambda x: parprims.sum(x), (TABLE,)),
+    "reduce": (lambda x: parprims.reduce(x, joined), (X,)),
+    "map_reduce": (lambda x, y: parprims.map_reduce(np.multiply, x, y), (X, Y)),
+    "half": (lambda x: parprims.sum(x), (X.astype(np.float16),)),
+    "scan": (lambda x: parprims.scan(x, axis=0), (TABLE,)),
+    "scan back": (lambda x: parprims.scan(x, joined, reverse=True, initial=0.5), (X,)),
+    "scan of segments": (lambda f, x: parprims.scan((f, x), parprims.segmented("add"))[1], (STEPS, X)),
+    "recurrence": (lambda a, b: parprims.linear_recurrence(a, b), (Y, X)),
+    "recurrence of a constant": (lambda b: parprims.linear_recurrence(0.5, b, initial=2.0, reverse=True), (X,)),
+    "sort": (lambda x: parprims.sort(x, axis=0), (TABLE,)),
+    "argsort": (lambda x: parprims.argsort(x, descending=True), (KEYS,)),
+    "sort_by_key": (lambda k, x: parprims.sort_by_key(k, x)[1], (KEYS, X)),
+    "tridiagonal": (lambda d, b: parprims.solve_tridiagonal(1.0, d, -1.0, b), (X, Y)),
+    "status": (lambda d, b: parprims.solve_tridiagonal(1.0, d, -1.0, b, return_status=True)[1], (X, Y)),
+    "matmul": (lambda a, b: parprims.matmul(a, b), (TABLE, OTHER)),
+    "paths": (lambda a, b: parprims.matmul(a, b, add="minimum", multiply="add"), (TABLE, OTHER)),
+    "histogram": (lambda x: parprims.histogram(x, 5)[0], (X,)),
+}
+
+
+def chunked(x):
+    """Return an array in chunks, cut unlike any other along the same axis."""
+    dask = pytest.importorskip("dask.array")
+    if x.ndim == 1:
+        return dask.from_array(x, chunks=((10, 7, 23) if x is not Y else (20, 20),))
+    return dask.from_array(x, chunks=(5, 3))
+
+
+def same(found, expected):
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 if found.dtype != np.float16 else 2e-3)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", CALLS)
+def test_call(name):
+    call, arrays = CALLS[name]
+    found = call(*map(chunked, arrays))
+    expected = call(*arrays)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    for scheduler in ("sync", "threads"):
+        same(found.compute(scheduler=scheduler), expected)
+
+
+@pytest.mark.once
+def test_the_number_of_tasks_is_linear():
+    dask = pytest.importorskip("dask.array")
+    calls = {
+        "scan": lambda x: parprims.scan(x),
+        "recurrence": lambda x: parprims.linear_recurrence(0.5, x),
+        "sum": lambda x: parprims.sum(x),
+        "tridiagonal": lambda x: parprims.solve_tridiagonal(1.0, x, 1.0, x),
+        "histogram": lambda x: parprims.histogram(x)[0],
+        "batches": lambda x: parprims.sort(dask.stack([x, x]).T, axis=1),
+        "sort": lambda x: parprims.sort(x),
+    }
+    for name, call in calls.items():
+        eight, sixteen = (len(dict(call(dask.ones(160, chunks=160 // n)).__dask_graph__())) for n in (8, 16))
+        if name == "sort":
+            assert sixteen < 4 * eight
+            assert sixteen <= 16 * 16 + 16 * 60
+        else:
+            assert sixteen <= 2 * eight, name
+
+
+@pytest.mark.once
+def test_what_is_told_and_refused():
+    dask = pytest.importorskip("dask.array")
+    x = dask.ones(40, chunks=10)
+    with parprims.explain() as calls:
+        y = parprims.scan(x)
+    assert [(one.primitive, one.devices, [step.nbytes for step in one.steps]) for one in calls] == [("scan", 4, [24])]
+    assert parprims.methods(parprims.scan, x)["array"] is None
+    assert y.chunks == x.chunks
+    with pytest.raises(ValueError, match="lengths of their chunks"):
+        parprims.sum(x[x > 0])
+    with pytest.raises(IndexError, match="axis 1"):
+        parprims.scan(x, axis=1)
+    with pytest.raises(TypeError, match="Dask"):
+        parprims.linear_recurrence(x, X)
+    rows = parprims.scan(dask.ones((40, 3), chunks=(10, 3)), axis=1)
+    assert (rows.compute(scheduler="sync")[:, -1] == 3).all()
+
+
+TOLD = {
+    # A call of arrays of Dask of two axes in chunks of 500 x 300, four along each, the same of one chunk, and the bytes
+    # that a chunk sends in each message, where the algorithm says how many these are.
+    "scan": (lambda x: parprims.scan(x, axis=0), [("gather", 300 * 8 * 3)]),
+    "sum": (lambda x: parprims.sum(x, axis=0), [("gather", 300 * 8 * 3)]),
+    "recurrence": (lambda x: parprims.linear_recurrence(x, x, axis=0), [("gather", 2 * 300 * 8 * 3)]),
+    "sort": (lambda x: parprims.sort(x, axis=1), [("exchange", 500 * 300 * 8 * 3 // 4)]),
+    "tridiagonal": (lambda x: parprims.solve_tridiagonal(x, x, x, x), None),
+    "whole axis": (lambda x: parprims.scan(x.rechunk((500, -1)) if hasattr(x, "rechunk") else x, axis=1), None),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", TOLD)
+def test_tells_of_chunks_of_the_real_size(name):
+    dask = pytest.importorskip("dask.array")
+    call, expected = TOLD[name]
+    with parprims.explain() as told:
+        call(dask.ones((2000, 1200), chunks=(500, 300)))
+    chunk = np.ones((500, 1200 if name == "whole axis" else 300))
+    with parprims.explain() as own:
+        call(chunk)
+    assert [(one.primitive, one.method, one.refusals) for one in told] == [
+        (one.primitive, one.method, one.refusals) for one in own
+    ]
+    steps = [(step.name, step.nbytes) for step in told[0].steps]
+    assert expected is None or steps[-len(expected) :] == expected
+    assert all(nbytes > 0 for _, nbytes in steps)
+
+
+ROW, SQUARE, BLOCKS = X[:8], np.eye(8) + 1, np.ones((8, 2, 2)) + 4 * np.eye(2)
+
+FUNCTIONS = {
+    # A call of every public function, on arrays of 8 elements or rows each of which is split in two.
+    **dict.fromkeys(("all", "any"), (ROW > 0,)),
+    **dict.fromkeys(
+        "argmax argmin argsort cumulative_logsumexp cumulative_max cumulative_min cumulative_prod cumulative_sum "
+        "max median min prod reduce run_lengths scan sort sum unique".split(),
+        (ROW,),
+    ),
+    **dict.fromkeys(("argpartition", "histogram", "partition", "top_k"), (ROW, 3)),
+    **dict.fromkeys(("linear_recurrence", "merge", "searchsorted", "sort_by_key", "vecdot"), (ROW, ROW)),
+    **dict.fromkeys(("partition_by", "select"), (ROW, ROW > 0)),
+    "lfilter": (ROW, ROW, ROW),
+    "map_reduce": (lambda x: x * x, ROW),
+    "matmul": (SQUARE, SQUARE),
+    "merge_by_key": (ROW,) * 4,
+    "quantile": (ROW, 0.3),
+    "segment_reduce": (ROW, np.arange(8) // 2, 4),
+    "solve_banded": ((0, 1), np.ones((2, 8)), ROW),
+    "solve_block_tridiagonal": (BLOCKS, 4 * BLOCKS, BLOCKS, np.ones((8, 2))),
+    "solve_tridiagonal": (ROW, ROW, ROW, ROW),
+    "sosfilt": (np.ones((1, 6)), ROW),
+}
+
+
+@pytest.mark.once
+def test_docs_list_the_functions_that_serve_chunks():
+    dask = pytest.importorskip("dask.array")
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+    rows = re.findall(r"^\| (served|refused) \|(.*)$", page, re.MULTILINE)
+    listed = {kind: set(re.findall(r"`(\w+)=?`", row)) for kind, row in rows}
+    public = [getattr(parprims, name) for name in parprims.__all__]
+    computing = {
+        one.__name__ for one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters
+    }
+    assert computing == FUNCTIONS.keys() == listed["served"] | (listed["refused"] - {"offsets", "return_indices"})
+
+    def halves(x):
+        return dask.from_array(x, chunks=tuple(max(n // 2, 1) for n in x.shape))
+
+    for name, arguments in FUNCTIONS.items():
+        given = [halves(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        if name in listed["served"]:
+            range_ = {"range": (0.0, 1.0)} if name == "histogram" else {}
+            getattr(parprims, name)(*given, **range_)
+        else:
+            with pytest.raises(TypeError, match="no driver for chunks"):
+                getattr(parprims, name)(*given)
+
+
+@pytest.mark.once
+def test_on_a_cluster(subtests):
+    pytest.importorskip("dask.array")
+    pytest.importorskip("distributed")
+    for name, raised in devices.outcomes("tests.on_devices.test_devices_dask", 1).items():
+        with subtests.test(check=name):
+            assert not raised, raised
+
+
+# ---- In a process of its own, with workers in others ----------------------------------------------------------------
+
+LIMIT = 640 * 2**20
+"""The memory that the worker may use, in bytes; less than half of it is taken by the libraries."""
+
+
+def check_calls_on_a_cluster():
+    import distributed
+
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster):
+        for name in ("scan", "recurrence", "argsort", "tridiagonal", "matmul"):
+            call, arrays = CALLS[name]
+            same(call(*map(chunked, arrays)).compute(), call(*arrays))
+
+
+def check_four_times_the_memory_of_the_worker():
+    import dask.array
+    import distributed
+
+    n, count = 4 * LIMIT // 8, 64
+    settings = {"threads_per_worker": 1, "memory_limit": LIMIT, "dashboard_address": None}
+    with distributed.LocalCluster(1, **settings) as cluster, distributed.Client(cluster):
+        x = dask.array.ones(n // count * count, chunks=n // count)
+        y = parprims.scan(x)
+        assert x.nbytes >= 4 * LIMIT * 0.99
+        assert float(parprims.max(y).compute()) == x.size
+
+
+if __name__ == "__main__":
+    devices.run_all(globals())

@@ -1,0 +1,104 @@
+"""What `explain` says moves between devices, against the programs that XLA compiles for 8 to 64 of them."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+import parprims
+from tests import devices
+from tests.on_devices.test_devices_scans import mesh_of, put
+from tests.on_jax import test_jax
+
+jax = test_jax.jax
+
+SIZES = {
+    "pred": 1,
+    "s8": 1,
+    "u8": 1,
+    "s16": 2,
+    "u16": 2,
+    "f16": 2,
+    "f32": 4,
+    "s32": 4,
+    "u32": 4,
+    "f64": 8,
+    "s64": 8,
+    "u64": 8,
+}
+
+
+@pytest.mark.usefixtures("jax")
+def test_on_up_to_sixty_four_devices(backend, subtests):
+    if backend.cuda:
+        pytest.skip("is of a CPU")
+    devices.hold("tests.on_devices.test_devices_model", subtests, 64)
+
+
+def nbytes(shapes):
+    """Return the bytes of all arrays whose shapes a text of XLA names."""
+    found = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+    return sum(SIZES[kind] * math.prod(map(int, filter(None, lengths.split(",")))) for kind, lengths in found)
+
+
+def collectives(text):
+    """Return for each kind of collective operation of a program the bytes of its results on one device."""
+    found = {}
+    for line in text.splitlines():
+        match = re.search(r"= (.*?) (all-gather|all-to-all|collective-permute|all-reduce)(?:-start)?\(", line)
+        if match:
+            found.setdefault(match[2], []).append(nbytes(match[1]))
+    return found
+
+
+# ---- In the process with 64 devices -----------------------------------------------------------------------------
+
+ROWS = 3
+CALLS = {
+    "sum": (lambda x: parprims.sum(x, axis=1), 1, ROWS * 4),
+    "scan": (lambda x: parprims.scan(x, axis=1), 1, ROWS * 4),
+    "recurrence": (lambda x: parprims.linear_recurrence(x, x, axis=1), 1, ROWS * 2 * 4),
+    # Two equations of four coefficients and a right-hand side, another right-hand side, two errors, and a flag.
+    "tridiagonal": (lambda x: parprims.solve_tridiagonal(x, x + 4, x, x), 4, ROWS * ((8 + 2 + 2 + 2) * 4 + 1)),
+}
+
+
+def check_states_alone_are_gathered():
+    import jax
+
+    for count in (8, 16, 32, 64):
+        x = put(np.ones((ROWS, 10 * count), np.float32), mesh_of(count), None, "i")
+        for name, (call, messages, state) in CALLS.items():
+            if name == "tridiagonal" and count not in (8, 64):
+                continue
+            with parprims.explain() as calls:
+                text = jax.jit(lambda x, call=call: call(x)).lower(x).compile().as_text()
+            told = [step for one in calls for step in one.steps]
+            assert len(told) == messages, (name, told)
+            assert sum(step.nbytes for step in told) == state * (count - 1), (name, count, told)
+            found = collectives(text)
+            assert set(found) == {"all-gather"}, (name, found)
+            assert sum(found["all-gather"]) == state * count, (name, count, found)
+
+
+def check_a_sort_sends_what_belongs_elsewhere():
+    import jax
+
+    for count, length in ((8, 256), (64, 64)):
+        x = put(np.ones(length * count, np.int16), mesh_of(count), "i")
+        with parprims.explain() as calls:
+            text = jax.jit(lambda x: parprims.sort(x)).lower(x).compile().as_text()
+        (one,) = calls
+        found = collectives(text)
+        (block,) = found["all-to-all"]  # of one round: a sixteenth more than random elements need, and a little
+        assert length * 2 <= block <= (-(-length * 17 // (16 * count)) + 4 * math.isqrt(length)) * count * 2
+        assert one.steps[-1].nbytes == length * 2 * (count - 1) // count
+        *rounds, ends = one.steps[:-1]
+        assert sum(found["all-gather"]) == sum(step.nbytes for step in (*rounds, ends)) * count // (count - 1)
+        for step in rounds:
+            assert step.nbytes <= 2**16 * 8 * (count - 1)
+
+
+if __name__ == "__main__":
+    devices.run_all(globals())
