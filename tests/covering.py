@@ -75,20 +75,21 @@ def given(item: pytest.Item) -> dict[str, Any]:
 
 
 def left_out(item: pytest.Item) -> str:
-    """Return the sentence why a case is skipped, where that is known before it runs, or nothing.
+    """Return the sentence why a case is skipped, where its class or its module knows before it runs, or nothing.
 
-    No compiler of kernels takes the arrays of array-api-strict. A class or a module may leave out more by a function
-    ``left_out(test, given)``, which is given the name of the test and the parameters of the case.
+    They tell by a function ``left_out(test, given)`` of the name of the test and the parameters of the case.
     """
-    parameters = given(item)
-    if parameters.get("backend") == "array-api-strict" and parameters.get("method") == "kernel":
-        return "no compiler of kernels takes these arrays"
     for owner in (getattr(item, "cls", None), getattr(item, "module", None)):
         asked: Any = getattr(owner, "left_out", None)
-        why: str = asked(item.function.__name__, parameters) if asked is not None else ""
+        why: str = asked(item.function.__name__, given(item)) if asked is not None else ""
         if why:
             return why
     return ""
+
+
+def _refuses(item: pytest.Item) -> bool:
+    """Return whether a case can only be refused: no compiler of kernels takes the arrays of array-api-strict."""
+    return given(item).get("backend") == "array-api-strict" and given(item).get("method") == "kernel"
 
 
 def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
@@ -98,7 +99,7 @@ def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
     """
     files: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if not left_out(item):
+        if not _refuses(item) and not left_out(item):
             files.setdefault(item.path, []).append(item)
     notice = {one.tests for one in MUTATIONS}
     kept = []
