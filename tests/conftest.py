@@ -244,6 +244,9 @@ def streams(gpu: Backend) -> Backend:
 @pytest.fixture(autouse=True)
 def _as_the_library_needs(request: pytest.FixtureRequest) -> None:
     """Set up what a test needs of its array library: one fixture, for each takes its time in every test."""
+    why = covering.left_out(request.node)
+    if why:
+        pytest.skip(why)
     names = request.fixturenames
     name = request.getfixturevalue("backend").name if "backend" in names else ""
     _emulate(request, name)

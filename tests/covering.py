@@ -31,21 +31,22 @@ Choice = tuple[str, Hashable]
 _PLAIN = (str, int, float, complex, type(None))
 
 
-def _value(test: str, index: int, value: Any) -> Hashable:
+def _value(test: str, value: Any) -> Hashable:
     """Return what tells a value from others of its parameter; an object is one only within its test."""
     if isinstance(value, _PLAIN):
         return type(value).__name__, repr(value)
     if isinstance(value, tuple) and all(isinstance(one, _PLAIN) for one in value):
         return repr(value)
-    return test, index
+    name = getattr(value, "__qualname__", "<")
+    if "<" not in name:  # a function or a class of a module
+        return value.__module__, name
+    return test, id(value)  # pytest gives the same object to every case of a test
 
 
 def _choices(item: pytest.Item) -> tuple[Choice, ...]:
     """Return the test of a case, as a choice among those of its file, and a value for each of its parameters."""
     test = item.nodeid.partition("[")[0]
-    call = getattr(item, "callspec", None)
-    found = () if call is None else tuple(sorted(call.params.items()))
-    return ("", test), *((name, _value(test, call.indices[name], value)) for name, value in found)
+    return ("", test), *((name, _value(test, value)) for name, value in sorted(given(item).items()))
 
 
 def cover(cases: Sequence[Sequence[Choice]], seed: int, given: Iterable[int] = ()) -> list[int]:
@@ -67,10 +68,28 @@ def cover(cases: Sequence[Sequence[Choice]], seed: int, given: Iterable[int] = (
     return sorted(chosen)
 
 
+def given(item: pytest.Item) -> dict[str, Any]:
+    """Return the parameters of a case."""
+    call = getattr(item, "callspec", None)
+    return {} if call is None else call.params
+
+
+def left_out(item: pytest.Item) -> str:
+    """Return the sentence why a case is skipped, where its class or its module knows before it runs, or nothing.
+
+    They tell by a function ``left_out(test, given)`` of the name of the test and the parameters of the case.
+    """
+    for owner in (getattr(item, "cls", None), getattr(item, "module", None)):
+        asked: Any = getattr(owner, "left_out", None)
+        why: str = asked(item.function.__name__, given(item)) if asked is not None else ""
+        if why:
+            return why
+    return ""
+
+
 def _refuses(item: pytest.Item) -> bool:
-    """Return whether a case can only be skipped: no compiler of kernels takes the arrays of array-api-strict."""
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    return given.get("backend") == "array-api-strict" and given.get("method") == "kernel"
+    """Return whether a case can only be refused: no compiler of kernels takes the arrays of array-api-strict."""
+    return given(item).get("backend") == "array-api-strict" and given(item).get("method") == "kernel"
 
 
 def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
@@ -80,13 +99,13 @@ def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
     """
     files: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if not _refuses(item):
+        if not _refuses(item) and not left_out(item):
             files.setdefault(item.path, []).append(item)
     notice = {one.tests for one in MUTATIONS}
     kept = []
     for found in files.values():
-        given = [at for at, item in enumerate(found) if item.nodeid in notice]
-        kept += [found[at] for at in cover([_choices(item) for item in found], seed, given)]
+        named = [at for at, item in enumerate(found) if item.nodeid in notice]
+        kept += [found[at] for at in cover([_choices(item) for item in found], seed, named)]
     return kept
 
 

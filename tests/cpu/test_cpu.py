@@ -373,33 +373,36 @@ def first_extremum(x, index, axis, sign):
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
 @pytest.mark.parametrize("positions", ["ascend", "descend", "agree", "turn", "differ between lines"])
-def test_positions_of_extrema(monkeypatch, name, dtype, positions):
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((600, 40), 0), ((3, 90, 5), 1), ((4, 2, 700), 2), ((2, 40_000, 3), 1), ((5, 17, 2), 1)]
+)
+@pytest.mark.parametrize("step", [1, 2])
+def test_positions_of_extrema(monkeypatch, name, dtype, positions, shape, axis, step):
     """Positions that ascend are not compared, and others are; layouts and threads change nothing."""
     pytest.importorskip("numba")
     rng = np.random.default_rng(len(positions))
-    for shape, axis in (((600, 40), 0), ((3, 90, 5), 1), ((4, 2, 700), 2), ((2, 40_000, 3), 1), ((5, 17, 2), 1)):
-        n = shape[axis]
-        along = {
-            "ascend": 3 * np.arange(n) - 50,
-            "descend": -np.arange(n),
-            "agree": np.full(n, 7),
-            "turn": np.r_[np.arange(n - 2), 5, 3],
-        }.get(positions, np.arange(n))
-        index = np.broadcast_to(along.reshape(-1, *[1] * (len(shape) - 1 - axis)), shape)
-        if positions == "differ between lines":
-            index = np.ascontiguousarray(index)
-            np.moveaxis(index, axis, 0)[:, 1:] = rng.integers(0, 9, np.moveaxis(index, axis, 0)[:, 1:].shape)
-        for spoiled in (False, True):
-            x = rng.integers(-4, 5, shape).astype(dtype)
-            if spoiled and dtype != "int32":
-                x[rng.random(shape) < 0.02] = np.nan
-            for values in (x, np.repeat(x, 2, axis=-1)[..., ::2]):
-                expected = first_extremum(values, index, axis, 1 if name == "argmax" else -1)
-                for count in (1, 2, 7):
-                    monkeypatch.setattr(threads, "limit", lambda count=count: count)
-                    found = parprims.reduce((values, index), name, axis=axis, method="kernel")
-                    for one, other in zip(found, expected, strict=True):
-                        np.testing.assert_array_equal(one, other)
+    n = shape[axis]
+    along = {
+        "ascend": 3 * np.arange(n) - 50,
+        "descend": -np.arange(n),
+        "agree": np.full(n, 7),
+        "turn": np.r_[np.arange(n - 2), 5, 3],
+    }.get(positions, np.arange(n))
+    index = np.broadcast_to(along.reshape(-1, *[1] * (len(shape) - 1 - axis)), shape)
+    if positions == "differ between lines":
+        index = np.ascontiguousarray(index)
+        np.moveaxis(index, axis, 0)[:, 1:] = rng.integers(0, 9, np.moveaxis(index, axis, 0)[:, 1:].shape)
+    for spoiled in (False, True):
+        x = rng.integers(-4, 5, shape).astype(dtype)
+        if spoiled and dtype != "int32":
+            x[rng.random(shape) < 0.02] = np.nan
+        values = np.repeat(x, step, axis=-1)[..., ::step]
+        expected = first_extremum(values, index, axis, 1 if name == "argmax" else -1)
+        for count in (1, 2, 7):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            found = parprims.reduce((values, index), name, axis=axis, method="kernel")
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])

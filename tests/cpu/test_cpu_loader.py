@@ -141,6 +141,30 @@ def test_a_child_finds_kernels_too(kept):
     assert run(forked + PROGRAM + "    sys.stdout.flush()", kept[0]) == ["False", *kept[1][1:]]
 
 
+def test_functions_that_a_kernel_does_not_use_do_not_tell_it_from_others():
+    """Not where they stand, nor if they have its name; those count that its first lines or its functions name."""
+    shared = "def value(x):\n    return x + {}\n\n\ndef other(x):\n    return x * {}\n"
+    loop = "def loop(read, numbers, begin, end):\n    value(begin)\n"
+
+    def kernel(*given, begins=()):
+        return text.Kernel("loop", given, (("float64",),), (), begins)
+
+    one = kernel(shared.format(1, 1), loop)
+    for same in (
+        kernel(shared.format(1, 2), loop),
+        kernel(loop, shared.format(1, 1)),
+        kernel("def value(): pass", *one.texts),
+    ):
+        assert (same.identity, same.text) == (one.identity, one.text)
+    for another in (kernel(shared.format(2, 1), loop), kernel(*one.texts, begins=("other(1)",))):
+        assert another.identity != one.identity
+        assert another.text != one.text
+    assert (
+        kernel(shared.format(1, 2), loop, begins=("other(1)",)).identity
+        != kernel(*one.texts, begins=("other(1)",)).identity
+    )
+
+
 def test_names_of_what_is_kept(monkeypatch):
     """Code of another processor, another text, another Numba, NumPy or Python has another name."""
     one = text.Kernel("loop", ("def loop(read, numbers, begin, end):\n    pass\n",), (("float64",),), ())

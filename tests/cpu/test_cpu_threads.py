@@ -356,30 +356,37 @@ def many_threads(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
-def test_threads_that_share_a_line(monkeypatch, kind, dtype):
-    """A long recurrence has the bits of one thread, which are those of a loop where it decays."""
+@pytest.mark.parametrize("lines", [(), (3,)])
+@pytest.mark.parametrize("option", ["none", "reverse", "initial"])
+def test_threads_that_share_a_line(monkeypatch, kind, dtype, lines, option):
+    """A long recurrence has the bits of one thread."""
     pytest.importorskip("numba")
     many_threads(monkeypatch)
     rng = np.random.default_rng(len(kind))
-    n = 2**18 + 4321
-    for lines in ((), (3,)):
-        shape = (*lines, n)
-        a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
-        b[..., 100_000:100_400] = 0  # of both signs
-        b[..., 100_100:100_200] *= -1
-        b[..., 230_000] = np.inf if lines else 0
-        for options in ({}, {"reverse": True}, {"initial": rng.standard_normal(lines).astype(dtype)}):
-            found = []
-            for count in (1, 2, 7):
-                monkeypatch.setattr(threads, "limit", lambda count=count: count)
-                found.append(parprims.linear_recurrence(a, b, method="kernel", **options))
-            bits = [one.view(f"u{one.real.itemsize}") for one in found]
-            np.testing.assert_array_equal(bits[0], bits[1])
-            np.testing.assert_array_equal(bits[0], bits[2])
-    if dtype == "float64" and kind == "decays":
-        monkeypatch.undo()
-        found = parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0]
-        np.testing.assert_array_equal(found, in_a_loop(a[0], b[0]))
+    shape = (*lines, 2**18 + 4321)
+    a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
+    b[..., 100_000:100_400] = 0  # of both signs
+    b[..., 100_100:100_200] *= -1
+    b[..., 230_000] = np.inf if lines else 0
+    start = rng.standard_normal(lines).astype(dtype)
+    options = {"none": {}, "reverse": {"reverse": True}, "initial": {"initial": start}}[option]
+    found = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        found.append(parprims.linear_recurrence(a, b, method="kernel", **options))
+    bits = [one.view(f"u{one.real.itemsize}") for one in found]
+    np.testing.assert_array_equal(bits[0], bits[1])
+    np.testing.assert_array_equal(bits[0], bits[2])
+
+
+def test_a_long_line_that_decays_is_that_of_a_loop(monkeypatch):
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(6)
+    a = coefficients(rng, "decays", (1, 2**18 + 4321), "float64")
+    b = rng.standard_normal(a.shape)
+    emulator.forget(monkeypatch)
+    found = parprims.linear_recurrence(a, b, method="kernel")[0]
+    np.testing.assert_array_equal(found, in_a_loop(a[0], b[0]))
 
 
 def in_a_loop(a, b, x=0.0):

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import types
 
 import pytest
 
@@ -46,6 +47,44 @@ def test_a_test_without_parameters():
 def test_seeds_choose_other_cases():
     cases = _product("one", backend=range(4), method=range(4), dtype=range(6))
     assert len({tuple(covering.cover(cases, seed)) for seed in range(5)}) == 5
+
+
+class Laws:
+    """A test that a method of a library can only skip."""
+
+    @classmethod
+    def left_out(cls, _test, given):
+        return "none" if (given["backend"], given["method"]) == ("b", "y") else ""
+
+    def law(self):
+        pass
+
+
+def _items(cls, **parameters):
+    """Return cases as pytest makes them of a method: with the same objects in all."""
+    return [
+        types.SimpleNamespace(
+            nodeid=f"file.py::{cls.__name__}::law[{values}]",
+            path="file.py",
+            cls=cls,
+            module=None,
+            function=cls.law,
+            callspec=types.SimpleNamespace(params=dict(zip(parameters, values, strict=True))),
+        )
+        for values in itertools.product(*parameters.values())
+    ]
+
+
+def test_objects_and_what_is_left_out():
+    """An object is one value in all cases, and what can only be skipped covers nothing."""
+    items = _items(Laws, backend="abcd", method="wxyz", value=[object() for _ in range(4)])
+    assert [covering.left_out(one) for one in items].count("none") == 4
+    found = covering.chosen(items, 1)
+    choices = [dict(covering._choices(one)) for one in found]
+    pairs = {(one.callspec.params["backend"], one.callspec.params["method"]) for one in found}
+    assert pairs == {*itertools.product("abcd", "wxyz")} - {("b", "y")}
+    assert len({(one["method"], one["value"]) for one in choices}) == 16
+    assert len(found) <= 24
 
 
 def test_cases_that_notice_a_mutation_are_kept():

@@ -169,6 +169,31 @@ _EMPTY = re.compile(r"\bnp\.empty\(")
 """Memory for a kernel itself."""
 
 
+_FUNCTION = re.compile(r"^def (\w+).*?(?=^def |\Z)", re.DOTALL | re.MULTILINE)
+_WORD = re.compile(r"\w+")
+
+
+@functools.lru_cache(maxsize=1024)
+def _functions(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return the functions of a text by their names, each with all words in it."""
+    return {one[1]: (one[0], frozenset(_WORD.findall(one[0]))) for one in _FUNCTION.finditer(text)}
+
+
+def _used(texts: Iterable[str], lines: Iterable[str]) -> list[str]:
+    """Return the functions in texts that lines name, and those that these name, in the order of their names.
+
+    What primitives share has more functions than any kernel: kernels that differ in others are the same.
+    """
+    known = {name: found for text in texts for name, found in _functions(text).items()}
+    used, left = set(), {word for line in lines for word in _WORD.findall(line)}
+    while left:
+        one = left.pop()
+        if one in known and one not in used:
+            used.add(one)
+            left |= known[one][1]
+    return [known[one][0] for one in sorted(used)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """A kernel: the function of a name in texts.
@@ -197,7 +222,8 @@ class Kernel:
     @property
     def identity(self) -> str:
         """All that the text is made of, and what makes it."""
-        return "\0".join((self.name, repr((self.read, self.written)), *self.begins, *self.texts, *map(file, _MADE_OF)))
+        used = _used(self.texts, (self.name, *self.begins))
+        return "\0".join((self.name, repr((self.read, self.written)), *self.begins, *used, *map(file, _MADE_OF)))
 
     @property
     def parameters(self) -> tuple[str, ...]:

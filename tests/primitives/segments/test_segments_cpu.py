@@ -1,6 +1,5 @@
 """Segments by the kernels for CPUs, and by what NumPy and PyTorch have for them."""
 
-import itertools
 import os
 
 import numpy as np
@@ -130,46 +129,52 @@ LAST = Operator(last, identity=-1, name="last")
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("given", "op", "start"), [("add", np.add, None), (LAST, last, None), (LAST, last, -3)])
-def test_reductions_by_offsets(rng, given, op, start):
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", range(5))
+def test_reductions_by_offsets(rng, given, op, start, shape, layout):
     """Segments that are shorter and longer than blocks and shares, some of them empty."""
-    for shape, many in itertools.product(SHAPES, (5, 60)):
+    for many in (5, 60):
         x, offsets = rng.integers(-9, 10, shape), cuts(rng, shape[0], many)
         begin = start if start is not None else -1 if given is LAST else 0
         expected = reduced(x, offsets, 0, op, np.int64(begin))
-        for own, axis in layouts(x):
-            found = parprims.reduce(own, given, offsets=offsets, axis=axis, initial=start, method="kernel")
-            np.testing.assert_array_equal(np.moveaxis(found, axis, 0), expected)
+        own, axis = layouts(x)[layout]
+        found = parprims.reduce(own, given, offsets=offsets, axis=axis, initial=start, method="kernel")
+        np.testing.assert_array_equal(np.moveaxis(found, axis, 0), expected)
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("given", "op", "start"), [("add", np.add, None), (LAST, last, -3)])
-def test_scans_by_offsets(rng, given, op, start, reverse, exclusive):
-    for shape, many in itertools.product(SHAPES, (5, 60)):
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", range(5))
+def test_scans_by_offsets(rng, given, op, start, reverse, exclusive, shape, layout):
+    for many in (5, 60):
         x, offsets = rng.integers(-9, 10, shape), cuts(rng, shape[0], many)
         begin = 0 if start is None and exclusive else start
         expected = scanned(x, offsets, 0, op, begin, exclusive, reverse)
-        for own, axis in layouts(x):
-            options = {"axis": axis, "reverse": reverse, "exclusive": exclusive, "initial": start}
-            found = parprims.scan(own, given, offsets=offsets, method="kernel", **options)
-            np.testing.assert_array_equal(np.moveaxis(found, axis, 0), expected)
+        own, axis = layouts(x)[layout]
+        options = {"axis": axis, "reverse": reverse, "exclusive": exclusive, "initial": start}
+        found = parprims.scan(own, given, offsets=offsets, method="kernel", **options)
+        np.testing.assert_array_equal(np.moveaxis(found, axis, 0), expected)
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "complex64", "bool"])
-def test_dtypes_by_offsets(rng, dtype):
+@pytest.mark.parametrize("shape", [(90,), (90, 3)])
+@pytest.mark.parametrize("kind", ["int8", "uint64"])
+@pytest.mark.parametrize("call", [parprims.reduce, parprims.scan], ids=["reduce", "scan"])
+def test_dtypes_by_offsets(rng, dtype, shape, kind, call):
     """Sums of several dtypes, and offsets of several dtypes and with gaps."""
-    for shape in ((90,), (90, 3)):
-        x = rng.integers(0, 3, shape).astype(dtype)
-        for kind in ("int8", "uint64"):
-            offsets = np.repeat(cuts(rng, 90, 9).astype(kind), 2)[::2]
-            expected = reduced(x.astype("complex128"), offsets.astype(int), 0, np.add, 0)
-            found = parprims.reduce(x, offsets=offsets, axis=0, method="kernel")
-            np.testing.assert_array_equal(found.astype("complex128"), expected)
-            assert found.dtype == parprims.reduce(x, offsets=offsets, axis=0, method="array").dtype
-            found = parprims.scan(x, offsets=offsets, axis=0, method="kernel")
-            assert found.dtype == parprims.scan(x, offsets=offsets, axis=0, method="array").dtype
+    x = rng.integers(0, 3, shape).astype(dtype)
+    offsets = np.repeat(cuts(rng, 90, 9).astype(kind), 2)[::2]
+    found = call(x, offsets=offsets, axis=0, method="kernel")
+    if call is parprims.reduce:
+        expected = reduced(x.astype("complex128"), offsets.astype(int), 0, np.add, 0)
+    else:
+        expected = scanned(x.astype("complex128"), offsets.astype(int), 0, np.add, None, False, False)
+    np.testing.assert_array_equal(found.astype("complex128"), expected)
+    assert found.dtype == call(x, offsets=offsets, axis=0, method="array").dtype
 
 
 def test_casts_by_offsets(rng):
