@@ -337,7 +337,7 @@ _tensors: tuple[type, ...] = ()
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether x is a tensor of PyTorch, in words that torch.compile can read: see `_switches.compiling`."""
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read: see `settings.compiling`."""
     global _tensors
     if not hasattr(x, "requires_grad"):
         return False

@@ -1,4 +1,4 @@
-"""Derivatives on PyTorch of calls as they come, by autograd functions; those inside torch.compile: `_torch_ops`."""
+"""Derivatives on PyTorch by autograd functions, of calls outside of torch.compile; inside see `_torch_compile`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tridiagonal systems whose unknowns are split: each part is reduced to two equations between the unknowns at its ends.
 
 The equations of a part, with row exchanges, become two between the pairs of unknowns around it, as those of every
-segment of the tree in `_tridiagonal_array` do: a part that is singular by itself has such equations too, if the whole
+segment of the tree in `tridiagonal.array` do: a part that is singular by itself has such equations too, if the whole
 system is regular. All parts know all of these equations, solve them, and find their own unknowns from both their ends.
 """
 

@@ -1,7 +1,7 @@
 """Derivatives of the scans by sum, product and affine map, the linear recurrence, sorts, and matrix products.
 
 A derivative of any of these is itself a linear recurrence, of a sort its permutation, of a product two products, so a
-method need not know of derivatives. PyTorch's rules are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
+method need not know of derivatives. PyTorch's and JAX's rules are in `_derivatives`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def linear_system(
     """Return the solutions of linear systems, with their derivatives of every order where one may be asked for.
 
     ``solve`` takes the namespace, a matrix, its coefficients and b. A matrix knows its products, its transpose and the
-    derivatives by its coefficients; `_banded_system.Matrix` is one.
+    derivatives by its coefficients; `banded.call.Matrix` is one.
     """
     rules = _rules(xp)
     if rules is None or not any(map(asked_for, (*coefficients, b))):
@@ -300,7 +300,7 @@ def adjoint(
     That by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, that by a is l[n] conj(x[n-1])
     and that by initial conj(a[0]) l[0]. Without x there is none by a, without initial none by initial. 16-bit floats
     are computed in float32 and rounded once, l[0] once more in what it is multiplied with where ``fused``, a function
-    like `_recurrence.adjoint`, finds the derivatives by b and a at once.
+    like `recurrence.public.adjoint`, finds the derivatives by b and a at once.
     """
     if g.shape[axis] == 0:
         return a, g, None if initial is None else xp.zeros_like(initial)

@@ -1,6 +1,6 @@
 """The door of a public function: a call like one before goes straight to what computed that.
 
-A body finds its earlier calls again by itself (`_dispatch.recalled`), but the functions on its way there take as long
+A body finds its earlier calls again by itself (`dispatch.recalled`), but the functions on its way there take as long
 as a small call of NumPy. The door is one function before the body, with the same parameters. Its text is made once, as
 `dataclasses` makes theirs: it builds one flat key of the arrays and options, looks it up once, and calls what it finds.
 All else goes to the body.

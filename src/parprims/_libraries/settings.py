@@ -23,9 +23,9 @@ asks: list[Callable[[], bool]] = []
 def compiling(x: Any) -> bool:
     """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
 
-    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`). The compiler reads
-    this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
-    of them imports another when it is looked at.
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_compile`). The compiler
+    reads this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where
+    one of them imports another when it is looked at.
     """
     xs = x if type(x) is tuple else (x,)
     if asks:

@@ -1,4 +1,4 @@
-"""The nodes of `_torch_ops`: what they compute, and their derivatives.
+"""The nodes of `_torch_compile.ops`: what they compute, and their derivatives.
 
 Each is an operator of PyTorch, made at the end of this file from a row of a table.
 """

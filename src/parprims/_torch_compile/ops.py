@@ -1,6 +1,6 @@
 """Calls inside torch.compile and torch.export: every primitive is one node of the graph.
 
-A node is an operator of PyTorch (see `_torch_nodes`). It computes by the public function
+A node is an operator of PyTorch (see `_torch_compile.nodes`). It computes by the public function
 itself, whose checks and choice of a method are those of any call; where arrays have no values it does so by a method
 that computes nothing, so that a wrong argument is named when the program is compiled. Its derivative is made of nodes,
 and torch.func.vmap makes one node of another.
@@ -58,7 +58,7 @@ torch.compiler.assume_constant_result(check_casts)
 def reduce(
     primitive: str, fn: Any, x: Any, op: Any, axis: Any, keepdims: Any, dtype: Any, initial: Any, method: Any
 ) -> Any:
-    """Return what any function of `_reduce` but vecdot returns."""
+    """Return what any function of `reduce.public` but vecdot returns."""
     if fn is not None:  # part of the program, as what it captures may be; it may work in place
         arrays = tuple([one.clone() for one in torch.broadcast_tensors(*x)])
 
@@ -93,7 +93,7 @@ def reduce(
 
 
 def vecdot(x1: Array, x2: Array, axis: Any, method: Any) -> Array:
-    """Return what `_reduce.vecdot` returns."""
+    """Return what `reduce.public.vecdot` returns."""
     return _node("vecdot", x1, x2, axis, method)
 
 
@@ -122,7 +122,7 @@ def scan(
 
 
 def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, method: Any) -> Array:
-    """Return what `_recurrence.linear_recurrence` returns."""
+    """Return what `recurrence.public.linear_recurrence` returns."""
     options = (axis, reverse, method)
     return _node("linear_recurrence", *_either(a), *_either(b), *_either(initial), *options)
 
@@ -130,7 +130,7 @@ def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, met
 def sort(
     primitive: str, keys: Any, values: tuple[Any, ...] | None, axis: Any, descending: Any, stable: Any, method: Any
 ) -> tuple[Array, ...]:
-    """Return what `_sort.run_sort` returns."""
+    """Return what `sort.public.run_sort` returns."""
     if values is None:
         return (_node("argsort", keys, axis, descending, stable, method),)
     arrays = (keys, *values)
@@ -152,7 +152,7 @@ def solve_tridiagonal(
     return_status: Any,
     method: Any,
 ) -> Any:
-    """Return what `_tridiagonal.solve_tridiagonal` returns."""
+    """Return what `tridiagonal.public.solve_tridiagonal` returns."""
     options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
     coefficients = (*_either(lower), *_either(diag), *_either(upper))
     results = _node("solve_tridiagonal", *coefficients, rhs, *options)

@@ -1,4 +1,4 @@
-"""What torch.func.vmap makes of the nodes of `_torch_nodes`: one node of another, with one more axis."""
+"""What torch.func.vmap makes of the nodes of `_torch_compile.nodes`: one node of another, with one more axis."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Keys as selections compare them: in the order of a sort, in the width of a register. Needs _common.cuh, _digits.cuh
-// and _sort.cu.
+// Keys as selections compare them: in the order of a sort, in the width of a register. Needs common.cuh, digits.cuh
+// and sort.cu.
 
 namespace sorting {
 

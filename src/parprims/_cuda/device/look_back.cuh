@@ -1,5 +1,5 @@
 // Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
-// look-back. Needs _common.cuh and _block_reduce.cuh.
+// look-back. Needs common.cuh and block_reduce.cuh.
 //
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure of any size
@@ -105,7 +105,7 @@ struct StateSlots {
 // ---- The prefix of a tile -------------------------------------------------------------------------------------
 
 // The scratch of a launch whose lines are cut into tiles: the tile counter, one slot for every tile of every line, and
-// one slot for every group of 32 tiles. Its size is look_back_bytes of _block.py.
+// one slot for every group of 32 tiles. Its size is look_back_bytes of look_back.py.
 constexpr int COUNTER_WORDS = 8;
 
 template <class State>

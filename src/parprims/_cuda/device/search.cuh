@@ -1,4 +1,4 @@
-// Searches by a warp. Needs _common.cuh, _block_reduce.cuh and _block.cuh.
+// Searches by a warp. Needs common.cuh, block_reduce.cuh and look_back.cuh.
 
 constexpr int HALF_WARP = 16;
 

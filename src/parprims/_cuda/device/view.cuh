@@ -1,5 +1,5 @@
 // Views of strided arrays: how threads load and store vectors of elements, in registers or through shared memory.
-// Several arrays can be handled together, as one array of records. Needs _common.cuh.
+// Several arrays can be handled together, as one array of records. Needs common.cuh.
 
 template <class T>
 struct Unconst {

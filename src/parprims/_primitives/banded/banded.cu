@@ -1,5 +1,5 @@
 // Banded and block tridiagonal systems by elimination with row exchanges: one thread solves one system, so that many
-// systems keep a device busy. Needs _common.cuh.
+// systems keep a device busy. Needs common.cuh.
 //
 // Rows are taken in groups of K: the rows of a block, or for bands as many rows as the matrix has diagonals on either
 // side. So a group has coefficients in the columns of the group before it, in its own, and in those of the next.

@@ -1,4 +1,4 @@
-"""The matrices of `_banded`: their coefficients by row, products with vectors, transposes, and solutions.
+"""The matrices of `banded.public`: their coefficients by row, products with vectors, transposes, and solutions.
 
 Coefficients are the l + u + 1 diagonals (..., n), from the lowest on, the i-th entry of each in row i, or the blocks
 below, on and above the diagonal (..., n, k, k). Those of no column are zero. Right-hand sides are (..., n, columns), or

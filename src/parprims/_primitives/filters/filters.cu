@@ -1,15 +1,15 @@
 // Filters along contiguous lines: S sections of order K one after another, each with constant coefficients,
 //     y = b[0] x + z[0],   z[i] = z[i + 1] + b[i + 1] x - a[i + 1] y,
 // which is the transposed direct form II. Every sample is read once and every result written once, in one launch. Needs
-// _scan.cu with all that it needs, and _staging.cuh.
+// scan.cu with all that it needs, and staging.cuh.
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
-//     Powers     the tables: Lattice of one section (see _filters_lattice.cu), or Tables of a cascade
+//     Powers     the tables: Lattice of one section (see filters_lattice.cu), or Tables of a cascade
 //     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
 //     STATES     whether states are given, and returned
 //     INSIDE     whether every block makes the tables of powers; otherwise a launch before has made them
-//     others     as of scan_rows in _scan.cu
+//     others     as of scan_rows in scan.cu
 //
 // Phases:
 //   1. Every thread sums what its consecutive samples add to the state after them: each sample times a constant vector,
@@ -21,7 +21,7 @@
 // The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
 // z nearly cancel each other. So between threads the state is in other numbers: with Lattice those that
-// _filters_lattice.cu explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
+// filters_lattice.cu explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
 // -1 (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
 // where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
@@ -375,8 +375,8 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     using Result = typename Out::Element;
     constexpr int BYTES = VEC * (sizeof(Sample) > sizeof(Result) ? sizeof(Sample) : sizeof(Result));
     using Place = Slots<ROUNDS, WIDTH, ROUNDS>;
-    static_assert(TABLE_BYTES<Powers> + Place::count(THREADS * ROUNDS) * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
-    static_assert(!INSIDE || TABLE_BYTES<Powers> + sizeof(typename Powers::Spare) <= SHARED_BYTES, "see _filters_kernel.py");
+    static_assert(TABLE_BYTES<Powers> + Place::count(THREADS * ROUNDS) * BYTES <= SHARED_BYTES, "see cuda.py");
+    static_assert(!INSIDE || TABLE_BYTES<Powers> + sizeof(typename Powers::Spare) <= SHARED_BYTES, "see cuda.py");
 
     extern __shared__ uint4 shared[];
     Powers& tables = *reinterpret_cast<Powers*>(shared);

@@ -1,4 +1,4 @@
-// Tables of filters of any order K, of one section (see _filters.cu, which it needs).
+// Tables of filters of any order K, of one section (see filters.cu, which it needs).
 //
 // The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1], and a step without a
 // sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the

@@ -8,7 +8,7 @@
 //      their range hands this half over to the total of its bin.
 //   2. Blocks add their counters to totals in global memory, again by atomic additions of integers.
 //      If the bins do not fit in shared memory, elements are counted in the totals directly.
-//   3. The last block (see _ticket.cuh) stores the totals as the result, and zeros them for the next launch. Many
+//   3. The last block (see ticket.cuh) stores the totals as the result, and zeros them for the next launch. Many
 //      totals are stored by a launch of their own, store_counts.
 // Phases of sum_bins, which sums weights without atomic additions of floating-point numbers:
 //   1. Every warp sums a contiguous run of the elements in a shared-memory histogram of its own. Lanes with equal bins
@@ -20,7 +20,7 @@
 // Reproducibility: the elements of a warp and of a block depend only on the numbers of elements and bins, and so does
 // the order of every sum of weights.
 // If there would be many groups, number_bins writes the number of every element's bin instead. The weights are then
-// sorted by these numbers and reduced by segments (see _histogram.py).
+// sorted by these numbers and reduced by segments (see public.py).
 //
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.

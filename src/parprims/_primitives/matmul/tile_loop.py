@@ -14,7 +14,7 @@ from parprims._primitives.reduce.array import tree
 def tiles_in_a_loop(xp: Namespace, p: Any, a: Array, b: Array, lengths: tuple[int, ...], tile: list[int]) -> Array:
     """Return the product of a (..., k, m, 1) and b (..., k, 1, n) on JAX, whose program has a loop over all tiles.
 
-    ``p`` is the record of the call (`_matmul.Product`), ``lengths`` and ``tile`` those of the axes (..., k, m, n).
+    ``p`` is the record of the call (`Product`), ``lengths`` and ``tile`` those of the axes (..., k, m, n).
 
     The last tile along an axis ends where the axis does, and has part of the one before again. Only along k, where
     nothing is to be added twice, is the last one shorter. A derivative computes every tile again: to keep what it

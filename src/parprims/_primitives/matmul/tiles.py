@@ -113,7 +113,7 @@ class Tuning(_cuda.Tuning):
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
     preferred, preferred_in_jax : dict of str to Least
-        From what size on `auto` takes the kernel, by the family of the product (see `_matmul_choice`): in calls of CuPy
+        From what size on `auto` takes the kernel, by the family of the product (see `crossover`): in calls of CuPy
         and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
         ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json are among what was
         measured.

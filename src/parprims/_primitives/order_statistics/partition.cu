@@ -1,6 +1,6 @@
-// Partition of every row of an array around one of its elements, the pivot, which _quantile.cu has found: the smaller
-// elements, then the equal ones, then the larger ones, each in the order they had. Needs _common.cuh, _digits.cuh,
-// _sort.cu and _keys.cuh (for the order of keys).
+// Partition of every row of an array around one of its elements, the pivot, which quantile.cu has found: the smaller
+// elements, then the equal ones, then the larger ones, each in the order they had. Needs common.cuh, digits.cuh,
+// sort.cu and key_order.cuh (for the order of keys).
 //
 // Three kernels:
 //   count_parts    a block for each tile of a row counts the smaller and the equal elements
@@ -22,7 +22,7 @@ using sorting::Position;
 struct Counts {
     Position smaller, equal;
 };
-static_assert(sizeof(Counts) == 16, "_partition_kernel.py reserves memory for them");
+static_assert(sizeof(Counts) == 16, "partition_cuda.py reserves memory for them");
 
 // Returns 0 for an element smaller than the pivot, 1 for an equal one, and 2 for a larger one.
 template <class Order>

@@ -1,7 +1,7 @@
 // The element at a place of every sorted row, the one after it, and the last one, by a radix select: the digits of the
 // key are found one after another, the highest first. For each digit all keys are read, and those are counted that
-// begin with the digits found so far. Needs _common.cuh, _digits.cuh, _sort.cu and _keys.cuh (for the order of keys), and
-// _ticket.cuh.
+// begin with the digits found so far. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and
+// ticket.cuh.
 //
 // Two kernels:
 //   select_alone    many rows: a block for each row finds all digits
@@ -10,7 +10,7 @@
 //   1. A block counts the digits of its keys in shared memory. There are COPIES counters for each digit, of which a lane
 //      has one, for equal digits are added one after another.
 //   2. Only select_digit: blocks add their counters to those of the row in global memory, and the last block (see
-//      _ticket.cuh) goes on. Counters are integers, so the order of additions does not matter.
+//      ticket.cuh) goes on. Counters are integers, so the order of additions does not matter.
 //   3. A scan of the counters tells in which digit the place is, and how many keys come before.
 // With the last digit, the blocks also find the largest key, and the smallest key whose first digits are above those found
 // before. It is the next element unless a key that begins with those digits is.

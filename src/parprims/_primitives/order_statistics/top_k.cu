@@ -1,5 +1,5 @@
 // The first k elements of every row in the order of a sort, and their positions. Every element is read once, in one
-// launch. Needs _common.cuh, _digits.cuh, _sort.cu and _keys.cuh (for the order of keys), and _ticket.cuh.
+// launch. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and ticket.cuh.
 //
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements that are not after
@@ -8,7 +8,7 @@
 //   2. If the candidates no longer fit, they are settled: only those stay that can be among the first k. They are sorted,
 //      the first k stay, and the last of them is the limit.
 //   3. The candidates are settled, and the first k are the block's.
-//   4. If a row has several parts, the last block of the row (see _ticket.cuh) goes through the first k of all parts in
+//   4. If a row has several parts, the last block of the row (see ticket.cuh) goes through the first k of all parts in
 //      the same way: through the first of all parts, then the second of all, and so on, as most of the others are after
 //      the limit that the first batch gives.
 // Candidates are ordered by key, equal ones by position. No two are equal, so the result does not depend on the order in

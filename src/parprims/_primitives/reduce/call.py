@@ -186,7 +186,7 @@ class Values:
     op : Operator
         The operator on these components.
     structure : optional
-        How the result is assembled from arrays (see `_elements`); None for an array or a plain tuple.
+        How the result is assembled from arrays (see `_core.elements`); None for an array or a plain tuple.
     """
 
     arrays: tuple[Array, ...]

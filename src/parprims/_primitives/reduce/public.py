@@ -2,7 +2,7 @@
 
 The public functions, and the one entry behind them: it asks whether a call like this one was made before, checks the
 arguments if not, and hands the checked call, a `Reduction`, to a method. The methods are in `cuda` (our CUDA)
-and `reduce_array` (array operations, and the library's own routine); `_reduction` has what they share.
+and `reduce_array` (array operations, and the library's own routine); `reduce.call` has what they share.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 //
 // Inputs are seen as (outer, n, inner); reduce_short_rows and reduce_rows serve inner == 1, reduce_columns the rest.
 // Template parameters:
-//     Op         the operator: State, combine(earlier, later) (see _block_reduce.cuh) and COMMUTATIVE
-//     Inputs     the input arrays (see _strided.cuh), with Inputs::element(raw), which maps raw elements to a State
+//     Op         the operator: State, combine(earlier, later) (see block_reduce.cuh) and COMMUTATIVE
+//     Inputs     the input arrays (see strided.cuh), with Inputs::element(raw), which maps raw elements to a State
 //     Outputs    the output arrays, with out.each(visit), which calls visit(pointer, member of State) for every array
 //     THREADS    threads of a block
 //     LANES      threads that share a row
@@ -14,7 +14,7 @@
 //   1. Every thread repeatedly loads UNROLL vectors of VEC elements and combines them by a tree.
 //   2. Lanes combine in order by shuffles, then warps (or row groups) in order through shared memory.
 //   3. If several blocks share a row, one for each "chunk" of it, each stores its partial result and takes a ticket.
-//      The block with the last ticket combines all partial results in order (see _ticket.cuh).
+//      The block with the last ticket combines all partial results in order (see ticket.cuh).
 // Order: if the operator is commutative, lanes stride over the row. Otherwise every warp takes one contiguous run and
 // combines it across lanes at every step, so that nothing is combined out of order. The operator needs no identity: a
 // lane or warp without elements has no partial result.

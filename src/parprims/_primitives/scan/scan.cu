@@ -1,11 +1,11 @@
 // Scan along one axis: y[o, i, j] = x[o, 0, j] op x[o, 1, j] op ... op x[o, i, j]. Every element is read once and every
-// result written once, in one launch. Needs _common.cuh, _block_reduce.cuh, _block.cuh and _view.cuh.
+// result written once, in one launch. Needs common.cuh, block_reduce.cuh, look_back.cuh and view.cuh.
 //
 // A "line" is one (o, :, j). scan_rows serves arrays whose lines are contiguous or few, scan_columns arrays whose lines
 // are adjacent in memory, scan_strips large ones of these if their lines are few or their vectors are not aligned.
 // Template parameters of all:
 //     Scan       what is scanned:
-//                Scan::Op                  the operator (see _block.cuh)
+//                Scan::Op                  the operator (see look_back.cuh)
 //                Scan::Raw                 one element of every input, of its type in memory
 //                Scan::Result              one element of every output
 //                Scan::Peek                what a result needs of the next element
@@ -17,7 +17,7 @@
 //                Scan::STARTS              whether lines have an initial state
 //                Scan::PEEKS               whether results depend on next
 //                Scan::IGNORES_FIRST       whether the first member of a line's first element counts as zero
-//     Inputs     the input arrays: views of Scan::Raw (see _view.cuh). In an Inputs::Buffers<VEC, COUNT>, COUNT vectors
+//     Inputs     the input arrays: views of Scan::Raw (see view.cuh). In an Inputs::Buffers<VEC, COUNT>, COUNT vectors
 //                of VEC elements of every input and output can be staged in shared memory
 //     Outputs    the output arrays: views of Scan::Result
 //     Starts     the initial states of lines: starts.load(h, l, j) returns a State
@@ -31,7 +31,7 @@
 //      A scan over lanes by shuffles and over warps through shared memory gives each thread the prefix of its elements
 //      within the tile. Operands stay in order: the operator need not be commutative.
 //   2. If a line has several tiles, either a block goes along the line, or a part of it, and carries the prefix from tile
-//      to tile, or every tile publishes its aggregate and gets its prefix from other blocks (see _block.cuh).
+//      to tile, or every tile publishes its aggregate and gets its prefix from other blocks (see look_back.cuh).
 //   3. Every thread goes over its elements again, which are still in registers or shared memory, from their prefix on,
 //      and stores the results.
 // The operator is applied only to elements of the line. Past the end of a line some elements are repeated, which
@@ -128,7 +128,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
     extern __shared__ uint4 shared[];
     using Buffers = typename Inputs::template Buffers<VEC, THREADS * ROUNDS + THREADS * ROUNDS / GAP>;
-    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "see _scan_work.py");
+    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "see tiling.py");
     auto* const buffers = reinterpret_cast<Buffers*>(shared);
     const auto slot = [&](int at) {
         at += (threadIdx.x - lane) * ROUNDS;
@@ -510,7 +510,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     extern __shared__ uint4 shared[];
     using Buffers = typename Inputs::template Buffers<VEC, COUNT / VEC>;
     constexpr int WORDS = (sizeof(Buffers) + 15) / 16;
-    static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see _scan_work.py");
+    static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see tiling.py");
     auto& buffers = *reinterpret_cast<Buffers*>(shared);
     State* const totals = reinterpret_cast<State*>(shared + WORDS);  // of the groups
     State* const parts = totals + THREADS;                           // of the prefix of the tile

@@ -1,6 +1,6 @@
 """The text that is generated for CUDA kernels of scans, linear recurrences and their derivatives.
 
-`specialised` returns it for a call. `_scan_kernel` divides the work and launches.
+`specialised` returns it for a call. `scan.cuda` divides the work and launches.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 //   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
 //      adjacent threads too: keys that are adjacent in the result come from two places of memory.
 //
-// Template parameters besides those in _sort.cu:
+// Template parameters besides those in sort.cu:
 //   Bound     the integer type of the places of runs
 //   Moved...  what moves with the keys, any number of Merged<V>
 //

@@ -15,7 +15,7 @@
 // and x is read. Those levels stay in the cache up to about 2^26 keys, where they have 19 MB together; of x, 64 bytes are
 // read. Wanted keys and places are the first to leave the cache (ld.cs, st.cs). The levels are written once for all.
 //
-// Template parameters besides those in _sort.cu:
+// Template parameters besides those in sort.cu:
 //   RIGHT     whether equal keys are before the wanted one
 //   VECTOR    whether x begins at a multiple of 16 bytes
 //   Place     the integer type of results

@@ -1,7 +1,7 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh, _search.cuh, _staging.cuh and
-// _segment_parts.cuh.
+// are. Needs common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh, search.cuh, staging.cuh and
+// tables/segment_parts.cuh.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
@@ -12,9 +12,9 @@
 //     VEC        adjacent elements that a lane loads as one vector
 //     ALONE      whether a warp has a line by itself; otherwise `blocks` blocks share one
 //     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see _scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Offset     the type of offsets
-//     Inputs, Outputs, Starts    the arrays (see _scan.cu)
+//     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
 //   1. A warp finds the first element and the first segment of its share by a search of the offsets.
@@ -24,7 +24,7 @@
 //      gives each the prefix of its elements. The result of a segment is then read at its last element. Where many runs
 //      follow each other in which no segment ends, lanes load and combine them without shared memory.
 //   3. A share may hold only parts of its first and of its last segment. The block combines those of its own shares, and
-//      the last block of the line to arrive (see _ticket.cuh) those of all blocks.
+//      the last block of the line to arrive (see ticket.cuh) those of all blocks.
 // Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
 // identity. The grouping depends on offsets and shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
@@ -88,7 +88,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     static_assert(EACH <= 32, "a lane has a word of marks");
     static_assert(WARPS * sizeof(Run) <= SHARED_BYTES && (ALONE || THREADS * sizeof(Part<State>) <= SHARED_BYTES) &&
                       sizeof(Part<State>) <= 2 * sizeof(State) + 48,
-                  "see _segments_kernel.py");
+                  "see cuda.py");
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     Run& run = reinterpret_cast<Run*>(shared)[warp];

@@ -1,6 +1,6 @@
 // Stream compaction: what is marked among n elements moves to the front, in order. Every mark is read once, every
-// element that moves is read and written once, in one launch. Needs _common.cuh, _block_reduce.cuh, _block.cuh and
-// _ticket.cuh.
+// element that moves is read and written once, in one launch. Needs common.cuh, block_reduce.cuh, look_back.cuh and
+// ticket.cuh.
 //
 // Template parameters of compact:
 //     THREADS, ITEMS    the threads of a block and the elements of each: together a tile

@@ -308,7 +308,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     for x in call.values:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
-    return _cpu.refusal(xp, call.arrays, differentiable=True)  # `_derivatives.sorting` adds the derivative
+    return _cpu.refusal(xp, call.arrays, differentiable=True)  # `derivative_rules.sorting` adds the derivative
 
 
 CROSSOVERS = _cpu.Crossovers(

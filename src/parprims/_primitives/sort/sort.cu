@@ -16,7 +16,7 @@
 //   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
 //             that move with the keys) and Indices<Index> (the original positions of the sorted keys).
 //
-// The kernels of long rows are in _sort_tiles.cu.
+// The kernels of long rows are in sort_tiles.cu.
 
 namespace sorting {
 

@@ -1,4 +1,4 @@
-// Stable radix sort of rows that are too long for a block, least significant digit first (see _sort.cu).
+// Stable radix sort of rows that are too long for a block, least significant digit first (see sort.cu).
 //
 // count_digits counts the digits of all keys. Then each launch of sort_tiles sorts by one digit. The first launch reads
 // the input. Launches write to a temporary array and to the output alternately, the last one to the output.
@@ -6,7 +6,7 @@
 // sort_tiles is enough, and the others have nothing to do. It copies keys alone. If something moves with the keys, it
 // reads rows in reverse order from their ends, and sorts by the highest digit that differs, which keeps the order.
 //
-// Template parameters besides those in _sort.cu:
+// Template parameters besides those in sort.cu:
 //   Count     an integer that can count the keys of a row, with 2 bits to spare
 //   Place     an integer that can number the keys of a row
 //
@@ -44,7 +44,7 @@ namespace sorting {
 struct alignas(16) Control {
     unsigned long long word;
 };
-static_assert(sizeof(Control) == 16, "_sort_kernel.py computes the offsets of what follows");
+static_assert(sizeof(Control) == 16, "cuda.py computes the offsets of what follows");
 constexpr int NEEDED = 56;
 constexpr unsigned long long NOT_IN_ORDER = 1ull << 54, NOT_REVERSED = 1ull << 55, TICKETS = NOT_IN_ORDER - 1;
 

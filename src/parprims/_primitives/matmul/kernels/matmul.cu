@@ -20,11 +20,11 @@
 //   multiply_conflict_free  A thread computes a register tile, so that an element read from shared memory serves
 //                           several products. Reads of shared memory take 16 bytes and have no bank conflicts. Tiles
 //                           are double buffered: the next ones are loaded while these are multiplied.
-// The kernels for tensor cores are in _matmul_tensor.cu and _matmul_groups.cu.
+// The kernels for tensor cores are in matmul_tensor.cu and matmul_groups.cu.
 //
 // Tiles are processed in bands of BAND tile rows, so that blocks in flight share what they read of a and b in the L2
 // cache. If there are few tiles, the sum over k is split: blocks store partial sums, and the last block (see
-// _ticket.cuh) combines them in the order of k. So the result does not depend on which block was last.
+// ticket.cuh) combines them in the order of k. So the result does not depend on which block was last.
 //
 // Template parameters of the kernels:
 //   M, N, K              the tile of a block: M x N of c, M x K of a, K x N of b

@@ -1,6 +1,6 @@
-// The products of bytes by which _matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
+// The products of bytes by which matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
 //
-// Needs _matmul_groups.cu and _matmul_residues.cu. The text after this defines the instruction, for bytes with signs:
+// Needs matmul_groups.cu and matmul_residues.cu. The text after this defines the instruction, for bytes with signs:
 //   struct ByteWgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. Both factors are in shared memory, along k.

@@ -1,6 +1,6 @@
 // Matrix product on tensor cores by the instructions of a warp group (wgmma, compute capability 9.0 alone).
 //
-// Needs _matmul_tensor.cu, and _matmul_pipeline.cuh, which tells how the threads of a block divide the work. The
+// Needs matmul_tensor.cu, and matmul_pipeline.cuh, which tells how the threads of a block divide the work. The
 // instruction is a template parameter, which depends on the kind and the width:
 //   struct Wgmma {
 //       static constexpr int WIDTH;
@@ -19,7 +19,7 @@
 //                             has copied.
 //   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
 //
-// Template parameters besides those in _matmul.cu and _matmul_tensor.cu:
+// Template parameters besides those in matmul.cu and matmul_tensor.cu:
 //   Wgmma      see above
 //   HOW        how tiles are copied (see Copying)
 //   Cluster    the cluster of blocks that copy to each other, or have parts of the same sums

@@ -1,7 +1,7 @@
 // How the warp groups of a block multiply matrices (compute capability 9.0 alone): one group copies tiles of the factors
 // to shared memory, and the others multiply them there.
 //
-// Needs _matmul_tensor.cu.
+// Needs matmul_tensor.cu.
 //
 // Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
 // is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They

@@ -1,6 +1,6 @@
 // Matrix product of floats by integers, and of these by residues.
 //
-// Needs _matmul.cu. Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded to
+// Needs matmul.cu. Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded to
 // integers. The product of integers is found by its residues modulo several small numbers: one product of bytes for
 // each modulus, with exact sums in 32 bits. The Chinese remainder theorem then gives the product itself, which is
 // rounded once. So the only errors are those of rounding to integers, and of the last rounding.
@@ -10,7 +10,7 @@
 //   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
 //   combine_residues   makes the result of its residues
 //   multiply_lost      multiplies marked tiles in float64
-// Those that multiply are in _matmul_bytes.cu. The scales are such that the norms of two lines multiply to less than
+// Those that multiply are in matmul_bytes.cu. The scales are such that the norms of two lines multiply to less than
 // half the product of all moduli, which bounds their product (Cauchy-Schwarz).
 //
 // Residues of a factor are stored as they will lie in shared memory: swizzled tiles of 128 lines of 128 bytes along k.

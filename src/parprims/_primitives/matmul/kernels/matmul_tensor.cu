@@ -1,6 +1,6 @@
 // Matrix product on tensor cores by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// Needs _matmul.cu. KIND says what is multiplied:
+// Needs matmul.cu. KIND says what is multiplied:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, with fragments loaded by ldmatrix, which can transpose
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
 //   SPLIT         float32 as the sum of two such numbers. The second one, the remainder, is multiplied by UNITS, so
@@ -18,7 +18,7 @@
 // number of the row. So neither copies nor ldmatrix nor reads of single numbers have bank conflicts. Rows whose length
 // does not allow that are padded.
 //
-// Template parameters besides those in _matmul.cu:
+// Template parameters besides those in matmul.cu:
 //   KIND            see above
 //   DOWN, ACROSS    the warps of a block, which divide its tile
 //   STAGES          tiles in shared memory

@@ -1,9 +1,9 @@
 // Scan of every segment along one axis: y[o, i, j] = x[o, offsets[s], j] op ... op x[o, i, j] for offsets[s] <= i <
 // offsets[s + 1]. Every element is read once and every result written once, in one launch, and the time does not depend
-// on how long segments are. Needs _scan.cu with all that it needs, _search.cuh and
-// _staging.cuh.
+// on how long segments are. Needs scan.cu with all that it needs, search.cuh and
+// staging.cuh.
 //
-// Template parameters, besides those of scan_rows in _scan.cu:
+// Template parameters, besides those of scan_rows in scan.cu:
 //     REVERSE        whether the scan runs from the ends of segments; the views then run backward
 //     STATE_BYTES    the size of a state with its flag
 //     Offset         the type of offsets
@@ -97,7 +97,7 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     constexpr int WARPS = THREADS / WARP_SIZE, EACH = ROUNDS * VEC, RUN = WARP_SIZE * EACH, TILE = THREADS * EACH;
     using Place = Slots<ROUNDS, WARP_SIZE, 8>;
     using Buffers = typename Inputs::template Buffers<VEC, Place::count(THREADS * ROUNDS)>;
-    static_assert(sizeof(Buffers) <= SHARED_BYTES && sizeof(FlaggedState) == STATE_BYTES, "see _segments_kernel.py");
+    static_assert(sizeof(Buffers) <= SHARED_BYTES && sizeof(FlaggedState) == STATE_BYTES, "see cuda.py");
     extern __shared__ uint4 shared[];
     Buffers& staged = *reinterpret_cast<Buffers*>(shared);
     __shared__ Marks<THREADS * ROUNDS, VEC> marks;

@@ -18,7 +18,7 @@
 // none if it lies in a tile, else about log2 of its length in tiles. Offsets are read once. Time does not depend on how
 // many segments there are.
 //
-// Template parameters besides those in _sort.cu:
+// Template parameters besides those in sort.cu:
 //   Offset    the integer type of offsets
 //   Moved...  what moves with the keys, any number of Moving<V> and Places<Index, Place>
 //
@@ -67,7 +67,7 @@ struct Bounds {
 struct Pieces {
     Position first_begin, first_end, last_begin, last_end, level;
 };
-static_assert(sizeof(Pieces) == 40, "_sort_segments_kernel.py reserves memory for them");
+static_assert(sizeof(Pieces) == 40, "sort_cuda.py reserves memory for them");
 
 // Returns how many levels merge a segment that is not empty.
 template <int SIZE>

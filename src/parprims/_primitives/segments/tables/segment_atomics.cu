@@ -1,7 +1,7 @@
 // Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i] with
 // ids[i] == s, of `start` too if there is one. Elements are combined where they are, by atomic operations of integers,
-// whose results do not depend on the order. Nothing is sorted. Needs _common.cuh, _block_reduce.cuh, _ticket.cuh,
-// _phases.cuh and _segment_runs.cuh.
+// whose results do not depend on the order. Nothing is sorted. Needs common.cuh, block_reduce.cuh, ticket.cuh,
+// phases.cuh and segment_runs.cuh.
 //
 // An element is coded as a word, an unsigned integer of 32 or 64 bits. The code makes of every operator one of four: a
 // sum, a maximum, a disjunction, or an exclusive one. Its identity is coded as zero (see Coded).
@@ -12,7 +12,7 @@
 //   2. Blocks combine elements in words of shared memory, and add these to the words of all. If they do not fit there,
 //      elements are combined in the words of all directly. Lanes next to each other with one segment combine their
 //      elements first, if there are many: ids may be in order.
-//   3. Words are decoded as results, by the last block (see _ticket.cuh), or if there are many by a launch.
+//   3. Words are decoded as results, by the last block (see ticket.cuh), or if there are many by a launch.
 
 namespace atomics {
 

@@ -1,5 +1,5 @@
 // Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend. Needs
-// _common.cuh, _block_reduce.cuh, _block.cuh and _search.cuh.
+// common.cuh, block_reduce.cuh, look_back.cuh and search.cuh.
 
 // keys[i] = ids[i] if that is a number from 0 to count - 1, else count. A block takes THREADS x EACH places, and a thread
 // begins EACH loads before it uses the first.

@@ -1,9 +1,9 @@
 // Reduction of segments of rows: y[o, s, j] = x[o, r, j] op ... over the rows r = order[i] for i from offsets[s] to before
 // offsets[s + 1], in this order; r = i without an order. The columns j are adjacent in memory. Every element is read once
-// and every result written once, in one launch, and the time does not depend on how long segments are. Needs _common.cuh,
-// _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh, _search.cuh and _segment_parts.cuh.
+// and every result written once, in one launch, and the time does not depend on how long segments are. Needs common.cuh,
+// block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh, search.cuh and segment_parts.cuh.
 //
-// Rows and ends of segments form a "path": all rows of a segment, then its end, then the next segment (see _segments.cu,
+// Rows and ends of segments form a "path": all rows of a segment, then its end, then the next segment (see segments.cu,
 // whose numbers of segments are used here too). It is cut into equal shares. A group of LANES threads takes a share, and
 // each thread VEC adjacent columns of its rows. LANES x VEC columns are a strip; there are as many blocks for each strip
 // as for any other. Template parameters:
@@ -12,15 +12,15 @@
 //     ROWS       rows that a thread loads before it uses the first
 //     VEC        adjacent columns that a thread loads as one vector
 //     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see _scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Offset     the type of offsets
-//     Inputs, Outputs, Starts    the arrays (see _scan.cu)
+//     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
 //   1. A warp searches the offsets for the block's part of the path, and each group between these for its share.
 //   2. A group goes along its rows. A segment that begins and ends in the share is stored at its end.
 //   3. A share may hold only parts of its first and of its last segment. The block combines those of its groups, and the
-//      last block of the strip to arrive (see _ticket.cuh) those of all blocks.
+//      last block of the strip to arrive (see ticket.cuh) those of all blocks.
 // Operands stay in order: the operator need not be commutative. It needs no identity. The grouping depends on offsets and
 // shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
@@ -51,7 +51,7 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     using Whole = Part<State>;
     constexpr int THREADS = LANES * GROUPS;
     constexpr int TOGETHER = GROUPS >= 64 ? 16 : 1;  // groups whose parts are combined first
-    static_assert(THREADS * sizeof(Whole) + (GROUPS + 1) * sizeof(Index) <= SHARED_BYTES, "see _segment_rows.py");
+    static_assert(THREADS * sizeof(Whole) + (GROUPS + 1) * sizeof(Index) <= SHARED_BYTES, "see rows.py");
     extern __shared__ uint4 shared[];
     __shared__ Index bounds[2];
     Whole* const parts = reinterpret_cast<Whole*>(shared);

@@ -1,4 +1,4 @@
-// Elements with the numbers of their segments, in the lanes of a warp. Needs _common.cuh.
+// Elements with the numbers of their segments, in the lanes of a warp. Needs common.cuh.
 
 // Lanes combine elements with each other if there are no more runs of equal segments among the elements of a warp, on
 // average, than these.

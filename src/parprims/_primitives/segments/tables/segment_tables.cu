@@ -1,6 +1,6 @@
 // Reduction of elements by the numbers of their segments, "ids": y[o, s] = x[o, i] op x[o, j] op ... over the places
 // i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted. Needs
-// _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _segment_runs.cuh.
+// common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh and segment_runs.cuh.
 //
 // A "line" is one (o, :). `blocks` blocks share a line, and each warp of them takes equally many elements in a row.
 // Template parameters:
@@ -8,9 +8,9 @@
 //     STEPS      elements that a lane loads before it uses the first
 //     STORES     whether the last block of a line stores results; otherwise combine_tables does so in a launch of its own
 //     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see _scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Id         the type of ids
-//     Inputs, Outputs, Starts    the arrays (see _scan.cu)
+//     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
 //   1. Every warp combines its elements in a table of its own. Lanes next to each other with one segment combine their
@@ -94,7 +94,7 @@ DEVICE void reduce_in_tables(const Inputs& in, const Outputs& out, const Starts&
     using Op = typename Scan::Op;
     using Slot = Optional<typename Op::State>;
     constexpr int THREADS = WARPS * WARP_SIZE, ROW = STEPS * WARP_SIZE;
-    static_assert(sizeof(Slot) == SLOT_BYTES, "see _segment_tables.py");
+    static_assert(sizeof(Slot) == SLOT_BYTES, "see tables.py");
     extern __shared__ uint4 shared[];
     Slot* const tables = reinterpret_cast<Slot*>(shared);
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;

@@ -16,7 +16,7 @@
 // condition number of a part of the matrix, and a part without one of its rows may be singular though the matrix is
 // not.
 //
-// Long systems: see _tridiagonal_exchanging_long.cu.
+// Long systems: see exchanging_long.cu.
 
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// Elimination with row exchanges in registers (see _tridiagonal_exchanging.cu) for long systems.
+// Elimination with row exchanges in registers (see exchanging.cu) for long systems.
 //
 // The first and last unknowns of the blocks' rows form a tridiagonal system again. Three launches solve it:
 //   reduce_exchanging           reduces the given rows to it.

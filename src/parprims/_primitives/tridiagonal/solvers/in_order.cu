@@ -15,7 +15,7 @@
 //   expand_in_order           computes the unknowns of the given systems.
 // Elimination of rows is repeated, so that little is stored in between.
 //
-// Template parameters besides those in _tridiagonal_common.cuh:
+// Template parameters besides those in tridiagonal_common.cuh:
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
 //   FIRST_LEVEL    whether the rows are those of the given systems
 

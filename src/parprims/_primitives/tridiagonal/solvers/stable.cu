@@ -19,7 +19,7 @@
 // the one with the largest coefficient of the unknown, without exchanges the unknown's own row. All rows that contain
 // the unknown are among the three or four equations, so a pivot is found for every regular matrix.
 //
-// Template parameters besides those in _tridiagonal_common.cuh:
+// Template parameters besides those in tridiagonal_common.cuh:
 //   PIVOT       when rows are exchanged: PARTIAL, always; NONE, never; AUTO, unless all rows are diagonally dominant
 //   PERIODIC    whether the first and the last unknown are neighbours
 

@@ -1,4 +1,4 @@
-// The stable solver (see _tridiagonal_stable.cu) for long systems, in phases of one launch (_phases.cuh), solve_stably.
+// The stable solver (see stable.cu) for long systems, in phases of one launch (phases.cuh), solve_stably.
 // Where only some rows have too large an error, it first solves windows around them.
 //
 // A system is cut into chunks of THREADS * ROWS rows, with one block for each:

@@ -1,9 +1,9 @@
 // Shared by all kernels for tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 //
 // There are three solvers. Each has kernels for short systems, which fit in one block, and for long ones:
-//   _tridiagonal_in_order.cu    elimination without row exchanges, in registers
-//   _tridiagonal_exchanging.cu  elimination with row exchanges, in registers: fast, and mostly accurate
-//   _tridiagonal_stable.cu      elimination with row exchanges, in the order of a binary tree: always accurate
+//   in_order.cu    elimination without row exchanges, in registers
+//   exchanging.cu  elimination with row exchanges, in registers: fast, and mostly accurate
+//   stable.cu      elimination with row exchanges, in the order of a binary tree: always accurate
 // pivot="none" uses the first. pivot="partial" uses the second, and the third for systems whose backward error is then
 // too large. pivot="auto" uses the first, and the others for systems that are not diagonally dominant. Periodic systems
 // use the third alone. A launch that solves a short system reads every number once and writes every unknown once.

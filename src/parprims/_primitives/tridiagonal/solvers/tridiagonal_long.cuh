@@ -1,5 +1,5 @@
 // Shared by the kernels for long tridiagonal systems, which do not fit in one block. A few launches solve them, some in
-// phases (_phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
+// phases (phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
 // is empty returns at once.
 
 // What the launches record about a system.
