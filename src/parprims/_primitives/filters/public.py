@@ -20,7 +20,6 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     library,
     move_axis,
-    namespace_of,
     normalize_axis,
     spoken,
 )
@@ -252,7 +251,6 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
     key = call_key(name, given, "zi" in named, axis, method, gradient=True)
     run = recalled(key)
     if run is not None:
-        _check_divisors(name, given[len(given) - 2 - ("zi" in named)])
         return run(*given)
     plainer = made_plain(axis=axis)
     if plainer is not None:
@@ -289,9 +287,8 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
         dtype=dtype,
         working=filters_array.widest(xp, dtype),
     )
-    _check_divisors(name, of["sos" if sections is not None else "a"])
     results = ((call.shape, dtype), *(((call.state_shape, dtype),) if call.states else ()))
-    call = dataclasses.replace(call, results=results)
+    call = dataclasses.replace(call, results=results, complete=_checked_divisors(name, xp, tuple(of.values())))
     if call.states:
         _check_states(call, tuple(of["zi"].shape))
     return _METHODS[name](method, xp, call)
@@ -309,18 +306,26 @@ def _check_states(f: _Filter, shape: tuple[int, ...]) -> None:
         raise ValueError(f"zi must have shape {wanted}{others if len(wanted) > len(own) else ''}, got {shape}")
 
 
-def _check_divisors(name: str, coefficients: Array) -> None:
-    """Raise ValueError if coefficients are divided by zero. Those of a GPU, or of no value yet, are not looked at."""
-    read = reading(namespace_of(coefficients), coefficients)
+def _checked_divisors(name: str, xp: Namespace, arrays: tuple[Array, ...]) -> Callable[..., tuple[Array, ...]] | None:
+    """Raise ValueError if coefficients are divided by zero; return what checks those of later calls.
+
+    Those of a GPU, or of no value yet, are not looked at.
+    """
+    at = 0 if name == "sosfilt" else 1
+    read = reading(xp, arrays[at])
     if read is None:
-        return
-    values = read(coefficients)
-    if name == "lfilter":
-        if values[0] == 0:
+        return None
+
+    def checked(*arrays: Array) -> tuple[Array, ...]:
+        values = read(arrays[at])
+        if name == "lfilter" and values[0] == 0:
             raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
-        return
-    if (values[:, 3] == 0).any():
-        raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
+        if name == "sosfilt" and (values[:, 3] == 0).any():
+            raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
+        return arrays
+
+    checked(*arrays)
+    return checked
 
 
 # ---- Methods ----------------------------------------------------------------------------------------------------
