@@ -1,4 +1,4 @@
-"""What a first call costs: ``python -m benches.first_calls [names] [--library torch]``.
+"""The cost of first calls: ``python -m benches.first_calls [names] [--backend torch-cuda]``.
 
 Every primitive is called once by `auto` in a process of its own, whose cache of kernels is empty, on about 10 000
 elements. The modules are imported and the arrays made before. The import of Numba counts: who calls waits for it.
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from examples import backends
 
 N, SIDE = 10_000, 100
 
@@ -45,10 +47,10 @@ def _rows() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "vecdot": (pp.vecdot, (line, line)),
         "map_reduce": (lambda x: pp.map_reduce(lambda v: v * v + 1, x, op="add"), (line,)),
         "reduce, own operator": (lambda x: pp.reduce(x, own), (line,)),
-        "reduce by offsets": (lambda x: pp.reduce(x, "add", offsets=offsets), (line,)),
+        "reduce by offsets": (lambda x, offsets: pp.reduce(x, "add", offsets=offsets), (line, offsets)),
         "scan, own operator": (lambda x: pp.scan(x, own), (line,)),
         "scan, own operator, 5 elements": (lambda x: pp.scan(x, own), (line[:5].copy(),)),
-        "scan by offsets": (lambda x: pp.scan(x, "add", offsets=offsets), (line,)),
+        "scan by offsets": (lambda x, offsets: pp.scan(x, "add", offsets=offsets), (line, offsets)),
         "linear_recurrence": (pp.linear_recurrence, (line * 0.1, line)),
         "lfilter": (lambda x, b, a: pp.lfilter(b, a, x), (line, np.array([1.0, 0.2]), np.array([1.0, -0.3, 0.1]))),
         "sosfilt": (lambda x, s: pp.sosfilt(s, x), (line, np.array([[1.0, 0.2, 0.1, 1.0, -0.3, 0.1]]))),
@@ -73,33 +75,19 @@ def _rows() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     }
 
 
-def _of(library: str) -> Callable[[np.ndarray], Any]:
-    """Return what makes an array of a library of one of NumPy."""
-    if library == "torch":
-        import torch
-
-        return torch.from_numpy
-    if library == "jax":
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
-        return jax.numpy.asarray
-    return np.asarray
-
-
-def measure(name: str, library: str) -> dict[str, Any]:
+def measure(name: str, backend: str) -> dict[str, Any]:
     """Return what the first call of this process costs."""
     import parprims
 
-    convert, (call, arrays) = _of(library), _rows()[name]
-    given = [convert(one) for one in arrays]
+    made = backends.make(backend)
+    if made.family == "jax":
+        made.library.config.update("jax_enable_x64", True)
+    call, arrays = _rows()[name]
+    given = [made.asarray(one) for one in arrays]
+    made.wait(given)
     wall, cpu = time.perf_counter(), time.process_time()
     with parprims.explain() as calls:
-        result = call(*given)
-    if library == "jax":
-        import jax
-
-        jax.block_until_ready(result)
+        made.wait(call(*given))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {"name": name, "wall": wall, "cpu": cpu, "method": calls[-1].method}
 
@@ -108,16 +96,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a row for every call; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches.first_calls", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these; default: all")
-    parser.add_argument("--library", default="numpy", choices=("numpy", "torch", "jax"))
+    parser.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
     parser.add_argument("--here", action="store_true", help="measure the one call named, in this process")
     options = parser.parse_args(arguments)
     if options.here:
-        print(json.dumps(measure(options.names[0], options.library)))
+        print(json.dumps(measure(options.names[0], options.backend)))
         return 0
-    print(f"{'first call, empty cache':32} {'wall s':>7} {'CPU s':>7}  method, {options.library}")
+    print(f"{'first call, empty cache':32} {'wall s':>7} {'CPU s':>7}  method, {options.backend}")
     for name in options.names or _rows():
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benches.first_calls", name, "--here", "--library", options.library]
+            command = [sys.executable, "-m", "benches.first_calls", name, "--here", "--backend", options.backend]
             environment = {**os.environ, "PARPRIMS_CACHE_DIR": folder}
             told = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
         row = json.loads(told.splitlines()[-1])
