@@ -23,9 +23,10 @@ _now = _Now()
 
 
 def rehearsed(run: Callable[..., Any], *arrays: Any) -> Any:
-    """Return what a function of arrays returns; it is rehearsed where a kernel must be compiled.
+    """Call ``run``, and return its result.
 
-    Then it finds zeros in what that kernel returns, which it must take.
+    If it meets a kernel that is not compiled, it runs first with zeros for the outputs of kernels, so that all its
+    kernels compile together. It must take these zeros.
     """
     if _now.whole is not None:  # this is a step of another call
         return run(*arrays)

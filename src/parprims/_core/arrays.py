@@ -392,8 +392,8 @@ _ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
 def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others.
 
-    In it JAX minds nothing of ours either that it was told to mind of a caller's: that ranks differ, that Python's
-    numbers go to the device, or NaN and infinities on the way to a result.
+    It also switches off JAX's strict modes (rank promotion, transfer guard, debug_nans and debug_infs) for operations
+    inside of it.
     """
     name = getattr(xp, "__name__", "")
     if name == "jax.numpy":
@@ -423,7 +423,7 @@ def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
 
 
 def announced(primitive: str, xp: Namespace, result: Any) -> Any:
-    """Return a result; raise FloatingPointError where JAX was told to mind NaN or infinities and it holds one.
+    """Return a result; raise FloatingPointError if jax_debug_nans or jax_debug_infs is set and it holds such a value.
 
     JAX itself looks at what it compiles now, not at what it compiled before it was told.
     """

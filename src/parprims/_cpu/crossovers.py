@@ -56,7 +56,7 @@ def compiles_in_vain(library: str, size: int) -> str | None:
 
 
 _NARROW, _MANY = 16, 256
-"""Columns of which there are no few, and of which there are many."""
+"""Numbers of adjacent columns: below the first they are few, from the second on many."""
 _LONG = 128
 """Elements of a long line."""
 

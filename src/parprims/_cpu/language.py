@@ -144,10 +144,10 @@ NUMBA = _Numba()
 
 
 def loaded(dtype: str, code: str) -> str:
-    """Return what memory holds of a dtype as a register has it."""
+    """Return the code that converts a value from memory to its register type."""
     return f"{dtype}_value({code})" if dtype in SIXTEEN_BIT_FLOATS else code
 
 
 def stored(dtype: str, code: str) -> str:
-    """Return what a register has as memory holds it."""
+    """Return the code that converts a register to the type that memory holds."""
     return f"{dtype}_bits({code})" if dtype in SIXTEEN_BIT_FLOATS else code

@@ -45,7 +45,7 @@ def load(name: str, code: bytes) -> Callable[..., None]:
 _function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
-"""Takes the address of what Python is told of a function, what that is given first, and what it belongs to."""
+"""The C function PyCFunction_NewEx(method_def, self, module)."""
 
 
 def _llvm() -> Any:

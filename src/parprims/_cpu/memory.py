@@ -196,7 +196,7 @@ def maker(like: Array, dtypes: Sequence[str]) -> Made:
 
 
 def _taken(dtypes: Sequence[str], own: Callable[[str], Any], take: Callable[..., Array] | None = None) -> Made:
-    """Return what applies a function to all results, and sees those that are bits of 16-bit floats as these."""
+    """Return a function for all results: it applies ``take``, and views bits of 16-bit floats as these."""
     views = [own(dtype) if dtype in SIXTEEN_BIT_FLOATS else None for dtype in dtypes]
     if any(view is not None for view in views):
 

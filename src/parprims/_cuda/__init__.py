@@ -43,7 +43,7 @@ Run = Callable[..., tuple[Array, ...]]
 """Takes the inputs of a plan and returns its outputs."""
 
 InProgram = Callable[[], tuple[Run, Run]]
-"""Returns what a JAX program computes in a plan's place, neither of which may keep an array of the call.
+"""Returns the two functions that a JAX program has in a plan's place. Neither may keep an array of the call.
 
 The first function is computed away from CUDA devices. The second takes inputs with one more leading axis, of length 1
 where an input is the same for the whole batch.

@@ -109,7 +109,7 @@ def plain(xp: Namespace, x: Array) -> Array:
 def arranged(
     arrange: Callable[..., tuple[Array, ...]], arrays: tuple[Array, ...]
 ) -> tuple[tuple[Array, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """Return arrays as kernels read them, and what makes of a function of these one of arrays like those given.
+    """Return arrays that kernels can read, and a wrapper: it lets a function of these take arrays like those given.
 
     Where arrays are read as they are given, they are in later calls of the same key too, which do not ask again.
     """

@@ -375,7 +375,7 @@ def loaded(device: int, code: bytes, shared_bytes: int) -> int:
 
 
 def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
-    """Return what returns the only output of what carries out a plan."""
+    """Return a runner of a plan with one output, which returns the array in place of a tuple."""
     quick = isinstance(run, Runner) and len(run.plan.launches) == 1 and not run.plan.temporary_bytes
     if quick and not is_observing():  # which the quick way does not ask
         return run.one  # type: ignore[no-any-return, attr-defined]

@@ -80,7 +80,7 @@ class Tuning:
     """
 
     counted: ClassVar[tuple[str, ...]] = ()
-    """Fields that count what multiprocessors share, and on which bits depend: in proportion where there is no entry."""
+    """Fields that grow with the number of multiprocessors if a device has no entry. Bits of results depend on them."""
 
     limited: ClassVar[tuple[str, ...]] = ()
     """Fields that are the most shared memory of a block: bounded by `Model.room` where there is no entry."""
@@ -116,7 +116,7 @@ class Tuning:
 
 
 def model(capability: int) -> Model:
-    """Return what devices of a compute capability have; what those of 9.0 have where it is not listed."""
+    """Return the limits of a compute capability; one that is not listed has those of 9.0."""
     return _MODELS.get(capability, _MODELS[90])
 
 

@@ -241,7 +241,7 @@ def _quietly(xp: Namespace, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_device(x: Any) -> Any:
-    """Return an array as one of JAX: rules are handed those of NumPy where the derivative is by one of NumPy."""
+    """Return an array as one of JAX, which hands NumPy arrays to a rule if the primal was one."""
     return x if x is None or isinstance(x, jax.Array | jax.core.Tracer) else jax.numpy.asarray(x)
 
 

@@ -336,7 +336,7 @@ class Inside:
         return Inside(names)
 
     def split(self, name: str, x: Array) -> Split:
-        """Return that no axis tells."""
+        """Return no axis: only the caller's `axis` says how x is split."""
         del name
         whole: Split = ((),) * x.ndim
         return whole

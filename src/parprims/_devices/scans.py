@@ -199,7 +199,7 @@ def continued(
     alone: Callable[[], Any],
     after: Callable[[tuple[Array, ...]], Any],
 ) -> Any:
-    """Return what a part comes to after all that is before it.
+    """Return the result of a part, given the totals of all parts and the element before them.
 
     ``states`` are the totals of all parts along the first axis, and ``starts`` the element before all of them. Without
     one the first part is ``alone``.

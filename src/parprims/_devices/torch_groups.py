@@ -321,7 +321,7 @@ class Group(_Parts):
         return name
 
     def split(self, name: str, x: Tensor) -> Split:
-        """Return that no axis tells."""
+        """Return no axis: only the caller's `axis` says how x is split."""
         del name
         whole: Split = ((),) * x.ndim
         return whole

@@ -146,7 +146,7 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
 
 
 def through_numpy(compose: Compose) -> Compose:
-    """Return what computes the same, by NumPy on arrays of PyTorch and JAX whose memory it reads."""
+    """Return a version that computes in NumPy, on views of the memory of PyTorch's and JAX's CPU arrays."""
 
     def computed(xp: Namespace, call: Any, method: str) -> Any:
         if not shares_memory(xp, call.arrays):

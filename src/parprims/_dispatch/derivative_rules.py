@@ -58,7 +58,7 @@ def by_operations(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays like these, with the derivative on PyTorch where one may be asked for.
 
-    It is that of the function that ``operations`` returns, which computes the same by operations of the library.
+    The derivative is taken through the function that ``operations`` returns, an equivalent in library operations.
     """
     if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(arrays):
         differentiable: Callable[..., tuple[Array, ...]] = _rules(xp).by_operations(run, operations())

@@ -15,7 +15,7 @@ from parprims._operators.operator import as_operator, check_components, flags_br
 
 
 def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
-    """Check on examples that an operator is associative, and that it does what else is promised of it.
+    """Test on examples that an operator is associative, and that its other declared properties hold.
 
     Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
     nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.

@@ -45,7 +45,7 @@ _LASTING = frozenset(
 """Packages whose functions and constants do not change."""
 
 _LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.special", "ml_dtypes")
-"""The same of packages that have others too, with what is inside of them."""
+"""Modules, with their submodules, whose functions never change although the rest of their package may."""
 
 _READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
 """Built-in functions that see what no name in the code tells of."""

@@ -23,7 +23,7 @@ _tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDict
 
 
 def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
-    """Return an operator that leaves its arguments as they are: this one, or where that cannot be told one on copies.
+    """Return an operator that never changes its arguments: this one, or one on copies if that cannot be proven.
 
     Raises TypeError if it works in place, which is tried once for an operator and dtypes, on a few elements of xs.
     ``key`` is what the operator is remembered by, or None.

@@ -681,7 +681,7 @@ def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
 def restarted(
     xp: Namespace, op: Operator, flags: tuple[Array, ...], starts: tuple[Array, ...], given: bool, ys: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """Return the exclusive scan with a segmented operator, given what is so but for the beginning of its segments.
+    """Return the exclusive segmented scan, given ``ys``, which is right everywhere but where segments begin.
 
     ``flags`` are those of the elements and ``starts`` what a segment begins with, where ``given`` an element that the
     first segment alone has in ``ys``, the results so far; without flags there.

@@ -60,8 +60,8 @@ def solve_banded(
         broadcast against those of ab.
     periodic : bool
         Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -165,8 +165,8 @@ def solve_block_tridiagonal(
         The right-hand sides, of shape (..., n, k), or (..., n, k, columns) with as many dimensions as the blocks.
     periodic : bool
         Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `solve_banded`, whose errors and notes apply. There is no native method.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `solve_banded`, but for "native". The errors and notes of `solve_banded` apply.
 
     Returns
     -------

@@ -59,8 +59,8 @@ def lfilter(
     zi : array, optional
         The state before the first sample, of the shape of x but for the length along the axis: k, the longer of b and a
         less one. Along other axes the length may be 1, for channels that begin alike. By default it is zero.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -126,8 +126,8 @@ def sosfilt(
     zi : array, optional
         The states before the first sample, of shape (sections, *shape of x) but for the length along the axis, 2. Along
         axes of channels the length may be 1. By default they are zero.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `lfilter`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `lfilter`. The errors and notes of `lfilter` apply.
 
     Returns
     -------

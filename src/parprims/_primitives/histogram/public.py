@@ -111,8 +111,8 @@ def histogram(
         What an element counts, of the shape of x and of an integer or real floating dtype; by default 1.
     density : bool
         Whether counts are divided by their sum and the width of their bin, so that the histogram has area 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
         x, and weights, are split over: docs/devices.md.

@@ -353,7 +353,7 @@ def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
 
 
 def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
-    """Return the same as `prepare`, which prepares nothing until it is called."""
+    """Return a lazy `prepare`, which builds the plan at the first call."""
     bare = p.on(None, None)
     run: list[Callable[..., Array]] = []
 

@@ -130,8 +130,8 @@ def matmul(
     tile : int or sequence of int, optional
         The lengths of m, n and k that are multiplied at once, by ``array`` or by a block of the kernel, which for
         naive and tiled ones has m n threads; one number stands for all three.
-    method : {"auto", "native", "kernel", "array"}
-        Who computes.
+    method : {"auto", "native", "kernel", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
         k is split over in both factors: docs/devices.md.

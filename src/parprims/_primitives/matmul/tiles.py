@@ -634,7 +634,7 @@ class Costs:
     one_by_one: float
 
     def time(self, tile: Tile, beside: int, deep: int, units: int, at_once: int, one_by_one: bool) -> float:
-        """Return how long units of work take, of which so many are done at once, so many of them beside each other."""
+        """Return the modelled time of units of work, ``at_once`` at a time, ``beside`` of them on a multiprocessor."""
         m, n, _ = tile
         step = m * n * self.product + (m + n) * self.line
         steps = deep * max(step + self.latency, step * beside) * (self.one_by_one if one_by_one else 1)

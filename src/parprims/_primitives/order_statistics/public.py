@@ -80,8 +80,8 @@ def top_k(
         Which elements are wanted.
     sorted : bool
         Whether the results must be in order, the largest first, or the smallest. They are in any case.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -166,9 +166,9 @@ def partition(
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose errors and notes apply. NumPy's own and the kernel on GPUs move no more than
-        they must; all other ways sort.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `sort`. The errors and notes of `sort` apply. NumPy's own routine and the kernel on
+        GPUs move no more elements than they must; all other implementations sort.
 
     Returns
     -------
@@ -202,9 +202,9 @@ def argpartition(
         The place, or several. Negative ones count from the end.
     axis : int
         The axis to partition along.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose errors and notes apply. NumPy's own and the kernel on GPUs move no more than
-        they must; all other ways sort.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `sort`. The errors and notes of `sort` apply. NumPy's own routine and the kernel on
+        GPUs move no more elements than they must; all other implementations sort.
 
     Returns
     -------
@@ -243,8 +243,8 @@ def median(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `quantile`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `quantile`. The errors and notes of `quantile` apply.
 
     Returns
     -------
@@ -290,8 +290,8 @@ def quantile(
     interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}
         What stands at a place between two elements: what lies on the line between them, the first, the second, the
         nearer (that of even place if none is), or their mean.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------

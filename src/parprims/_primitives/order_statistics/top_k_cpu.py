@@ -15,7 +15,7 @@ from parprims._primitives.order_statistics import numpy_routines
 from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_texts, viewed
 
 _BLOCK, _BLOCK_OF_WIDE = 32, 64
-"""Elements that are compared at once, and those of 64 bits: of which fewer are read in the time of a branch."""
+"""Elements compared for each test that may end early: 32, or 64 if they have 64 bits."""
 _ROUNDS = 32
 """Rounds of a choice among candidates after which these are sorted."""
 _LEAST = 1 << 16

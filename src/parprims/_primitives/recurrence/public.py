@@ -94,13 +94,13 @@ def linear_recurrence(
         ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
     matrices : bool
         Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
         along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
         which a and b are parts: docs/devices.md.

@@ -468,7 +468,7 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 
 
 def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
-    """Return the call with its initial element as arrays of these dtypes, where what is remembered may hold them."""
+    """Return the call with ``initial`` as arrays of these dtypes, if a prepared call may hold them."""
     assert r.initial is not None
     check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
     shape, on = r.result_shape, device(r.arrays[0])

@@ -257,7 +257,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Operators that take as long as others."""
+"""Operators by the operator whose measured crossovers they share."""
 
 
 def kind(xp: Namespace, r: Reduction) -> str:

@@ -71,8 +71,8 @@ def argmax(
         The axis to search; None for all elements in row-major order. There must be at least one.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce` by the operator argmax, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce` by the operator argmax. The errors and notes of `reduce` apply.
 
     Returns
     -------
@@ -105,8 +105,8 @@ def argmin(
         The axis to search; None for all elements in row-major order. There must be at least one.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce` by the operator argmin, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce` by the operator argmin. The errors and notes of `reduce` apply.
 
     Returns
     -------

@@ -106,10 +106,10 @@ def reduce(
         Segment j is offsets[j] <= i < offsets[j + 1] along the one axis, and perhaps empty; each is combined by itself.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
         the first of the axes is split over: docs/devices.md.
@@ -209,10 +209,10 @@ def map_reduce(
         Segments are those of `reduce`; the values of fn are then all stored.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
         the first of the axes is split over: docs/devices.md.
@@ -302,8 +302,8 @@ def sum(
         unsigned. Complex terms take no real dtype.
     keepdims : bool
         Whether the summed axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -349,8 +349,8 @@ def prod(
         unsigned. Complex factors take no real dtype.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -392,8 +392,8 @@ def max(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -435,8 +435,8 @@ def min(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -478,8 +478,8 @@ def any(
         The axes to search; None for all.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -521,8 +521,8 @@ def all(
         The axes to search; None for all.
     keepdims : bool
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -556,8 +556,8 @@ def vecdot(
         shapes that broadcast. The first is conjugated. One of another dtype than the promoted is copied to that first.
     axis : int
         The axis to contract, counted from the end.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `reduce`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -616,7 +616,7 @@ def call(
     """Compute a call of any public function here but vecdot."""
     if in_graph(x, method) and axis_name is None:
         return nodes().reduce(primitive, None if fn in OWN_MAPS else fn, x, op, axis, keepdims, dtype, initial, method)
-    # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
+    # A prepared call stores `initial`, so only plain numbers can be part of its key.
     key, start = None, None if initial is None else plain(initial)
     if axis_name is None and (initial is None or start is not None):
         mapping, operation = lasting_key(fn), lasting_key(op)

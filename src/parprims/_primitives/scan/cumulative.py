@@ -58,8 +58,8 @@ def cumulative_max(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool
         Whether the positions of these elements are returned too.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `scan`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
 
     Returns
     -------
@@ -95,8 +95,8 @@ def cumulative_min(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool
         Whether the positions of these elements are returned too.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `scan`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
 
     Returns
     -------
@@ -131,8 +131,8 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
         infinity makes its result and all after it infinite, and NaN makes these NaN.
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `scan` by the operator logaddexp, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `scan` by the operator logaddexp. The errors and notes of `scan` apply.
 
     Returns
     -------

@@ -94,10 +94,10 @@ def scan(
         before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
         which x is a part: docs/devices.md.
@@ -183,8 +183,8 @@ def cumulative_sum(
         unsigned. Complex terms take no real dtype.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `scan`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
@@ -232,8 +232,8 @@ def cumulative_prod(
         unsigned. Complex factors take no real dtype.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `scan`, whose errors and notes apply.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 

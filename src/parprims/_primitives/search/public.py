@@ -72,8 +72,8 @@ def searchsorted(
         x1[i - 1] <= x2 < x1[i].
     sorter : array, optional
         The indices that sort x1, if that is not sorted, as `argsort` returns them.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -159,8 +159,8 @@ def merge(
         The axis to merge along.
     descending : bool
         Whether the largest elements come first, in the result as in x1 and x2.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -232,8 +232,8 @@ def merge_by_key(
         The axis to merge along.
     descending : bool
         Whether the largest keys come first, in the result as in keys1 and keys2.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------

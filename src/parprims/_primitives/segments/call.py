@@ -201,7 +201,7 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
 
 
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
-    """Return the scan of elements like those that are scanned, with no flags worth the name."""
+    """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
     given = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
     xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
@@ -370,7 +370,7 @@ def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmente
 
 
 def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+    """Return the ``prepare`` of the kernel of segments, which does in one launch the steps of ``compose``."""
     by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:

@@ -364,7 +364,7 @@ def on_cast(
 
 
 def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
+    """Return the function that converts the call's arrays to the kernel's, or None if no conversion is needed."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
     kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")

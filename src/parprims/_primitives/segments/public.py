@@ -85,8 +85,8 @@ def segment_reduce(
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with every segment, which a segment without elements consists of; by default
         the identity of the operator.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -291,7 +291,7 @@ def _elementwise(
         named.update(zip(_FLAGS[name], flags, strict=True))
         return _in_graph_by_offsets(name, x, offsets, named, method)
     key, operation = None, lasting_key(op)
-    # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
+    # A prepared call stores `initial`, so only plain numbers can be part of its key.
     start = None if initial is None else plain(initial)
     if operation is not None and check is not True and (initial is None or start is not None):
         told = single, operation, axis, flags, dtype, check, method, start

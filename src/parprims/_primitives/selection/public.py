@@ -80,11 +80,11 @@ def select(
         Which of them are kept: of dtype bool and the shape of x.
     size : int, optional
         The length of the result, which must be given where arrays have no values: inside jit, vmap and torch.compile.
-        By default it is the number of elements kept, for which the device is waited.
+        By default the number of elements kept, which is read from the device.
     fill_value : scalar
-        What stands behind the last element where fewer than ``size`` are kept.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        Fill value after the last element, if fewer than ``size`` are kept.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------
@@ -142,9 +142,9 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Ne
         The elements, of any shape and dtype, taken in row-major order.
     mask : array
         Which of them come first: of dtype bool and the shape of x.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `select`, whose errors and notes apply. Kernel on GPUs reads the mask twice, the elements
-        once. NumPy's own takes both parts by the mask; all other ways sort by it.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `select`. The errors and notes of `select` apply. The kernel on GPUs reads the mask
+        twice and the elements once. NumPy's own routine takes both parts by the mask; all other implementations sort.
 
     Returns
     -------
@@ -201,9 +201,10 @@ def run_lengths(
     size : int, optional
         The length of the results, as in `select`, whose errors and notes apply.
     fill_value : scalar
-        What stands behind the last element where there are fewer than ``size`` runs.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes. Kernel on GPUs reads the elements once; without ``size``, except on JAX, twice.
+        Fill value after the last element, where there are fewer than ``size`` runs.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`. The kernel on GPUs reads the elements once; without ``size``, except on
+        JAX, twice.
 
     Returns
     -------
@@ -241,9 +242,9 @@ def unique(
     size : int, optional
         The length of the results, as in `select`, whose errors and notes apply.
     fill_value : scalar
-        What stands behind the last element where there are fewer than ``size``.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        Fill value after the last element, where there are fewer than ``size``.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
 
     Returns
     -------

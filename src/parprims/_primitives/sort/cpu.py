@@ -474,7 +474,7 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 def viewed(
     read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
 ) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return a function that sees what another reads as of a dtype of the same width."""
+    """Return a loader that reinterprets the bits of another as a dtype of equal width."""
     return lambda x: read(x).view(dtype)
 
 

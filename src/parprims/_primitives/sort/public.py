@@ -77,10 +77,10 @@ def sort(
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
         which x is a part: docs/devices.md.
@@ -167,10 +167,10 @@ def argsort(
         Segments are those of `sort`. Indices are counted along the whole axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose order, errors and notes apply.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `sort`. The order, errors and notes of `sort` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
@@ -226,10 +226,10 @@ def sort_by_key(
         Segments are those of `sort`.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. Others do if it is True: the device is waited for then, and programs that are traced are
-        refused. What they do to results if they are not checked is left open.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose order, errors and notes apply.
+        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
+        offsets that are not checked give unspecified results.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use, as in `sort`. The order, errors and notes of `sort` apply.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 

@@ -109,8 +109,8 @@ def solve_tridiagonal(
         Whether to return the backward error too.
     return_status : bool
         Whether to return the status too.
-    method : {"auto", "kernel", "native", "array"}
-        Who computes.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
         the axis is split over: docs/devices.md.
@@ -118,9 +118,8 @@ def solve_tridiagonal(
     Returns
     -------
     x : array
-        The unknowns, of the promoted dtype, of the shape coefficients and rhs broadcast to. A solution that is
-        not finite in every unknown is NaN in all of them, and so is one of numbers of which one that is read is not
-        finite.
+        The unknowns, of the promoted dtype, of the shape coefficients and rhs broadcast to. If any input that is read
+        or any unknown is not finite, all unknowns of that system are NaN.
     backward_error : array
         Only with return_residual: for every solution max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, the
         relative change of the system's numbers that makes x exact, 0 for 0/0; inf where x is not finite, and only

@@ -23,9 +23,9 @@ def narrowest(count: int) -> str:
 
 
 def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
-    """Return what casts ids like these to the narrowest dtype, with count in the place of those that are not below it.
+    """Return a function that casts ids like these to the narrowest dtype, and replaces ids outside [0, count) by count.
 
-    Ids that are as narrow stay as they are.
+    Ids of a dtype as narrow as that stay as they are.
     """
     name = narrowest(count)
     if dtype_bits(ids.dtype) <= dtype_bits(getattr(xp, name)):
