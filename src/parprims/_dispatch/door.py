@@ -6,7 +6,8 @@ as a small call of NumPy. The door is one function before the body, with the sam
 All else goes to the body.
 
 The door need not know what bodies do, for it watches a call: where the body first recalled a function, called it with
-the very arrays of the call, and returned what it returned, later calls go to that function.
+the very arrays of the call, and returned what it returned, later calls go to that function. They skip the body, so a
+check that reads values stands in the `complete` of the record, which is part of that function.
 """
 
 from __future__ import annotations
