@@ -253,11 +253,15 @@ def test_arguments_named(backend):
         (lambda: banded((-1, 3), ab, b), ValueError, r"l_and_u\[0\] must be from 0 to 32, got -1"),
         (lambda: banded((20, 20), ab, b), ValueError, "l_and_u must be together at most 32"),
         (
-            lambda: block(blocks[1:], blocks, blocks, rows),
+            lambda: block(blocks[1:, :, :], blocks, blocks, rows),
             ValueError,
             r"lower must .*: lower\[0\] stands for no element",
         ),
-        (lambda: block(blocks, blocks, blocks[1:], rows), ValueError, r"upper must .*: upper\[n-1\] stands for no"),
+        (
+            lambda: block(blocks, blocks, blocks[1:, :, :], rows),
+            ValueError,
+            r"upper must .*: upper\[n-1\] stands for no",
+        ),
         (lambda: banded((1, 2), ab, b), ValueError, r"ab must have shape \(..., 4, n\)"),
         (lambda: banded((1, 1), ab, b[:4]), ValueError, r"b must have shape \(5,\), or one axis more"),
         (lambda: banded((1, 1), ab[:, :2], b[:2], periodic=True), ValueError, "ab must have more than 2 columns"),
