@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from parprims import _cpu
 from parprims._compiling.first_call import rehearsed
 from parprims._core.arrays import announced, check_choice, is_jax, is_placed_later, jax_platform, library, quiet, shown
 from parprims._core.memo import Memo
@@ -431,7 +432,8 @@ class Methods:
             reason = _refused(one, xp, call)
         if reason is not None:
             return reason, "refused"
-        if tries and name != "kernel":  # whose refusal has read these functions
+        # The refusal of a kernel has read these functions, but JAX's programs hold their operations beside the kernel.
+        if tries and (name != "kernel" or (is_jax(xp) and not _cpu.on_cpu(xp, call.arrays))):
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
