@@ -314,3 +314,29 @@ def test_options_of_other_libraries(name):
             with pytest.raises(TypeError, match=f"^{name} has no option {word!r}: ") as raised:
                 call(*args, **options, **{word: 1})
             assert meant not in own or re.search(rf"(?<!\w){meant}(?!\w)", str(raised.value)), str(raised.value)
+
+
+class _Sparse:
+    """What has a shape and a dtype, and is no array of a library, as SciPy's sparse arrays."""
+
+    shape, dtype, ndim = (5,), np.dtype("float64"), 1
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("named", "call"),
+    [
+        ("x", lambda x: parprims.histogram(x, [0, 1, 2])),
+        ("x1", lambda x: parprims.searchsorted(x, 2.5)),
+        ("x", lambda x: parprims.reduce(x, offsets=[0, 5])),
+        ("x", lambda x: parprims.scan(x, "add", offsets=(0, 5))),
+        ("x", lambda x: parprims.sort(x, offsets=range(0, 6, 5))),
+        ("keys", lambda x: parprims.sort_by_key(x, X, offsets=[0, 5])),
+        ("a", lambda x: parprims.linear_recurrence(x, X, offsets=[0, 5])),
+        ("b", lambda x: parprims.linear_recurrence(0.5, x)),
+    ],
+)
+def test_what_is_no_array_is_named(named, call):
+    """Beside lists and numbers too, which are made arrays of its library before anything is checked."""
+    with pytest.raises(TypeError, match=rf"^{named} must be an array, got _Sparse"):
+        call(_Sparse())

@@ -210,6 +210,8 @@ def spoil(d: Draw, call: Call) -> None:
     if name == "dtype" and isinstance(value, tuple) and not value:
         call.wrong.add("dtype")
     call.wrong.add(name)
+    if name == "offsets":  # beside them, axis is one integer
+        call.wrong.add("axis")
     call.hostile.append(f"{name} is {described(value)}")
     if name == "op" and "initial" in call.options:  # whose dtype goes by the operator
         call.wrong.add("initial")
@@ -230,7 +232,8 @@ def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     places = array_places(call)
     others = {other for _, other in places}
     rest = [x for i, x in enumerate(call.args) if i != at]
-    if way == "library" and any(shape_of(x) is not None for x in rest) and call.function != "map_reduce":
+    # An array of NumPy without dimensions is a number to every library.
+    if way == "library" and any(shape_of(x) for x in rest) and call.function != "map_reduce":
         if d.backend.name in ("numpy", "emulated"):
             import array_api_strict
 

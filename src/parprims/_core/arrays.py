@@ -359,6 +359,14 @@ def namespace_of(x: Array) -> Namespace:
     return array_api_compat.array_namespace(x)
 
 
+def namespace_named(name: str, x: Array) -> Namespace:
+    """Return the namespace of an array that is looked at before all are admitted; TypeError names it if it is none."""
+    try:
+        return namespace_of(x)
+    except TypeError:
+        return namespace(**{name: x})
+
+
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:

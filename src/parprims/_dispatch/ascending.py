@@ -38,7 +38,11 @@ def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool 
     """
     if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
         return offsets
-    found = listed_as_array("offsets", offsets, namespace_of(beside), beside)
+    try:
+        xp = namespace_of(beside)
+    except TypeError:  # it is no array of a library: the checks of the call say so, and name it
+        return offsets
+    found = listed_as_array("offsets", offsets, xp, beside)
     at = -1 if axis is None else axis
     known = dtype_kind(found.dtype) == "int" and check is not False and len(offsets) > 0
     if known and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:

@@ -30,7 +30,7 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     library,
     mode,
-    namespace_of,
+    namespace_named,
     ring_dtype,
     shown,
     spoken,
@@ -249,7 +249,7 @@ def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | N
     """
     if isinstance(bins, list | tuple | builtins.range) and is_array(x):
         if not apart:
-            edges = listed_as_array("bins", bins, namespace_of(x), x)
+            edges = listed_as_array("bins", bins, namespace_named("x", x), x)
             if not ascend(np.asarray(bins)):
                 raise ValueError(_UNORDERED)
             return {"bins": edges, "range": range}

@@ -25,7 +25,7 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     library,
     move_axis,
-    namespace_of,
+    namespace_named,
     normalize_axis,
     spoken,
 )
@@ -283,7 +283,7 @@ def _number(x1: Array, number: Any, side: str) -> tuple[Any, str]:
         elif number != math.floor(number):
             number, side = math.ceil(number), "left"
         number = int(number)
-    return namespace_of(x1).asarray(number, dtype=x1.dtype, device=device(x1)), side
+    return namespace_named("x1", x1).asarray(number, dtype=x1.dtype, device=device(x1)), side
 
 
 # ---- Checks -----------------------------------------------------------------------------------------------------
