@@ -333,10 +333,12 @@ class _Sparse:
         ("x", lambda x: parprims.sort(x, offsets=range(0, 6, 5))),
         ("keys", lambda x: parprims.sort_by_key(x, X, offsets=[0, 5])),
         ("a", lambda x: parprims.linear_recurrence(x, X, offsets=[0, 5])),
+        ("a", lambda x: parprims.linear_recurrence(x, X, offsets=np.array([0, 5]))),
         ("b", lambda x: parprims.linear_recurrence(0.5, x)),
     ],
 )
 def test_what_is_no_array_is_named(named, call):
     """Beside lists and numbers too, which are made arrays of its library before anything is checked."""
-    with pytest.raises(TypeError, match=rf"^{named} must be an array, got _Sparse"):
-        call(_Sparse())
+    for value, kind in ((_Sparse(), "_Sparse"), (np.ndarray, "type")):
+        with pytest.raises(TypeError, match=rf"^{named} must be an array, got {kind}"):
+            call(value)

@@ -247,7 +247,7 @@ def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | N
 
     ``apart`` says that several devices, or chunks, hold x: each makes an array of the edges then.
     """
-    if isinstance(bins, list | tuple | builtins.range) and is_array(x):
+    if isinstance(bins, list | tuple | builtins.range):
         if not apart:
             edges = listed_as_array("bins", bins, namespace_named("x", x), x)
             if not ascend(np.asarray(bins)):

@@ -381,7 +381,7 @@ def recurrence_by_offsets(
 ) -> Array:
     """Return the solution of every segment: `linear_recurrence` with offsets."""
     beside = b if hasattr(type(b), "shape") else a
-    alone = beside is a or getattr(a, "ndim", 0) == 0 or tuple(getattr(a, "shape", ())) == tuple(b.shape)
+    alone = beside is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
     offsets = as_offsets(offsets, beside, axis, check, alone=alone)
     if in_graph((a, b, offsets), method):
         if not (is_tensor(a) and is_tensor(b)):
