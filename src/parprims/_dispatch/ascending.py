@@ -1,4 +1,4 @@
-"""Arguments that must ascend, offsets of segments and edges of bins: checked where their values can be read at once."""
+"""Arguments whose values are checked where they can be read at once: offsets of segments, edges of bins, divisors."""
 
 from __future__ import annotations
 
@@ -130,6 +130,25 @@ def reading(xp: Namespace, x: Array) -> Callable[[Array], np.ndarray[Any, Any]] 
         here = not is_traced(x) and x.is_fully_addressable and jax_platform((x,)) == "cpu"
         return np.asarray if here else None
     return np.asarray if "cpu" in str(getattr(x, "device", "")).lower() else None
+
+
+def checked_values(
+    xp: Namespace, x: Array, at: int, check: Callable[[np.ndarray[Any, Any]], None]
+) -> Callable[..., tuple[Array, ...]] | None:
+    """Check the values of an array; return what checks the ``at``-th of the arrays of a later call, and returns them.
+
+    None if the values cannot be read at once.
+    """
+    read = reading(xp, x)
+    if read is None:
+        return None
+
+    def checked(*arrays: Array) -> tuple[Array, ...]:
+        check(read(arrays[at]))
+        return arrays
+
+    check(read(x))
+    return checked
 
 
 def _listed(x: Array) -> np.ndarray[Any, Any]:

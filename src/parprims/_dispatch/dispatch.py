@@ -12,7 +12,7 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._compiling.first_call import rehearsed
-from parprims._core.arrays import announced, check_choice, is_jax, is_placed_later, jax_platform, library, quiet, shown
+from parprims._core.arrays import announced, check_choice, is_jax, is_placed_later, library, quiet, shown
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature, traced_signature
@@ -433,7 +433,7 @@ class Methods:
         if reason is not None:
             return reason, "refused"
         # The refusal of a kernel has read these functions, but JAX's programs hold their operations beside the kernel.
-        if tries and (name != "kernel" or (is_jax(xp) and not _cpu.on_cpu(xp, call.arrays))):
+        if tries and (name != "kernel" or (is_jax(xp) and not _is_outside(one, name, xp, call))):
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
@@ -540,7 +540,7 @@ def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
     """Return whether a method computes with JAX arrays outside of a program, as kernels for CPUs do."""
     if method.eager is not None:
         return method.eager(xp, call)
-    return name == "kernel" and jax_platform(call.arrays) == "cpu"
+    return name == "kernel" and _cpu.on_cpu(xp, call.arrays)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from parprims._core.options import made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.promotion import promoted
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.ascending import reading
+from parprims._dispatch.ascending import checked_values
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.composite import Composed, in_program
 from parprims._dispatch.dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
@@ -288,7 +288,8 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
         working=filters_array.widest(xp, dtype),
     )
     results = ((call.shape, dtype), *(((call.state_shape, dtype),) if call.states else ()))
-    call = dataclasses.replace(call, results=results, complete=_checked_divisors(name, xp, tuple(of.values())))
+    place, check = (0, _check_sections) if name == "sosfilt" else (1, _check_first)
+    call = dataclasses.replace(call, results=results, complete=checked_values(xp, arrays[place], place, check))
     if call.states:
         _check_states(call, tuple(of["zi"].shape))
     return _METHODS[name](method, xp, call)
@@ -306,26 +307,14 @@ def _check_states(f: _Filter, shape: tuple[int, ...]) -> None:
         raise ValueError(f"zi must have shape {wanted}{others if len(wanted) > len(own) else ''}, got {shape}")
 
 
-def _checked_divisors(name: str, xp: Namespace, arrays: tuple[Array, ...]) -> Callable[..., tuple[Array, ...]] | None:
-    """Raise ValueError if coefficients are divided by zero; return what checks those of later calls.
+def _check_first(a: np.ndarray[Any, Any]) -> None:
+    if a[0] == 0:
+        raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
 
-    Those of a GPU, or of no value yet, are not looked at.
-    """
-    at = 0 if name == "sosfilt" else 1
-    read = reading(xp, arrays[at])
-    if read is None:
-        return None
 
-    def checked(*arrays: Array) -> tuple[Array, ...]:
-        values = read(arrays[at])
-        if name == "lfilter" and values[0] == 0:
-            raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
-        if name == "sosfilt" and (values[:, 3] == 0).any():
-            raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
-        return arrays
-
-    checked(*arrays)
-    return checked
+def _check_sections(sos: np.ndarray[Any, Any]) -> None:
+    if (sos[:, 3] == 0).any():
+        raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
 
 
 # ---- Methods ----------------------------------------------------------------------------------------------------

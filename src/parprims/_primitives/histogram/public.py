@@ -40,7 +40,7 @@ from parprims._core.options import is_array, listed_as_array, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_scalar
-from parprims._dispatch.ascending import ascend, reading
+from parprims._dispatch.ascending import ascend, checked_values
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import (
     Abstract,
@@ -214,7 +214,8 @@ def histogram(
                 got += ": a number of bins is an int, in a program one that it does not trace"
             raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
         counted = arrays[-1].shape[0] - 1
-        complete = _checked_edges(xp, arrays[-1], method)
+        # Edges in the memory of a CPU ascend, in later calls too.
+        complete = None if isinstance(method, Abstract) else checked_values(xp, arrays[-1], -1, _check_edges)
         edges = _compared(xp, arrays[0], arrays[-1])
     else:
         edges = _edge_dtype(xp, arrays[0].dtype)
@@ -258,19 +259,9 @@ def _plainer(x: Array, bins: Any, range: Any, apart: bool) -> dict[str, Any] | N
     return made_plain(bins=bins, range=range)
 
 
-def _checked_edges(xp: Namespace, edges: Array, method: str) -> Callable[..., tuple[Array, ...]] | None:
-    """Check that edges ascend, where they are in the memory of a CPU; return what checks those of later calls."""
-    read = None if isinstance(method, Abstract) else reading(xp, edges)
-    if read is None:
-        return None
-
-    def checked(*arrays: Array) -> tuple[Array, ...]:
-        if not ascend(read(arrays[-1])):
-            raise ValueError(_UNORDERED)
-        return arrays
-
-    checked(edges)
-    return checked
+def _check_edges(edges: np.ndarray[Any, Any]) -> None:
+    if not ascend(edges):
+        raise ValueError(_UNORDERED)
 
 
 def _bin_count(bins: Any) -> int | None:
