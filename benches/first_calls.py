@@ -80,8 +80,6 @@ def measure(name: str, backend: str) -> dict[str, Any]:
     import parprims
 
     made = backends.make(backend)
-    if made.family == "jax":
-        made.library.config.update("jax_enable_x64", True)
     call, arrays = _rows()[name]
     given = [made.asarray(one) for one in arrays]
     made.wait(given)

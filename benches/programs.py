@@ -1,4 +1,4 @@
-"""What programs of JAX cost: ``python -m benches.programs [names]``.
+"""The cost of JAX's programs: ``python -m benches.programs [names]``.
 
 Every primitive is called once by method `array` on arrays of JAX in a CPU's memory, most of them of 1000 float32. A row
 has the seconds until the first result is there, most of which XLA compiles for, and the memory maps that the
@@ -8,13 +8,14 @@ program keeps. A process may have 65 530 of these.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from parprims._core.programs import memory_maps
 
 N, SIDE = 1000, 300
 
@@ -94,19 +95,14 @@ def rows() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
     }
 
 
-def maps() -> int:
-    """Return how many memory maps this process has."""
-    return pathlib.Path("/proc/self/maps").read_bytes().count(b"\n")
-
-
 def cost(call: Callable[..., Any], arrays: tuple[np.ndarray, ...]) -> tuple[float, float, int]:
     """Return the seconds that the first call takes, those of all processors, and the memory maps of its program."""
     import jax
 
     given = [jax.numpy.asarray(one) for one in arrays]
-    before, wall, cpu = maps(), time.perf_counter(), time.process_time()
+    before, wall, cpu = memory_maps(), time.perf_counter(), time.process_time()
     jax.block_until_ready(call(*given, method="array"))
-    return time.perf_counter() - wall, time.process_time() - cpu, maps() - before
+    return time.perf_counter() - wall, time.process_time() - cpu, memory_maps() - before
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What a small call costs: ``python -m benches.small_calls [names] [--library torch] [--device cuda]``.
+"""The cost of small calls: ``python -m benches.small_calls [names] [--backend torch-cuda]``.
 
 Every row calls a primitive by `auto` on 100 elements, and the library's own function beside it, in turns; a time is the
 least of many. With PyTorch the call is timed inside a program of torch.compile too, and beside that a program of one
@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from examples import backends
+
 N, SIDE, K = 100, 10, 5
-LIBRARIES = ("numpy", "torch", "jax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,23 +106,14 @@ def _lax() -> Any:
     return jax.lax
 
 
-def arrays(library: str, device: str) -> tuple[Any, dict[str, Any]]:
-    """Return the namespace and the arrays by name."""
+def arrays() -> dict[str, np.ndarray]:
+    """Return the arrays by name."""
     rng = np.random.default_rng(1)
     x, y = rng.random(N, dtype=np.float32), rng.random(N, dtype=np.float32)
-    made = {
+    return {
         "x": x, "y": y, "dominant": y + 4, "ordered": np.sort(x), "mask": x > 0.5,
         "square": rng.random((SIDE, SIDE), dtype=np.float32),
     }  # fmt: skip
-    if library == "torch":
-        import torch
-
-        return torch, {name: torch.from_numpy(one).to(device) for name, one in made.items()}
-    if library == "jax":
-        import jax
-
-        return jax.numpy, {name: jax.numpy.asarray(one) for name, one in made.items()}
-    return np, made
 
 
 def least(functions: Sequence[Callable[[], Any]], repeats: int, wait: Callable[[Any], Any]) -> list[float]:
@@ -140,23 +132,11 @@ def least(functions: Sequence[Callable[[], Any]], repeats: int, wait: Callable[[
     return found
 
 
-def _waits(library: str, device: str) -> Callable[[Any], Any]:
-    if library == "jax":
-        import jax
-
-        return jax.block_until_ready  # type: ignore[no-any-return]
-    if library == "torch" and device != "cpu":
-        import torch
-
-        return lambda _: torch.cuda.synchronize()
-    return lambda _: None
-
-
-def measure(name: str, library: str, device: str = "cpu", repeats: int = 200) -> dict[str, float]:
+def measure(name: str, backend: str, repeats: int = 200) -> dict[str, float]:
     """Return the microseconds of a call: ours, the library's own, and inside of torch.compile."""
-    xp, named = arrays(library, device)
-    row = rows()[name]
-    given = [named[one] for one in row.arrays]
+    made, row, named = backends.make(backend), rows()[name], arrays()
+    library, xp = made.family, made.module
+    given = [made.asarray(named[one]) for one in row.arrays]
     functions = {"ours": functools.partial(row.call, *given)}
     if library in row.own:
         functions["own"] = functools.partial(row.own[library], xp, *given)
@@ -165,21 +145,20 @@ def measure(name: str, library: str, device: str = "cpu", repeats: int = 200) ->
         call = row.call
         functions["compiled"] = functools.partial(xp.compile(lambda *xs: call(*xs), fullgraph=True), *given)
         functions["empty program"] = functools.partial(xp.compile(lambda x: x + 1, fullgraph=True), given[0])
-    return dict(zip(functions, least([*functions.values()], repeats, _waits(library, device)), strict=True))
+    return dict(zip(functions, least([*functions.values()], repeats, made.wait), strict=True))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a row for every call; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches.small_calls", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these; default: all")
-    parser.add_argument("--library", default="numpy", choices=LIBRARIES)
-    parser.add_argument("--device", default="cpu", help="of PyTorch's tensors")
-    parser.add_argument("--repeats", type=int, default=200, help="runs of 50 calls, of which the fastest counts")
+    parser.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
+    parser.add_argument("--repeats", type=int, default=200, help="runs of 50 calls; the fastest run counts")
     options = parser.parse_args(arguments)
-    more = f" {'compiled':>9} {'program':>8}" if options.library == "torch" else ""
-    print(f"{'call, microseconds':20} {'ours':>7} {'own':>7} {'more':>7} {'ratio':>6}{more}  {options.library}")
+    more = f" {'compiled':>9} {'program':>8}" if options.backend.startswith("torch") else ""
+    print(f"{'call, microseconds':20} {'ours':>7} {'own':>7} {'more':>7} {'ratio':>6}{more}  {options.backend}")
     for name in options.names or rows():
-        one = measure(name, options.library, options.device, options.repeats)
+        one = measure(name, options.backend, options.repeats)
         beside = " ".join(["      -", "      -", "     -"])
         if "own" in one:
             beside = f"{one['own']:7.2f} {one['ours'] - one['own']:+7.2f} {one['ours'] / one['own']:6.2f}"

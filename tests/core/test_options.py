@@ -317,7 +317,7 @@ def test_options_of_other_libraries(name):
 
 
 class _Sparse:
-    """What has a shape and a dtype, and is no array of a library, as SciPy's sparse arrays."""
+    """An object with a shape and a dtype that is no array of a library, as SciPy's sparse arrays are."""
 
     shape, dtype, ndim = (5,), np.dtype("float64"), 1
 
@@ -337,8 +337,8 @@ class _Sparse:
         ("b", lambda x: parprims.linear_recurrence(0.5, x)),
     ],
 )
-def test_what_is_no_array_is_named(named, call):
-    """Beside lists and numbers too, which are made arrays of its library before anything is checked."""
+def test_objects_that_are_no_arrays_are_named(named, call):
+    """Lists and numbers beside it become arrays of its library before anything is checked."""
     for value, kind in ((_Sparse(), "_Sparse"), (np.ndarray, "type")):
         with pytest.raises(TypeError, match=rf"^{named} must be an array, got {kind}"):
             call(value)

@@ -242,7 +242,7 @@ def test_auto_serves_what_any_method_does(backend, name, dtype):
             with pytest.raises((TypeError, ValueError)):
                 call("auto")
             return
-        if name in ("searchsorted", "merge"):  # which are given what is sorted in the call: those of the sort
+        if name in ("searchsorted", "merge"):  # the example sorts their arguments: the methods are those of the sort
             return
         assert served == [one for one in ("native", "array") if one in able]
         assert serves(call, "auto") == bool(able)

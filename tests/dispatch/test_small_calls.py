@@ -282,9 +282,9 @@ class TestOtherLibraries:
             parprims.sum(x.at[0].set(np.nan))
         assert np.isnan(parprims.sum(x.at[0].set(np.nan)))
 
-    @pytest.mark.parametrize("library", small_calls.LIBRARIES)
+    @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
     def test_the_bench(self, library, capsys):
         pytest.importorskip(library)
-        assert small_calls.main(["sum", "linear_recurrence", "--library", library, "--repeats", "1"]) == 0
+        assert small_calls.main(["sum", "linear_recurrence", "--backend", library, "--repeats", "1"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [one.split()[0] for one in lines] == ["call,", "sum", "linear_recurrence"]

@@ -1,4 +1,4 @@
-"""Programs of JAX: functions that are compiled as a whole, of which a bounded number is kept."""
+"""Programs of JAX: functions that are compiled as a whole. A bounded number of programs is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
         _programs.pop(compiled, None)
         _programs[compiled] = None
         _let_go(len(_programs) - MOST_PROGRAMS)
-        while len(_programs) > FEWEST_PROGRAMS and _maps() > _most_maps() // 2:
+        while len(_programs) > FEWEST_PROGRAMS and memory_maps() > _most_maps() // 2:
             _let_go(max(1, len(_programs) // 4))
         return function(*arrays)
 
@@ -40,7 +40,7 @@ def _let_go(count: int) -> None:
         del _programs[one]
 
 
-def _maps() -> int:
+def memory_maps() -> int:
     """Return how many memory maps the process has, 0 where the system does not say."""
     try:
         return pathlib.Path("/proc/self/maps").read_bytes().count(b"\n")

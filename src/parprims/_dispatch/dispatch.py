@@ -512,7 +512,7 @@ class Methods:
         return found
 
     def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
-        """Return a function of JAX arrays whose program is told the numbers of the caller's functions, or None."""
+        """Return a function of JAX arrays by a program that takes the caller's numbers as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
         if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
             return None

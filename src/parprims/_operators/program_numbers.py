@@ -28,7 +28,7 @@ from parprims._operators.operator import Operator, segmented, with_combine
 
 
 class _UnsharedError(Exception):
-    """A function whose numbers a program must hold."""
+    """Raised for a function that a program cannot be told the numbers of: the program holds them."""
 
 
 # ---- What a function is but for its numbers -----------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _read(function: Callable[..., Any], arguments: Sequence[Any]) -> _Read:
     except Exception as error:  # it may be no function of arrays of another shape
         raise _UnsharedError from error
     if traced.consts or traced.jaxpr.effects:
-        raise _UnsharedError  # arrays, which may be those of a program around; or it prints
+        raise _UnsharedError  # it holds arrays, perhaps of a program around it, or it prints
     own, numbers, places = [*_numbers_of(function)], [], []
 
     def is_told(equation: Any, value: np.ndarray[Any, Any]) -> bool:

@@ -387,7 +387,7 @@ def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
 
 
 def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """Return what gives the state M z + u after a state z, and z. What may have overflowed is as in `_times`."""
+    """Return a step: it takes a state z and u, and returns M z + u and z. Overflow in M is treated as in `_times`."""
     known = xp.isfinite(matrix)
     finite = xp.where(known, matrix, xp.zeros_like(matrix))
 
