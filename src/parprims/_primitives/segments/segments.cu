@@ -23,8 +23,8 @@
 //      where segments end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes
 //      gives each the prefix of its elements. The result of a segment is then read at its last element. Where many runs
 //      follow each other in which no segment ends, lanes load and combine them without shared memory.
-//   3. A share may hold only parts of its first and of its last segment. The block combines those of its own shares, and
-//      the last block of the line to arrive (see ticket.cuh) those of all blocks.
+//   3. A share may hold only parts of its first and of its last segment. The block combines the parts of its own shares.
+//      The last block of the line to arrive (see ticket.cuh) combines the parts of all blocks.
 // Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
 // identity. The grouping depends on offsets and shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
