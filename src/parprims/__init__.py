@@ -2,7 +2,6 @@
 
 from parprims._core import other_words as _other_words
 from parprims._cuda import jax_export_checks
-from parprims._dispatch import registry as _registry  # noqa: F401
 from parprims._dispatch.dispatch import Call, MethodRefused, explain, methods
 from parprims._operators.associativity import check_associative
 from parprims._operators.operator import Operator, segmented

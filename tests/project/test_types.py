@@ -9,9 +9,10 @@ import pytest
 
 import parprims
 from parprims._operators.operator import BUILT_IN
-from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul import tiles as matmul_tiles
 from parprims._primitives.order_statistics import public as public_order_statistics
+from parprims._primitives.tridiagonal import call as call_tridiagonal
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from tests import check_types
 
@@ -76,9 +77,9 @@ def test_signature(name):
 @pytest.mark.parametrize(
     "names",
     [
-        ("auto", *public_tridiagonal._METHODS._methods),
-        public_tridiagonal._PIVOTS,
-        public_matmul._PRECISIONS,
+        ("auto", *public_tridiagonal._SOLVE_TRIDIAGONAL.methods._methods),
+        call_tridiagonal.PIVOTS,
+        call_matmul.PRECISIONS,
         matmul_tiles.KERNELS,
         public_order_statistics._INTERPOLATIONS,
         tuple(BUILT_IN),

@@ -18,7 +18,7 @@ from parprims._dispatch.dispatch import Call, Methods, explain, listing, tell
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.scan import public as public_scan
 from parprims._primitives.sort.call import Sorting
-from parprims._primitives.tridiagonal.call import product
+from parprims._primitives.tridiagonal.residual import product
 
 
 def wanted(arrays: tuple[Array | None, ...]) -> bool:

@@ -17,44 +17,34 @@ from parprims._core.arrays import Array, is_tensor
 from parprims._core.scalars import is_scalar
 from parprims._devices import calls
 from parprims._devices.work import Engine
+from parprims._dispatch.primitive import Arguments
 
 _CALLS: dict[str, Callable[..., Any]] = {
-    "reduced": calls.reduced,
-    "scanned": calls.scanned,
-    "solved": calls.solved,
-    "sorted": calls.sorted_,
-    "tridiagonal": calls.tridiagonal,
-    "product": calls.product,
+    **dict.fromkeys(("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot"), calls.reduced),
+    **dict.fromkeys(("scan", "cumulative_sum", "cumulative_prod"), calls.scanned),
+    **dict.fromkeys(("sort", "argsort", "sort_by_key"), calls.sorted_),
+    "linear_recurrence": calls.solved,
+    "solve_tridiagonal": calls.tridiagonal,
+    "matmul": calls.product,
     "histogram": calls.histogrammed,
 }
 
 
-def compute(kind: str, x: Any, axis_name: Any, *arguments: Any, **options: Any) -> Any:
-    """Return what a public function asks for of arrays that are split over devices.
-
-    Parameters
-    ----------
-    kind : str
-        Which of the calls.
-    x : array or tuple of array
-        The arrays of the call, which tell who holds them.
-    axis_name : optional
-        What the caller named: axes of a mesh that the own part belongs to.
-    *arguments, **options
-        Those of the call.
-    """
-    arrays = tuple(one for one in (x if isinstance(x, tuple) else (x,)) if not is_scalar(one))
-    if axis_name is None and any(type(one).__module__.startswith("dask.") for one in arrays):
+def compute(asked: Arguments) -> Any:
+    """Return the result of a call on arrays that are split over devices, or that are parts of such arrays."""
+    lay_out, axis_name = _CALLS[asked.name], asked.axis_name
+    arrays = tuple([x for x in asked.flat if not is_scalar(x)])
+    if axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays):
         from parprims._devices.dask_chunks import Chunks
 
-        return Chunks.call(_CALLS[kind], arguments, options, kind == "product")
-    if any(is_tensor(one) for one in arrays):
+        return Chunks.call(lay_out, asked)
+    if any(map(is_tensor, arrays)):
         from parprims._devices.torch_groups import Distributed, Group
 
         if axis_name is None:
-            return Distributed.call(_CALLS[kind], arguments, options)
-        return _CALLS[kind](Group.of(axis_name), *arguments, **options)
-    return _CALLS[kind](_engine(arrays, axis_name), *arguments, **options)
+            return Distributed.call(lay_out, asked)
+        return lay_out(Group.of(axis_name), asked)
+    return lay_out(_engine(arrays, axis_name), asked)
 
 
 def placed_later(*arguments: Any) -> Any:

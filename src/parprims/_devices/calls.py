@@ -37,15 +37,16 @@ from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, 
 from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch.dispatch import MethodRefused
+from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.operator import Operator, as_operator, flags_broadcast, restructured
 from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul.call import as_operators
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.reduce import public as public_reduce
 from parprims._primitives.reduce.call import SUMS, names_once_rounded, own_dtypes, widened
-from parprims._primitives.scan import public as public_scan
-from parprims._primitives.sort import public as public_sort
 from parprims._primitives.tridiagonal import public as public_tridiagonal
+from parprims._primitives.tridiagonal.call import checked
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
 """How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
@@ -55,23 +56,15 @@ LONGEST_HEAD = 2**12
 """How many unknowns at an end of a part may depend on those of another part, for a quick way to serve."""
 
 
-def reduced(
-    engine: Engine,
-    primitive: str,
-    fn: Callable[..., Any] | None,
-    x: Any,
-    op: Any,
-    axis: Any,
-    keepdims: bool,
-    dtype: Any,
-    initial: Any,
-    method: str,
-) -> Any:
-    """Compute any of the reductions."""
-    keepdims = _checked(method, keepdims=keepdims)[0]
+def reduced(engine: Engine, asked: Arguments) -> Any:
+    """Lay out any of the reductions."""
+    primitive, method, options = asked.name, asked.method, asked.options
+    x = next(iter(asked.arrays.values())) if primitive != "vecdot" else asked.flat
+    fn, op, axis, dtype, initial = (options[name] for name in ("fn", "op", "axis", "dtype", "initial"))
+    keepdims = _checked(method, keepdims=options["keepdims"])[0]
     single = not isinstance(x, tuple)
     arrays = (x,) if single else x
-    key = option_key(primitive, fn=fn, op=op, axis=axis, keepdims=keepdims, dtype=dtype, initial=initial, method=method)
+    key = option_key(primitive, **options, method=method)
     xp, operator = namespace_of(arrays[0]), as_operator(op)
     if fn is None and operator.flags:
         arrays = flags_broadcast(xp, operator, arrays)
@@ -97,9 +90,9 @@ def reduced(
             return product
 
         def part(*xs: Array) -> Any:
-            return public_reduce.call(
-                primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method
-            )
+            changed = {"axis": axes, "keepdims": keepdims, "dtype": dtype, "initial": initial}
+            own = Arguments(primitive, {"x": xs[0] if single else xs}, {**options, **changed}, method)
+            return declared[primitive].of(own)
 
         return part
 
@@ -178,31 +171,18 @@ def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | Non
     return rebuilt(structure, both)
 
 
-def scanned(
-    engine: Engine,
-    primitive: str,
-    x: Any,
-    op: Any,
-    axis: Any,
-    exclusive: bool,
-    reverse: bool,
-    initial: Any,
-    dtype: Any,
-    include_initial: bool,
-    method: str,
-) -> Any:
-    """Compute any of the scans."""
-    exclusive, reverse = _checked(method, exclusive=exclusive, reverse=reverse)
-    include_initial = check_flag("include_initial", include_initial)
-    if include_initial:
+def scanned(engine: Engine, asked: Arguments) -> Any:
+    """Lay out any of the scans."""
+    primitive, method, options = asked.name, asked.method, asked.options
+    x, initial, op, axis, dtype = (asked[name] for name in ("x", "initial", "op", "axis", "dtype"))
+    exclusive, reverse = _checked(method, exclusive=options["exclusive"], reverse=options["reverse"])
+    if check_flag("include_initial", options["include_initial"]):
         raise ValueError(
             "include_initial must be False for an array that is split over devices: parts are of one length"
         )
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
-    key = option_key(
-        primitive, op=op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
-    )
+    key = option_key(primitive, initial=initial, **options, method=method)
     xp, operator = namespace_of(xs[0]), as_operator(op)
     if operator.flags:
         if exclusive:
@@ -217,8 +197,8 @@ def scanned(
     starts, entries = arrays_of(initial)
 
     def local(xs: tuple[Array, ...], start: tuple[Any, ...] | None, dtypes: Any) -> Any:
-        given = xs[0] if single else xs
-        return public_scan.call(primitive, given, op, at, exclusive, reverse, start, dtypes, False, method)
+        arrays = {"x": xs[0] if single else xs, "initial": start}
+        return declared[primitive].of(Arguments(primitive, arrays, {**options, "axis": at, "dtype": dtypes}, method))
 
     steps = scans(
         operator,
@@ -249,10 +229,11 @@ def scanned(
     return engine.compute(work)
 
 
-def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: bool, method: str) -> Any:
-    """Compute a linear recurrence."""
-    (reverse,) = _checked(method, reverse=reverse)
-    key = option_key("linear_recurrence", axis=axis, initial=initial, reverse=reverse, method=method)
+def solved(engine: Engine, asked: Arguments) -> Any:
+    """Lay out a linear recurrence."""
+    a, b, axis, initial, method = *(asked[name] for name in ("a", "b", "axis", "initial")), asked.method
+    (reverse,) = _checked(method, reverse=asked["reverse"])
+    key = option_key("linear_recurrence", initial=initial, **asked.options, method=method)
     numbers = [is_scalar(a), is_scalar(b)]
     xp = namespace_of(b if numbers[0] else a)
     a, b = (
@@ -289,25 +270,18 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     return engine.compute(work)
 
 
-def sorted_(
-    engine: Engine,
-    primitive: str,
-    keys: Array,
-    values: tuple[Array, ...] | None,
-    axis: Any,
-    descending: bool,
-    stable: bool,
-    method: str,
-    *,
-    keyed: bool | None = None,
-    indices: bool | None = None,
-) -> tuple[Array, ...]:
-    """Compute any of the sorts, all of which are stable; ``keyed`` and ``indices`` are as in `Sorting`."""
-    descending, stable = _checked(method, descending=descending, stable=stable)
-    keyed = values is not None if keyed is None else keyed
-    indices = values is None if indices is None else indices
+def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
+    """Lay out any of the sorts, all of which are stable.
+
+    A sort of which XLA says late how it is split has options ``keyed`` and ``indices``, as in `Sorting`.
+    """
+    primitive, method, axis = asked.name, asked.method, asked["axis"]
+    descending, stable = _checked(method, descending=asked["descending"], stable=asked["stable"])
+    keys, *values = asked.flat
+    keyed = asked.options.get("keyed", primitive != "argsort")
+    indices = asked.options.get("indices", primitive == "argsort")
     key = option_key(primitive, axis=axis, descending=descending, method=method, keyed=keyed, indices=indices)
-    arrays = (keys, *(values or ()))
+    arrays = (keys, *values)
     split = together(
         engine, {"x" if primitive != "sort_by_key" else "keys": keys, **named("values", arrays[1:], False)}
     )
@@ -315,7 +289,10 @@ def sorted_(
     over = engine.working(split[at])
 
     def plain(*parts: Array) -> tuple[Array, ...]:
-        return public_sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
+        options = {"axis": at, "descending": descending, "stable": stable}
+        named = dict(zip(asked.arrays, (parts[0], parts[1:]), strict=False))
+        result: tuple[Array, ...] = declared[primitive].of(Arguments(primitive, named, options, method))
+        return result
 
     shape = engine.part_shape(keys, split)
     driver = sorts(
@@ -343,23 +320,15 @@ def sorted_(
     return found
 
 
-def tridiagonal(
-    engine: Engine,
-    coefficients: tuple[Any, ...],
-    rhs: Array,
-    axis: Any,
-    pivot: str,
-    periodic: bool,
-    transpose: bool,
-    return_residual: bool,
-    return_status: bool,
-    method: str,
-) -> Any:
-    """Compute a solution of tridiagonal systems."""
+def tridiagonal(engine: Engine, asked: Arguments) -> Any:
+    """Lay out a solution of tridiagonal systems."""
+    method, pivot = asked.method, asked["pivot"]
     _checked(method)
-    xp, s, dtype, columns = public_tridiagonal.checked(
-        coefficients[0], coefficients[1], coefficients[2], rhs, axis, periodic, False, pivot, sharded=True
-    )
+    as_it_is = Arguments(asked.name, asked.arrays, {**asked.options, "transpose": False}, method)
+    xp, solution = checked(as_it_is, sharded=True)
+    s, dtype, columns = solution.system, solution.dtype, solution.columns
+    transpose, periodic = check_flag("transpose", asked["transpose"]), s.periodic
+    verdicts = {name: getattr(solution, name) for name in ("return_residual", "return_status")}
     arrays = s.arrays
     split = together(engine, dict(zip(("lower", "diag", "upper", "rhs"), arrays, strict=True)), len(s.shape))
     arrays = (*arrays[:3], xp.broadcast_to(arrays[3], s.shape))
@@ -367,17 +336,16 @@ def tridiagonal(
     over = engine.working(split[at])
     outer = (*split[:at], *split[at + 1 :])
     outputs: Any = split
-    if return_residual or return_status:
-        outputs = [split, *(outer,) * (return_residual + return_status)]
+    if any(verdicts.values()):
+        outputs = [split, *(outer,) * sum(verdicts.values())]
     options: dict[str, Any] = {"periodic": periodic, "transpose": transpose}
-    asked: dict[str, Any] = {"return_residual": return_residual, "return_status": return_status}
 
     def plain(*parts: Array) -> Any:
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
         pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # several right-hand sides of a system
         lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
         found = public_tridiagonal.solve_tridiagonal(
-            lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **asked
+            lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **verdicts
         )
         return list(found) if isinstance(found, tuple) else found
 
@@ -394,7 +362,7 @@ def tridiagonal(
             for transposed in (transpose, not transpose)
         ]
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
-        more = return_residual or return_status or dtype != s.rhs.dtype
+        more = any(verdicts.values()) or dtype != s.rhs.dtype
         n = engine.length(arrays, at, len(s.shape))
         quick: list[Quick] = []
         part = engine.part_shape(arrays[3], split)
@@ -407,7 +375,7 @@ def tridiagonal(
         apart = max(systems, key=lambda one: part[one], default=None)
         stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, apart, more)]
         if more:
-            stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
+            stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **verdicts)))
     work = Work(
         primitive="solve_tridiagonal",
         arrays=arrays,
@@ -415,7 +383,9 @@ def tridiagonal(
         outputs=outputs,
         stages=tuple(stages),
         plain=plain,
-        key=option_key("solve_tridiagonal", axis=s.axis, pivot=pivot, method=method, dtype=dtype, **options, **asked),
+        key=option_key(
+            "solve_tridiagonal", axis=s.axis, pivot=pivot, method=method, dtype=dtype, **options, **verdicts
+        ),
     )
     found = engine.compute(work)
     results = list(found) if isinstance(found, tuple | list) else [found]
@@ -424,12 +394,13 @@ def tridiagonal(
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> Array:
-    """Compute a matrix product; ``options`` are those of `matmul`."""
+def product(engine: Engine, asked: Arguments) -> Array:
+    """Lay out a matrix product."""
+    a, b, method, options = asked["a"], asked["b"], asked.method, asked.options
     _checked(method)
     key = option_key("matmul", method=method, **options)
     xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
-    add, _ = public_matmul.as_operators(options["add"], options["multiply"])
+    add, _ = as_operators(options["add"], options["multiply"])
     for name, x in (("a", a), ("b", b)):
         if x.ndim == 0:
             raise ValueError(f"{name} must have at least one dimension")
@@ -443,9 +414,9 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
     batch = _batches(a, b, of_a, of_b)
     inner, m, n = inner_a or inner_b, (rows or ((),))[0], (columns or ((),))[0]
     if options["precision"] == "highest" and inner:
-        dtype = a.dtype
-        wide = {**options, "precision": "float32"}
-        return cast(xp, product(engine, cast(xp, a, xp.float64), cast(xp, b, xp.float64), method, **wide), dtype)
+        factors = {"a": cast(xp, a, xp.float64), "b": cast(xp, b, xp.float64)}
+        wide = Arguments("matmul", factors, {**options, "precision": "float32"}, method)
+        return cast(xp, product(engine, wide), a.dtype)
 
     def multiply(a: Array, b: Array) -> Array:
         return public_matmul.matmul(a, b, method=method, **options)
@@ -505,11 +476,10 @@ def _own_batch(batch: Split, x: Array) -> Split:
     return tuple(() if length == 1 else names for names, length in zip(own, x.shape[:-2], strict=True))
 
 
-def histogrammed(
-    engine: Engine, x: Array, bins: Any, range: Any, weights: Array | None, density: bool, method: str
-) -> Any:
-    """Compute a histogram."""
-    (density,) = _checked(method, density=density)
+def histogrammed(engine: Engine, asked: Arguments) -> Any:
+    """Lay out a histogram."""
+    x, bins, weights, range, method = *(asked[name] for name in ("x", "bins", "weights", "range")), asked.method
+    (density,) = _checked(method, density=asked["density"])
     even = not hasattr(bins, "shape")
     given = {"bins": bins} if even else {}
     key = option_key("histogram", range=range, weighted=weights is not None, density=density, method=method, **given)

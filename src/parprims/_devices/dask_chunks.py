@@ -21,6 +21,7 @@ from parprims._core.elements import flattened, rebuilt
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length
 from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
+from parprims._dispatch.primitive import Arguments
 
 
 class Chunks:  # holds stand-ins by the ids of what they keep alive
@@ -32,7 +33,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         self._sources: dict[int, tuple[Any, Any]] = {}  # by the owner of a stand-in's memory: itself, and the array
 
     @staticmethod
-    def call(compute: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], product: bool) -> Any:
+    def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
         """Return what a call on arrays of Dask returns: arrays of Dask, of which nothing is computed yet."""
         engine = Chunks()
         found: list[Any] = []
@@ -44,8 +45,8 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
                 elif isinstance(one, dask.array.Array):
                     found.append(one)
 
-        collect((arguments, tuple(options.values())))
-        aligned = iter(_aligned(found, product))
+        asked.mapped(collect)
+        aligned = iter(_aligned(found, asked.name == "matmul"))
 
         def stand_in(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -53,7 +54,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
                 return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
             return engine.stand_in(*next(aligned)) if isinstance(value, dask.array.Array) else value
 
-        return compute(engine, *map(stand_in, arguments), **{name: stand_in(one) for name, one in options.items()})
+        return lay_out(engine, asked.mapped(stand_in))
 
     def stand_in(self, x: Any, labels: Sequence[Any]) -> Array:
         """Return what a call is given in place of an array, whose axes have labels."""

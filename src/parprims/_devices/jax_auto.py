@@ -21,11 +21,11 @@ from parprims._devices.communicator import run_quick
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
 from parprims._dispatch.dispatch import Checked, MethodRefused, unwatched
-from parprims._primitives.matmul.public import Product
-from parprims._primitives.recurrence.array import Recurrence
-from parprims._primitives.reduce import public as public_reduce
+from parprims._dispatch.primitive import Arguments, declared
+from parprims._primitives.matmul.call import Product
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.reduce.call import Reduction
-from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.call import Scan
 from parprims._primitives.sort.call import Sorting
 from parprims._primitives.tridiagonal.call import System
 
@@ -131,8 +131,20 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         r = call
         return _with_derivative(
             function,
-            lambda *arrays: public_reduce.call(
-                primitive, r.fn, arrays[0] if r.single else arrays, r.op, r.axes, r.keepdims, r.dtypes, None, "native"
+            lambda *arrays: declared[primitive].of(
+                Arguments(
+                    primitive,
+                    {"x": arrays[0] if r.single else arrays},
+                    {
+                        "fn": r.fn,
+                        "op": r.op,
+                        "axis": r.axes,
+                        "keepdims": r.keepdims,
+                        "dtype": r.dtypes,
+                        "initial": None,
+                    },
+                    "native",
+                )
             ),
         )
     return _without_derivative(primitive, function)
@@ -242,13 +254,17 @@ class _Again:
 
 
 def _again(primitive: str, method: str, call: Checked) -> _Again | None:
+    def laid_out(lay_out: Callable[..., Any], engine: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
+        return lay_out(engine, Arguments(primitive, arrays, options, method))
+
     if isinstance(call, Reduction):
         r = call
-        keepdims, dtypes = r.keepdims, r.dtypes
+        of_reduction = {
+            "fn": r.fn, "op": r.op, "axis": r.axes, "keepdims": r.keepdims, "dtype": r.dtypes, "initial": None
+        }  # fmt: skip
 
         def reduced(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            x = arrays[0] if r.single else arrays
-            return calls.reduced(engine, primitive, r.fn, x, r.op, r.axes, keepdims, dtypes, None, method)
+            return laid_out(calls.reduced, engine, {"x": arrays[0] if r.single else arrays}, of_reduction)
 
         return _Again(reduced, len(call.arrays))
     if isinstance(call, Scan):
@@ -256,12 +272,15 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
         count, include = len(s.inputs), s.n > s.shape[s.axis]
         if include:
             return None
+        of_scan = {
+            "op": s.op, "axis": s.axis, "exclusive": s.exclusive, "reverse": s.reverse, "dtype": s.dtypes,
+            "include_initial": False,
+        }  # fmt: skip
 
         def scanned(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            x = arrays[0] if s.single else arrays[:count]
             starts = tuple(_squeezed(one, s.axis) for one in arrays[count:]) or None
-            options = s.axis, s.exclusive, s.reverse, starts, s.dtypes, False, method
-            return calls.scanned(engine, primitive, x, s.op, *options)
+            given = {"x": arrays[0] if s.single else arrays[:count], "initial": starts}
+            return laid_out(calls.scanned, engine, given, of_scan)
 
         return _Again(scanned, count, s.axis)
     if isinstance(call, Recurrence):
@@ -269,47 +288,50 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
 
         def solved(engine: Any, arrays: tuple[Array, ...]) -> Any:
             start = _squeezed(arrays[2], q.axis) if len(arrays) > 2 else None
-            return calls.solved(engine, arrays[0], arrays[1], q.axis, start, q.reverse, method)
+            given = {"a": arrays[0], "b": arrays[1], "initial": start}
+            return laid_out(calls.solved, engine, given, {"axis": q.axis, "reverse": q.reverse})
 
         return _Again(solved, 2, q.axis)
     if isinstance(call, Sorting):
         order = call
-        values, flags = order.arrays[1:] if order.keyed else None, {"keyed": order.keyed, "indices": order.indices}
+        names = "axis", "descending", "stable", "keyed", "indices"
+        of_sort = {name: getattr(order, name) for name in names}
 
         def sorted_(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            own = arrays[1:] if values is not None else None
-            options = order.axis, order.descending, order.stable, method
-            return calls.sorted_(engine, primitive, arrays[0], own, *options, **flags)  # type: ignore[arg-type]
+            given = {"keys" if primitive == "sort_by_key" else "x": arrays[0], "values": arrays[1:]}
+            return laid_out(calls.sorted_, engine, given if order.keyed else {"x": arrays[0]}, of_sort)
 
         return _Again(sorted_, len(order.arrays))
     if isinstance(call, System):
         t = call
+        of_system: dict[str, Any] = {"axis": t.axis, "pivot": t.pivot, "periodic": t.periodic, "transpose": False}
+        of_system |= {"return_residual": False, "return_status": False}
 
         def solved_system(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            coefficients = []
-            for x in arrays[:3]:  # of as many axes as the right-hand sides, so that none of these is taken for many
-                more = len(t.shape) - x.ndim
-                one = x.reshape((1,) * more + x.shape) if more else x
-                engine.splits[id(one)] = ((),) * more + engine.splits[id(x)]
-                coefficients.append(one)
-            options = t.axis, t.pivot, t.periodic, False, False, False, "auto"
-            return calls.tridiagonal(engine, tuple(coefficients), arrays[3], *options)
+            given = {}
+            for name, x in zip(("lower", "diag", "upper"), arrays, strict=False):
+                more = len(t.shape) - x.ndim  # axes of right-hand sides, so that none of these is taken for many
+                given[name] = x.reshape((1,) * more + x.shape) if more else x
+                engine.splits[id(given[name])] = ((),) * more + engine.splits[id(x)]
+            asked = Arguments(primitive, {**given, "rhs": arrays[3]}, of_system, "auto")
+            return calls.tridiagonal(engine, asked)
 
         return _Again(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
     if isinstance(call, Product):
         p = call
-        asked: dict[str, Any] = {name: getattr(p, name) for name in "add multiply precision kernel tile".split()}
+        of_product = {name: getattr(p, name) for name in "add multiply precision kernel tile".split()}
 
         def multiplied(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            return calls.product(engine, arrays[0], arrays[1], method, **asked)
+            return laid_out(calls.product, engine, dict(zip("ab", arrays, strict=True)), of_product)
 
         return _Again(multiplied, 2, ends=("mk", "kn"))
     if primitive == "histogram":
         h: Any = call
 
         def histogrammed(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            bins, weights = h.bins if h.even else arrays[-1], arrays[1] if h.weighted else None
-            return calls.histogrammed(engine, arrays[0], bins, h.ends, weights, h.density, method)
+            given = {"x": arrays[0], "weights": arrays[1] if h.weighted else None}
+            given["bins"] = h.bins if h.even else arrays[-1]
+            return laid_out(calls.histogrammed, engine, given, {"range": h.ends, "density": h.density})
 
         return _Again(histogrammed, 1 + h.weighted)
     return None

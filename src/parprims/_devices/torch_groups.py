@@ -14,6 +14,7 @@ import torch.distributed as dist
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch.dispatch import listing
+from parprims._dispatch.primitive import Arguments
 
 Tensor = Any
 
@@ -359,11 +360,11 @@ class Distributed(_Parts):
     whole: dict[Names, int]
 
     @staticmethod
-    def call(compute: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
         """Return what a call on DTensors returns."""
         from torch.distributed.tensor import DTensor
 
-        first = next(one for one in _leaves((arguments, tuple(options.values()))) if isinstance(one, DTensor))
+        first = next(x for x in _leaves(asked.flat) if isinstance(x, DTensor))
         engine = Distributed(first.device_mesh, {}, {})
         alive: list[Tensor] = []  # by whose ids the splits are known
 
@@ -379,7 +380,7 @@ class Distributed(_Parts):
                 )
             return value
 
-        return compute(engine, *map(local, arguments), **{name: local(one) for name, one in options.items()})
+        return lay_out(engine, asked.mapped(local))
 
     def part(self, x: Any) -> Tensor:
         """Return the local tensor of a DTensor, and remember how it is split."""

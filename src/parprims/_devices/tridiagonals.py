@@ -13,8 +13,9 @@ from typing import Any
 from parprims._core.arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
 from parprims._devices.communicator import Gather, Place, Quick, Step, overwritten, settled
 from parprims._primitives.tridiagonal.array import Rows, Tree, closed
-from parprims._primitives.tridiagonal.call import System, backward_error, residual, safe_backward_error
+from parprims._primitives.tridiagonal.call import System
 from parprims._primitives.tridiagonal.public import solve_tridiagonal
+from parprims._primitives.tridiagonal.residual import backward_error, residual, safe_backward_error
 
 _SIXTEEN = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
 """The least number that rounds to infinity."""

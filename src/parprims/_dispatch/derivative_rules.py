@@ -15,7 +15,8 @@ import array_api_compat
 
 from parprims._core.arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled, namespace_of
 from parprims._core.memo import Memo
-from parprims._dispatch.dispatch import Abstract, Checked, Methods, behind, recalled
+from parprims._dispatch import registry
+from parprims._dispatch.dispatch import Abstract, Checked, Methods, recalled
 from parprims._libraries.settings import asked_for as asked_for
 from parprims._libraries.settings import autocast, forward_asked, transformed
 from parprims._operators.operator import BUILT_IN, Operator
@@ -226,8 +227,8 @@ def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> 
 def _rules(xp: Namespace) -> Any:
     """Return the module with the rules of a library, or None if it has no derivatives."""
     if array_api_compat.is_torch_namespace(xp):
-        return behind["derivatives on PyTorch"]()
-    return behind["derivatives on JAX"]() if array_api_compat.is_jax_namespace(xp) else None
+        return registry.derivatives_on_torch()
+    return registry.derivatives_on_jax() if array_api_compat.is_jax_namespace(xp) else None
 
 
 def _has_derivative(dtype: Any) -> bool:

@@ -17,6 +17,7 @@ from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature, traced_signature
 from parprims._cpu.compiler import believing
+from parprims._dispatch import registry
 from parprims._dispatch.door import door, watched
 from parprims._libraries.numpy_bridge import quietly
 from parprims._libraries.settings import autocast, compiling, without_autocast
@@ -194,12 +195,6 @@ class Call:
 primitives: dict[str, Callable[..., Any]] = {}
 """The public functions by name."""
 
-extensions: dict[str, Callable[..., Any]] = {}
-"""What computes calls with an option that a module behind knows, which is not imported by that of the function."""
-
-behind: dict[str, Callable[[], Any]] = {}
-"""What imports the modules that know all primitives, for those of the primitives need them too; see registry.py."""
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -291,12 +286,12 @@ def in_graph(x: Any, method: Any) -> bool:
 
 def nodes() -> Any:
     """Return the module of the nodes."""
-    return behind["nodes"]()
+    return registry.nodes()
 
 
 def devices() -> Any:
     """Return the module of calls on arrays that several devices hold."""
-    return behind["devices"]()
+    return registry.devices()
 
 
 def unwatched() -> contextlib.AbstractContextManager[None]:

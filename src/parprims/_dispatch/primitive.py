@@ -12,11 +12,10 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parprims._core.arrays import Namespace, is_split
+from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
 from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._dispatch.dispatch import (
-    Checked,
     Methods,
     call_key,
     devices,
@@ -26,6 +25,10 @@ from parprims._dispatch.dispatch import (
     recalled,
 )
 from parprims._operators.function_key import lasting_key
+
+
+_OPTIONAL = frozenset(("initial", "weights", "zi"))
+"""Arrays that a call may be without."""
 
 
 class Arguments:
@@ -58,16 +61,16 @@ class Arguments:
     @property
     def given(self) -> dict[str, Any]:
         """The arrays that were not left out."""
-        return {name: x for name, x in self.arrays.items() if x is not None}
+        return {name: x for name, x in self.arrays.items() if x is not None or name not in _OPTIONAL}
 
     @property
     def flat(self) -> tuple[Any, ...]:
         """All arrays in order, those of tuples one by one."""
         found: list[Any] = []
-        for x in self.arrays.values():
+        for name, x in self.arrays.items():
             if type(x) is tuple:
                 found.extend(x)
-            elif x is not None:
+            elif x is not None or name not in _OPTIONAL:
                 found.append(x)
         return tuple(found)
 
@@ -80,6 +83,10 @@ class Arguments:
         flat = self.flat
         return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
 
+    def on(self, arrays: dict[str, Any], **options: Any) -> Arguments:
+        """Return the call on other arrays, and with some options changed."""
+        return Arguments(self.name, arrays, {**self.options, **options}, self.method, self.axis_name)
+
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
         """Return the same call with a function of every argument in its place."""
         arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
@@ -90,11 +97,7 @@ Check = Callable[[Arguments], tuple[Namespace, Any]]
 """Raises, naming the argument, for wrong arguments; returns the namespace and the record of the checked call."""
 
 
-def _computed(asked: Arguments, methods: Methods, xp: Namespace, call: Checked) -> Any:
-    return methods(asked.method, xp, call)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Primitive:
     """The declaration of a public function.
 
@@ -102,10 +105,16 @@ class Primitive:
     ----------
     name : str
         The public function.
+    variant : str
+        Which form of the function this is, where it is not the first.
     check : callable
         See `Check`.
     methods : Methods
         The methods of the function.
+    defaults : dict
+        Options that the public function does not have, for it always means the same by them.
+    normalize : callable, optional
+        Returns the arguments that a call means by those given, before all else.
     operators, numbers : tuple of str
         Options that are operators or functions, which calls are remembered by where nothing that they read can change,
         and numbers that stand in a remembered call.
@@ -116,8 +125,8 @@ class Primitive:
     recall : callable
         Returns what computed the call of a key before, or None.
     compute : callable
-        Takes the arguments, the methods, the namespace and the checked call; returns the result. By default the method
-        computes it; `derivative_rules` has others.
+        Takes the methods, the method asked for, the namespace and the checked call; returns the result. Those of
+        `derivative_rules` add a derivative.
     single : bool or callable
         Whether the result is one array and no tuple; a function says so of the arguments.
     composed : bool
@@ -126,21 +135,31 @@ class Primitive:
         Returns the result as a node of torch.compile's graph, given the arguments; by default by the general node.
     sharded : bool
         Whether arrays that are split over devices are served: `_devices` has a function for the name.
+    by_offsets : Primitive, optional
+        The same function of every segment, for calls with offsets. The room of the segments, which is above, sets it.
     """
 
     name: str
+    variant: str = ""
     check: Check
     methods: Methods
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+    normalize: Callable[[Arguments], Arguments] | None = None
     operators: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     state: Callable[[Arguments], Any] | None = None
     gradient: bool = True
     recall: Callable[[Any], Callable[..., Any] | None] = recalled
-    compute: Callable[[Arguments, Methods, Namespace, Any], Any] = _computed
+    compute: Callable[[Methods, str, Namespace, Any], Any] = Methods.__call__
     single: bool | Callable[[Arguments], bool] = False
     composed: bool = True
     node: Callable[[Arguments], Any] | None = None
     sharded: bool = False
+    by_offsets: Primitive | None = None
+
+    def __post_init__(self) -> None:
+        if not self.variant:
+            declared[self.name] = self
 
     def __call__(
         self,
@@ -149,15 +168,29 @@ class Primitive:
         method: str,
         axis_name: Any = None,
         /,
+        *,
+        offsets: Any = None,
+        check: Any = None,
         **options: Any,
     ) -> Any:
         """Compute a call; ``others`` are the arguments that no parameter has the name of."""
         if others:
             raise unknown_option(self.name, others)
+        if self.defaults:
+            options.update(self.defaults)
+        if offsets is not None:
+            assert self.by_offsets is not None
+            check_apart(axis_name)
+            arrays, options = {**arrays, "offsets": offsets}, {**options, "check": check}
+            return self.by_offsets.of(Arguments(self.name, arrays, options, method))
+        if check is not None:
+            check_flag("check", check)
         return self.of(Arguments(self.name, arrays, options, method, axis_name))
 
     def of(self, asked: Arguments) -> Any:
         """Compute a call."""
+        if self.normalize is not None:
+            asked = self.normalize(asked)
         flat = asked.flat
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
@@ -174,11 +207,11 @@ class Primitive:
             return devices().compute(asked)
         self.methods.check(asked.method)
         xp, call = self.check(asked)
-        return self.compute(asked, self.methods, xp, call)
+        return self.compute(self.methods, asked.method, xp, call)
 
     def _key(self, asked: Arguments) -> Any:
         """Return what calls like this one are found again by, or None."""
-        given = [x for x in asked.arrays.values() if x is not None]
+        given = tuple(asked.given.values())
         told = dict(asked.options)
         for name in self.operators:
             told[name] = lasting_key(told[name])
@@ -195,7 +228,11 @@ class Primitive:
         if self.state is not None:
             more.append(self.state(asked))
         return call_key(
-            self.name, given[0] if len(given) == 1 else tuple(given), *told.values(), *more, gradient=self.gradient
+            self.name + self.variant,
+            given[0] if len(given) == 1 else given,
+            *told.values(),
+            *more,
+            gradient=self.gradient,
         )
 
     def _in_graph(self, asked: Arguments) -> Any:
@@ -205,3 +242,7 @@ class Primitive:
         )
         single = self.single if isinstance(self.single, bool) else self.single(asked)
         return found[0] if single else found
+
+
+declared: dict[str, Primitive] = {}
+"""The declarations by the names of the public functions, for those who are given a name."""

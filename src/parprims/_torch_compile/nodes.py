@@ -20,12 +20,13 @@ from parprims._core.arrays import Array, Namespace, compute_dtype, filled
 from parprims._derivatives.torch_rules import as_given, product_adjoint
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import Abstract, Inside, primitives, unwatched
+from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.operator import segmented
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.reduce import public as public_reduce
 from parprims._primitives.scan import public as public_scan
-from parprims._primitives.sort import public as public_sort
+from parprims._primitives.sort.public import argsort
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import ends_cleared
 from parprims._torch_compile import vmap
@@ -72,8 +73,9 @@ def _run_reduce(
     if start is None and len(x) == 1 and primitive != "map_reduce":
         return _whole(_called(public_reduce, primitive, x[0], op, dtype, method, axis=axes, keepdims=keepdims))
     given = x[0] if len(x) == 1 else tuple(x)
-    to = _dtypes(dtype)
-    return _whole(public_reduce.call(primitive, None, given, found(op), axes, keepdims, to, start, _inside(method)))
+    options = {"fn": None, "op": found(op), "axis": axes, "keepdims": keepdims, "dtype": _dtypes(dtype)}
+    asked = Arguments(primitive, {"x": given}, {**options, "initial": start}, _inside(method))
+    return _whole(declared[primitive].of(asked))
 
 
 def _called(module: Any, primitive: str, x: Array, op: str, dtype: Sequence[str], method: str, **options: Any) -> Any:
@@ -108,10 +110,10 @@ def _run_scan(
         flags = {"exclusive": exclusive, "reverse": reverse, "include_initial": include_initial}
         named = {name: value for name, value in flags.items() if value is not False}
         return _whole(_called(public_scan, primitive, x[0], op, dtype, method, axis=axis, **named))
-    given = x[0] if len(x) == 1 else tuple(x)
-    to = _dtypes(dtype)
-    options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
-    return _whole(public_scan.call(primitive, given, found(op), *options))
+    given = {"x": x[0] if len(x) == 1 else tuple(x), "initial": start}
+    options = {"op": found(op), "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": _dtypes(dtype)}
+    asked = Arguments(primitive, given, {**options, "include_initial": include_initial}, _inside(method))
+    return _whole(declared[primitive].of(asked))
 
 
 def _run_recurrence(
@@ -134,18 +136,18 @@ def _run_sort(
     arrays: Sequence[Array], primitive: str, indices: bool, axis: int, descending: bool, stable: bool, method: str
 ) -> list[Array]:
     keys, *values = arrays
-    if primitive == "sort" and not (values or indices):
-        return _whole(public_sort.sort(keys, axis=axis, descending=descending, stable=stable, method=_inside(method)))
     if indices:  # where an element comes from moves with it
         shape = [1] * keys.ndim
         at = core_arrays.normalize_axis(axis, keys.ndim)
         shape[at] = keys.shape[at]
         values.append(torch.arange(shape[at], device=keys.device).view(shape).expand(keys.shape))
-    return _whole(public_sort.run_sort(primitive, keys, tuple(values), axis, descending, stable, _inside(method)))
+    given = {"keys" if primitive == "sort_by_key" else "x": keys, "values": tuple(values)}
+    options = {"axis": axis, "descending": descending, "stable": stable}
+    return _whole(declared[primitive].of(Arguments(primitive, given, options, _inside(method))))
 
 
 def _run_argsort(x: Array, axis: int, descending: bool, stable: bool, method: str) -> Array:
-    return _whole(public_sort.argsort(x, axis=axis, descending=descending, stable=stable, method=_inside(method)))[0]
+    return _whole(argsort(x, axis=axis, descending=descending, stable=stable, method=_inside(method)))[0]
 
 
 def _run_tridiagonal(

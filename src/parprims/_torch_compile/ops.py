@@ -27,6 +27,7 @@ from parprims._core.elements import is_structured
 from parprims._core.options import check_entries, made_plain
 from parprims._core.promotion import check_casts
 from parprims._dispatch.dispatch import Inside, MethodRefused
+from parprims._dispatch.primitive import Arguments
 from parprims._libraries.settings import transformed
 from parprims._operators.function_key import lasting_key
 from parprims._operators.operator import (
@@ -38,10 +39,10 @@ from parprims._operators.operator import (
     restarted,
     with_combine,
 )
-from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul import array as matmul_array
 from parprims._primitives.reduce import array as reduce_array
 from parprims._primitives.reduce import call as reduce_call
-from parprims._primitives.reduce.call import reduced_values
+from parprims._primitives.reduce.call import OWN_MAPS, reduced_values
 from parprims._primitives.scan import array as scan_array
 from parprims._torch_compile.nodes import kept, runs, xp
 
@@ -55,15 +56,17 @@ torch.compiler.assume_constant_result(check_casts)
 # ---- Entries, which torch.compile reads -------------------------------------------------------------------------
 
 
-def reduce(
-    primitive: str, fn: Any, x: Any, op: Any, axis: Any, keepdims: Any, dtype: Any, initial: Any, method: Any
-) -> Any:
-    """Return what any function of `reduce.public` but vecdot returns."""
-    if fn is not None:  # part of the program, as what it captures may be; it may work in place
+def reduce(asked: Arguments) -> Any:
+    """Return what any of the reductions but a dot product returns."""
+    fn, op, dtype, initial = asked["fn"], asked["op"], asked["dtype"], asked["initial"]
+    axis, keepdims, primitive, method = asked["axis"], asked["keepdims"], asked.name, asked.method
+    (x,) = asked.arrays.values()
+    if fn not in OWN_MAPS:  # part of the program, as what it captures may be; it may work in place
         arrays = tuple([one.clone() for one in torch.broadcast_tensors(*x)])
 
         def plain(x: Any, op: Any, *, initial: Any, dtype: Any) -> Any:
-            return reduce(primitive, None, x, op, axis, keepdims, dtype, initial, method)
+            options = {**asked.options, "fn": None, "op": op, "dtype": dtype, "initial": initial}
+            return reduce(Arguments(primitive, {"x": x}, options, method))
 
         def of_values(x: Any, op: Any, dtype: Any, initial: Any) -> Any:
             run = functools.partial(by_leaves, plain) if is_structured(x) else plain
@@ -77,90 +80,61 @@ def reduce(
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
     arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
-    ys = _node(
-        "reduce",
-        xs,
-        operation,
-        arrays,
-        numbers,
-        [] if dtype is None else _names(dtype),
-        primitive,
-        axes,
-        keepdims,
-        method,
-    )
+    names = [] if dtype is None else _names(dtype)
+    ys = _node("reduce", xs, operation, arrays, numbers, names, primitive, axes, keepdims, method)
     return ys[0] if single else tuple(ys)
 
 
-def vecdot(x1: Array, x2: Array, axis: Any, method: Any) -> Array:
-    """Return what `reduce.public.vecdot` returns."""
-    return _node("vecdot", x1, x2, axis, method)
+def vecdot(asked: Arguments) -> Array:
+    """Return what `vecdot` returns."""
+    return _node("vecdot", asked["x1"], asked["x2"], asked["axis"], asked.method)
 
 
-def scan(
-    primitive: str,
-    x: Any,
-    op: Any,
-    axis: Any,
-    exclusive: Any,
-    reverse: Any,
-    initial: Any,
-    dtype: Any,
-    include_initial: Any,
-    method: Any,
-) -> Any:
+def scan(asked: Arguments) -> Any:
     """Return what a scan returns."""
+    x, initial, op, dtype = asked["x"], asked["initial"], asked["op"], asked["dtype"]
+    axis, exclusive, reverse = asked["axis"], asked["exclusive"], asked["reverse"]
+    primitive, method = asked.name, asked.method
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
     operation = op if isinstance(op, str) else _name(op)
     if operation is None:
         return _scanned(primitive, xs, single, as_operator(op), axis, exclusive, reverse, initial, dtype, method)
     arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
-    options = (primitive, axis, exclusive, reverse, include_initial, method)
+    options = (primitive, axis, exclusive, reverse, asked["include_initial"], method)
     ys = _node("scan", xs, operation, arrays, numbers, [] if dtype is None else _names(dtype), *options)
     return ys[0] if single else tuple(ys)
 
 
-def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, method: Any) -> Array:
-    """Return what `recurrence.public.linear_recurrence` returns."""
-    options = (axis, reverse, method)
-    return _node("linear_recurrence", *_either(a), *_either(b), *_either(initial), *options)
+def linear_recurrence(asked: Arguments) -> Array:
+    """Return what `linear_recurrence` returns."""
+    coefficients = (*_either(asked["a"]), *_either(asked["b"]), *_either(asked["initial"]))
+    return _node("linear_recurrence", *coefficients, asked["axis"], asked["reverse"], asked.method)
 
 
-def sort(
-    primitive: str, keys: Any, values: tuple[Any, ...] | None, axis: Any, descending: Any, stable: Any, method: Any
-) -> tuple[Array, ...]:
-    """Return what `sort.public.run_sort` returns."""
-    if values is None:
-        return (_node("argsort", keys, axis, descending, stable, method),)
-    arrays = (keys, *values)
+def sort(asked: Arguments) -> tuple[Array, ...]:
+    """Return what any of the sorts returns, as a tuple."""
+    options = (asked["axis"], asked["descending"], asked["stable"], asked.method)
+    if asked.name == "argsort":
+        return (_node("argsort", asked["x"], *options),)
+    arrays = asked.flat
     asked_for = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
-    results = _node("sort", arrays, primitive, asked_for, axis, descending, stable, method)
+    results = _node("sort", arrays, asked.name, asked_for, *options)
     return tuple(results)[: len(arrays)]
 
 
-def solve_tridiagonal(
-    lower: Any,
-    diag: Any,
-    upper: Any,
-    rhs: Any,
-    axis: Any,
-    pivot: Any,
-    periodic: Any,
-    transpose: Any,
-    return_residual: Any,
-    return_status: Any,
-    method: Any,
-) -> Any:
-    """Return what `tridiagonal.public.solve_tridiagonal` returns."""
-    options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
-    coefficients = (*_either(lower), *_either(diag), *_either(upper))
-    results = _node("solve_tridiagonal", *coefficients, rhs, *options)
-    return tuple(results) if return_residual or return_status else results[0]
+def solve_tridiagonal(asked: Arguments) -> Any:
+    """Return what `solve_tridiagonal` returns."""
+    names = ("axis", "pivot", "periodic", "transpose", "return_residual", "return_status")
+    coefficients = (*_either(asked["lower"]), *_either(asked["diag"]), *_either(asked["upper"]))
+    results = _node("solve_tridiagonal", *coefficients, asked["rhs"], *[asked[name] for name in names], asked.method)
+    return tuple(results) if asked["return_residual"] or asked["return_status"] else results[0]
 
 
-def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any, tile: Any, method: Any) -> Array:
-    """Return what `public_matmul.matmul` returns."""
+def matmul(asked: Arguments) -> Array:
+    """Return what `matmul` returns."""
+    a, b, add, multiply = asked["a"], asked["b"], asked["add"], asked["multiply"]
+    precision, kernel, tile, method = asked["precision"], asked["kernel"], asked["tile"], asked.method
     lengths = tile if tile is None or isinstance(tile, tuple) else (tile, tile, tile)
     sums, products = _name(add), _name(multiply)
     if sums is None or products is None:
@@ -474,7 +448,7 @@ def _reduced(
 
 
 class _Factors:
-    """What `public_matmul.tiled_product` asks of a product."""
+    """What `matmul.array.tiled_product` asks of a product."""
 
     def __init__(self, a: Array, b: Array, add: Operator, multiply: Operator, tile: Any) -> None:
         self.a, self.b, self.add, self.multiply, self.tile, self.ring = a, b, add, multiply, tile, False
@@ -489,11 +463,11 @@ class _Factors:
 
 
 def _multiplied(a: Array, b: Array, add: Operator, multiply: Operator, tile: Any, method: Any) -> Array:
-    """Return a product by two operators, as `public_matmul.tiled_product` does."""
+    """Return a product by two operators, as `matmul.array.tiled_product` does."""
     add, multiply = _own("matmul", method, add), _own("matmul", method, multiply)
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"{'b' if a.ndim else 'a'} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
         raise ValueError("a and b must agree in the length summed over, a's last and b's last but one")
     factors: Any = _Factors(a, b, add, multiply, tile)
-    return public_matmul.tiled_product(xp, factors)
+    return matmul_array.tiled_product(xp, factors)

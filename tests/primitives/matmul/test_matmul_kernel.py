@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul.cuda import Problem, make_plan, semiring
 from parprims._primitives.matmul.tiles import TUNING
 from tests import emulator
@@ -129,7 +129,7 @@ def check(gpu, run, inputs, views=(plain, plain), *, expected=None, error=None, 
 
 def planned(a, b, dtype="float32", *, add="add", multiply="multiply", capability=90, strides=None, **options):
     """Return the kernel and the plan for factors of these shapes, in row-major order unless strides are given."""
-    operators = public_matmul.as_operators(add, multiply)
+    operators = call_matmul.as_operators(add, multiply)
     problem = make_problem(a, b, dtype, operators, **options)
     kernel, reason = problem.choose_kernel(capability)
     assert reason is None, reason
@@ -144,8 +144,8 @@ def make_problem(a, b, dtype, operators=None, **options):
     kind = random(np.random.default_rng(1), (1,), dtype).dtype
     factors = tuple(np.broadcast_to(np.zeros((), kind), shape) for shape in (a, b))
     xp = array_api_compat.array_namespace(*factors)
-    operators = operators or public_matmul.as_operators("add", "multiply")
-    return Problem.of(public_matmul.Product.of(xp, *factors, operators, **options))
+    operators = operators or call_matmul.as_operators("add", "multiply")
+    return Problem.of(call_matmul.Product.of(xp, tuple(factors), operators, **options))
 
 
 def lacking(gpu, dtype):

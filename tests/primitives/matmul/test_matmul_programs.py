@@ -5,7 +5,9 @@ import pytest
 
 import parprims
 from parprims._dispatch import derivative_rules
+from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul.array import tiled_product
 from tests import emulator
 from tests.conftest import _backend
 from tests.contract import compare, eps, random
@@ -101,9 +103,9 @@ class TestDerivatives:
         a, b = (torch.from_numpy(x).requires_grad_(True) for x in make(rng, ((3, 4), (4, 2)), "float32"))
         from array_api_compat import torch as xp
 
-        operators = public_matmul.as_operators("add", "multiply")
-        p = public_matmul.Product.of(xp, a, b, operators, precision="tf32", kernel="tensor")
-        run = derivative_rules.product(xp, p, lambda x, y: p.on(x, y).by_array(xp), "array")
+        operators = call_matmul.as_operators("add", "multiply")
+        p = call_matmul.Product.of(xp, (a, b), operators, precision="tf32", kernel="tensor")
+        run = derivative_rules.product(xp, p, lambda x, y: tiled_product(xp, p.on(x, y)), "array")
         run(a, b).sum().backward()
         assert asked == [{"precision": "tf32", "kernel": "tensor", "method": "array"}] * 2
 

@@ -8,7 +8,7 @@ import pytest
 
 import parprims
 from parprims._libraries.settings import UNROUNDED_SUMS
-from parprims._primitives.matmul import public as public_matmul
+from parprims._primitives.matmul import native as native_matmul
 from parprims._primitives.matmul.tiles import TUNING
 from tests import emulator
 from tests.contract import compare
@@ -209,8 +209,8 @@ class TestSumsOf16BitFloats:
             def __exit__(self, *_):
                 pass
 
-        monkeypatch.setattr(public_matmul, "UNROUNDED_SUMS", Sums())
-        monkeypatch.setattr(public_matmul, "may_round_sums", lambda _, dtype: dtype in (torch.float16, torch.bfloat16))
+        monkeypatch.setattr(native_matmul, "UNROUNDED_SUMS", Sums())
+        monkeypatch.setattr(native_matmul, "may_round_sums", lambda _, dtype: dtype in (torch.float16, torch.bfloat16))
         emulator.forget(monkeypatch)
         a, b = (torch.ones(3, 3, dtype=getattr(torch, name)) for name in names)
         for count in (1, 2):

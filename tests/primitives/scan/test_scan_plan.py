@@ -10,11 +10,11 @@ from parprims._core.arrays import sum_dtype
 from parprims._core.layout import row_major, skew
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._operators.tracing import state_size
-from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import cuda as scan_cuda
 from parprims._primitives.scan import source as scan_source
 from parprims._primitives.scan import tiling as scan_tiling
-from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.call import Scan
 
 
 class TestAuto:

@@ -12,7 +12,7 @@ from parprims._core.promotion import promoted
 from parprims._dispatch.composite import Composed
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.banded.matrix import Matrix
-from parprims._primitives.tridiagonal.public import UNUSED
+from parprims._primitives.tridiagonal.call import UNUSED
 
 WIDEST = 32
 """Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""

@@ -29,6 +29,8 @@ from parprims._dispatch.dispatch import directly
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN
 from parprims._operators.tracing import Trace, Untraceable, trace_combine
+from parprims._primitives.matmul.array import tiled_product
+from parprims._primitives.matmul.call import Product
 
 _HEIGHT, _WIDTH, _DEPTH = 128, 256, 128
 """Rows, columns and products of a chain that are computed at once: what is copied and summed stays in the cache."""
@@ -53,7 +55,7 @@ _LEAST = 1 << 16
 _traces: Memo[tuple[Trace, Trace]] = Memo()
 
 
-def _traced(p: Any) -> tuple[Trace, Trace]:
+def _traced(p: Product) -> tuple[Trace, Trace]:
     """Return add and multiply as a kernel's code, found again where it was made before; raise Untraceable."""
     state = dtype_name(p.working)
     key = p.operation, state
@@ -66,7 +68,7 @@ def _traced(p: Any) -> tuple[Trace, Trace]:
     return found
 
 
-def _is_long(p: Any) -> bool:
+def _is_long(p: Product) -> bool:
     """Return whether operators are so long, or call such functions, that nothing is gained by steps of several."""
     lines = [one.lines for one in _traced(p)]
     return any(one.long for one in lines) or sum(map(len, lines)) > _LONG
@@ -78,7 +80,7 @@ def _binary(name: str, of: Trace, *, backwards: bool = False) -> str:
     return _cpu.text.function(f"{name}({sides})", (*of.lines, f"return {of.outputs[0]}"))
 
 
-def _extremum(p: Any, cut: _Cut) -> str | None:
+def _extremum(p: Product, cut: _Cut) -> str | None:
     """Return the comparison by which the sum keeps the earlier of two numbers neither of which is NaN.
 
     It takes half the time of one that minds NaN. None where the sum is no extremum of floats, where elements of the
@@ -89,7 +91,7 @@ def _extremum(p: Any, cut: _Cut) -> str | None:
     return {BUILT_IN["minimum"]: "<", BUILT_IN["maximum"]: ">"}.get(p.add)
 
 
-def _calm(p: Any, comparison: str | None) -> str:
+def _calm(p: Product, comparison: str | None) -> str:
     """Return the function that tells whether no product of a piece is NaN: for sums, whether there are no infinities
     of one sign; for products, no infinities at all; and no NaN.
     """
@@ -125,7 +127,7 @@ def _step(rows: int, deep: int) -> str:
     return _cpu.text.function("step(inputs, left, right, sums, at, spot, to, depth, pitch, width, w)", lines)
 
 
-def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
+def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
     """Return the functions that the loops call, for factors of these dtypes."""
     text, language = _cpu.text, _cpu.NUMBA
     add, multiply = _traced(p)
@@ -202,7 +204,7 @@ class _Cut:
         return not self.by_rows and self.left.lines <= _FEW
 
 
-def _cut(p: Any, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
+def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
     """Return how the product of factors of these layouts is cut."""
     x, y = hosts[0], hosts[1]
     x, y = x if x.ndim > 1 else x[None, :], y if y.ndim > 1 else y[:, None]
@@ -232,7 +234,7 @@ def _cut(p: Any, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) ->
     return _Cut(left, right, k, axes, swapped, by_rows, in_place)
 
 
-def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
+def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
     """Return the work on the left and the right factor of a cut, which have these dtypes."""
     left, right, k = cut.left, cut.right, cut.k
     rows, columns = left.lines, right.lines
@@ -267,7 +269,7 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, p: Any) -> str | None:
+def refusal(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     reason = _cpu.refusal(xp, p.arrays, differentiable=True)
     if reason is not None:
@@ -317,7 +319,7 @@ _THIN, _LENGTH = 16, 128
 """Rows or columns up to which a product is thin, and the length of its sums from which the kernel takes less time."""
 
 
-def slower(xp: Namespace, p: Any) -> str | None:
+def slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
         return f"{spoken(xp)}'s own way is preferred at any size"
@@ -334,7 +336,7 @@ def slower(xp: Namespace, p: Any) -> str | None:
     return None
 
 
-def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
+def is_faster_for_integers(xp: Namespace, p: Product) -> bool:
     """Return whether the kernel takes less time than the library's product of integers, which is no BLAS's."""
     a, b = p.arrays
     k, results, matrices = a.shape[-1], math.prod(p.shape), math.prod(p.batch)
@@ -352,7 +354,7 @@ def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
     return bool(is_large and is_thin and results * k >= least["integers, thin"])
 
 
-def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
+def when_called(xp: Namespace, p: Product) -> Callable[..., Array]:
     """Return a lazy `prepare`, which builds the plan at the first call."""
     bare = p.on(None, None)
     run: list[Callable[..., Array]] = []
@@ -365,9 +367,9 @@ def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
     return multiply
 
 
-def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
+def prepare(xp: Namespace, p: Product) -> Callable[..., Array]:
     """Return a function of both factors that multiplies them."""
-    operations: Callable[..., Array] = directly(lambda xp, p: p.by_array(xp))(xp, p)
+    operations: Callable[..., Array] = directly(tiled_product)(xp, p)
     if 0 in p.shape or p.arrays[0].shape[-1] == 0:
         return operations
     run = _prepared(p)
@@ -377,7 +379,7 @@ def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
     return lambda a, b: differentiable(a, b)[0]
 
 
-def _prepared(p: Any) -> Callable[..., Array]:
+def _prepared(p: Product) -> Callable[..., Array]:
     names = [dtype_name(x.dtype) for x in p.arrays]
     cut = _cut(p, names, [_cpu.host(x) for x in p.arrays])
     if cut.swapped:

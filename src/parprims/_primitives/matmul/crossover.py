@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from parprims import _cuda
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Namespace, dtype_kind, dtype_name, is_jax
 from parprims._libraries.numpy_bridge import carries_derivative
 from parprims._libraries.settings import float32_products
+from parprims._primitives.matmul.call import Product
 from parprims._primitives.matmul.tiles import TUNING, Arithmetic, Tuning, tiny_tile
 
 _SPOKEN = {
@@ -22,14 +22,14 @@ _SPOKEN = {
 """What the kernel does better, by the family of the product."""
 
 
-def may_be_faster(p: Any) -> bool:
+def may_be_faster(p: Product) -> bool:
     """Return whether there is anything to multiply, and the factors are of a kind for which kernels were timed."""
     ranks = p.a.ndim, p.b.ndim
     known = min(ranks) > 1 or (max(ranks) > 1 and (is_integer(p) or p.precision == "highest"))
     return known and 0 not in (*p.a.shape, *p.shape)
 
 
-def kernel_faster(xp: Namespace, p: Any) -> str | None:
+def kernel_faster(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred for a checked product that it can serve, or None."""
     tuned = TUNING.get(_cuda.capability(xp, p.a))
     if tuned is None:
@@ -52,7 +52,7 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
     return None
 
 
-def _family(xp: Namespace, p: Any) -> str:
+def _family(xp: Namespace, p: Product) -> str:
     """Return the name under which `Tuning` has the least size of a product."""
     name = dtype_name(p.dtype)
     if is_integer(p):
@@ -68,19 +68,19 @@ def _family(xp: Namespace, p: Any) -> str:
     return str(p.precision)
 
 
-def is_integer(p: Any) -> bool:
+def is_integer(p: Product) -> bool:
     """Return whether the factors of a checked product are of integers."""
     return dtype_kind(p.dtype) in ("int", "uint")
 
 
-def _is_unaligned(xp: Namespace, p: Any, vector: int) -> bool:
+def _is_unaligned(xp: Namespace, p: Product, vector: int) -> bool:
     """Return whether rows, or columns, do not all begin at multiples of 16 bytes, which are so many elements."""
     layouts = [_cuda.layout(xp, x) for x in p.arrays]
     steps = [step for strides, _ in layouts for step in strides[-2:] if step != 1]
     return any(address for _, address in layouts) or any(step % vector for step in (*steps, p.shape[-1]))
 
 
-def _is_small(p: Any, tuned: Tuning, family: str, m: int, n: int, k: int, matrices: int) -> bool:
+def _is_small(p: Product, tuned: Tuning, family: str, m: int, n: int, k: int, matrices: int) -> bool:
     """Return whether the call itself takes longer than the product of real numbers."""
     if dtype_kind(p.dtype) != "float":
         return False

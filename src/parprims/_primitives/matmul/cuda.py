@@ -18,7 +18,9 @@ from parprims._dispatch.dispatch import directly
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._operators.tracing import Untraceable
-from parprims._primitives.matmul import residues
+from parprims._primitives.matmul import native, residues
+from parprims._primitives.matmul.array import tiled_product
+from parprims._primitives.matmul.call import Product
 from parprims._primitives.matmul.operators import Semiring, semiring, sum_identity
 from parprims._primitives.matmul.tiles import (
     TUNING,
@@ -65,7 +67,7 @@ class Problem:
     tile: Tile | None
 
     @staticmethod
-    def of(p: Any) -> Problem:
+    def of(p: Product) -> Problem:
         """Return the problem of a checked call."""
         a, b = p.arrays
         return Problem(
@@ -459,7 +461,7 @@ def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Pla
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, p: Any) -> str | None:
+def refusal(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why no kernel can serve a checked call, or None."""
     # For sums of products, the dispatch adds derivatives to the kernel (see `Method`).
     reason = _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in p.arrays]) if p.ring else p.arrays)
@@ -491,10 +493,10 @@ def _code(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> Semi
     return _codes.get(key) or _codes.keep(key, semiring(problem, immutable=immutable))
 
 
-def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
+def prepare(xp: Namespace, p: Product) -> Callable[..., Array]:
     """Return a function of both factors that multiplies them by a kernel."""
     if 0 in p.shape or p.arrays[0].shape[-1] == 0:
-        return directly(lambda xp, p: p.by_array(xp))(xp, p)
+        return directly(tiled_product)(xp, p)
     bare = p.on(None, None)
     matrices = _matrices(*p.arrays)
     readable = _readable(xp, p.dtype, *matrices)
@@ -507,7 +509,7 @@ def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
     return multiplied
 
 
-def _multiplied(xp: Namespace, p: Any, a: Array, b: Array) -> Array:
+def _multiplied(xp: Namespace, p: Product, a: Array, b: Array) -> Array:
     return _runner(xp, p, a, b)(a, b)[0]
 
 
@@ -521,7 +523,7 @@ def _readable(xp: Namespace, dtype: Any, a: Array, b: Array) -> tuple[Array, Arr
     return _cuda.plain(xp, cast(xp, a, dtype)), _cuda.plain(xp, cast(xp, b, dtype))
 
 
-def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
+def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
     """Return the remembered function that launches the plan for factors like these; ``p`` holds no arrays."""
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     problem = Problem.of(p.on(a, b))
@@ -543,7 +545,7 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*factors: Array) -> tuple[Array, ...]:
             other = p.of_factors(xp, *factors)
-            return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
+            return (xp.reshape(native.prepare(xp, other)(*factors) if p.ring else tiled_product(xp, other), p.shape),)
 
         def batched(*factors: Array) -> tuple[Array, ...]:
             rank = max(x.ndim for x in factors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -19,7 +18,6 @@ from parprims._core.arrays import (
     Namespace,
     along,
     cast,
-    device,
     dtype_kind,
     dtype_name,
     is_jax,
@@ -29,56 +27,11 @@ from parprims._core.arrays import (
     spoken,
     varying_alike,
 )
-from parprims._dispatch.dispatch import Checked, directly
+from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, in_numpy, returned
 from parprims._operators.operator import BUILT_IN, Operator
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan.array import Inclusive, inclusive, interleave, library_inclusive, steps_in_jax
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Recurrence(Checked):
-    """One linear recurrence, checked. Its arrays are a, b and, if there is one, the initial element.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        What a and b broadcast to, the shape of the solution.
-    constant : bool
-        Whether a has no dimension.
-    axis : int
-        The axis along which the recurrence runs, counted from the front of ``shape``. The initial element has length 1
-        along it.
-    reverse : bool
-        Whether it starts at the end.
-    dtype : dtype
-        The dtype of the solution.
-    """
-
-    shape: tuple[int, ...]
-    constant: bool = False
-    axis: int
-    reverse: bool = False
-    dtype: Any
-
-    @property
-    def inputs(self) -> tuple[Array, ...]:
-        """The coefficients a and the right-hand side b."""
-        return self.arrays[:2]
-
-    @property
-    def starts(self) -> tuple[Array, ...]:
-        """The initial element, if there is one."""
-        return self.arrays[2:]
-
-    @property
-    def n(self) -> int:
-        """The length along the axis."""
-        return self.shape[self.axis]
-
-    def empty(self, xp: Namespace) -> Array:
-        """Return an array like the solution, of which nothing is computed."""
-        return xp.empty(self.shape, dtype=self.dtype, device=device(self.arrays[1]))
-
 
 # ---- As a scan of affine maps -----------------------------------------------------------------------------------
 

@@ -19,14 +19,14 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     normalize_axis,
 )
-from parprims._core.options import made_plain
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
-from parprims._dispatch.composite import Composed, Part, by_parts, in_program, stand_in
+from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
+from parprims._dispatch.dispatch import Method, Methods, directly, nodes
+from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._operators.operator import Operator
-from parprims._primitives.recurrence.public import coefficients
+from parprims._primitives.recurrence.call import coefficients
 from parprims._primitives.scan.array import inclusive
 from parprims._primitives.scan.public import scan
 
@@ -71,26 +71,10 @@ def _times(xp: Namespace, a: Array, x: Array) -> Array:
     return xp.sum(a * xp.expand_dims(x, axis=-2), axis=-1, dtype=a.dtype)
 
 
-def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, reverse: Any, method: str) -> Array:
-    """Return the solution for matrices: `linear_recurrence` with ``matrices``."""
-    if in_graph((a, b), method):
-        options = {"axis": axis, "initial": initial, "reverse": reverse, "matrices": True}
-        if hasattr(initial, "shape"):
-            raise ValueError("initial must be a number for matrices inside of torch.compile")
-        return in_program("linear_recurrence", {"a": a, "b": b}, options, method)[0]
-    key = None
-    if initial is None:
-        key = call_key("linear_recurrence of matrices", (a, b), axis, reverse, method, gradient=True)
-        run = recalled(key)
-        if run is not None:
-            return run(a, b)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return recurrence_of_matrices(a, b, **plainer, initial=initial, reverse=reverse, method=method)
-    given = a, b
-    xp, (a, b) = coefficients(a, b)
-    reverse = check_flag("reverse", reverse)
-    _METHODS.check(method)
+def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
+    """Return the namespace and the checked call."""
+    xp, (a, b) = coefficients(asked["a"], asked["b"])
+    reverse, initial = check_flag("reverse", asked["reverse"]), asked["initial"]
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"a must have shape (..., n, k, k), or (k, k), got {tuple(a.shape)}")
@@ -101,22 +85,33 @@ def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, rever
     except ValueError:
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise ValueError(f"a and b must broadcast but for the axes of matrices, got shapes {shapes}") from None
-    at = normalize_axis(axis, len(shape) - 1)
+    axis = normalize_axis(asked["axis"], len(shape) - 1)
     starts: tuple[Array, ...] = ()
     if initial is not None:
-        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
-    call = _Maps(
+        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :])),)
+    return xp, _Maps(
         arrays=(a, b, *starts),
-        key=key if a is given[0] and b is given[1] else None,
+        key=asked.key_of(a, b),
         results=((shape, dtype),),
         single=True,
         shape=shape,
-        axis=at,
+        axis=axis,
         reverse=reverse,
         dtype=dtype,
         working=compute_dtype(xp, dtype),
     )
-    return _METHODS(method, xp, call)
+
+
+def _node(asked: Arguments) -> Array:
+    """Return the solution as a node of torch.compile's graph."""
+    initial = asked["initial"]
+    if hasattr(initial, "shape"):
+        raise ValueError("initial must be a number for matrices inside of torch.compile")
+    options = {**asked.options, "initial": initial, "matrices": True}
+    found: tuple[Array, ...] = nodes().call(
+        asked.name, {"a": asked["a"], "b": asked["b"]}, options, asked.method, composed=True
+    )
+    return found[0]
 
 
 # ---- By array operations ----------------------------------------------------------------------------------------
@@ -200,11 +195,17 @@ def _narrow(found: Method) -> Method:
     return dataclasses.replace(found, refusal=refusal)
 
 
-_METHODS = Methods(
-    "linear_recurrence",
-    kernel=_narrow(by_parts("kernel", _compose, _parts)),
-    native=_narrow(by_parts("native", _compose, _parts)),
-    array=Method(directly(_array), _array_refusal),
+OF_MATRICES = Primitive(
+    name="linear_recurrence",
+    variant="of matrices",
+    check=_checked,
+    methods=Methods(
+        "linear_recurrence",
+        kernel=_narrow(by_parts("kernel", _compose, _parts)),
+        native=_narrow(by_parts("native", _compose, _parts)),
+        array=Method(directly(_array), _array_refusal),
+    ),
+    node=_node,
+    single=True,
 )
-
-extensions["linear_recurrence of matrices"] = recurrence_of_matrices
+"""`linear_recurrence` with ``matrices``."""

@@ -1,57 +1,23 @@
 """Linear recurrence: x[n] = a[n] x[n-1] + b[n], a scan of affine maps.
 
-The public function and the checks of its arguments, and the derivatives that the kernel finds in one launch. The
-methods are in `scan_cuda` (our CUDA) and `recurrence_array` (array operations, and the library's own routine).
+The public function, and the derivatives that the kernel finds in one launch. The kernels are those of scans.
 """
 
 from __future__ import annotations
 
 from typing import Any, Never
 
-import numpy as np
-
-from parprims._core.arrays import (
-    Array,
-    Namespace,
-    admit,
-    broadcast_shapes,
-    check_apart,
-    check_flag,
-    check_kind,
-    device,
-    dtype_kind,
-    dtype_name,
-    is_split,
-    library,
-    normalize_axis,
-    shown,
-    sum_dtype,
-)
-from parprims._core.options import made_plain
-from parprims._core.other_words import unknown_option
-from parprims._core.promotion import promoted
-from parprims._core.scalars import NUMBERS, as_array, as_number, is_scalar
+from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.composite import fitted
-from parprims._dispatch.dispatch import (
-    Method,
-    Methods,
-    call_key,
-    devices,
-    directly,
-    extensions,
-    in_graph,
-    nodes,
-    primitive,
-    recalled,
-)
+from parprims._dispatch.dispatch import Method, Methods, call_key, directly, nodes, primitive, recalled
+from parprims._dispatch.primitive import Primitive
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence import gradient_cpu
-from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.recurrence.call import checked
+from parprims._primitives.recurrence.matrices import OF_MATRICES
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan import cuda as scan_cuda
-from parprims._primitives.scan.array import start_elements
 from parprims._primitives.scan.source import Adjoint
 
 
@@ -144,113 +110,12 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if others:
-        raise unknown_option("linear_recurrence", others)
+    arrays, options = {"a": a, "b": b, "initial": initial}, {"axis": axis, "reverse": reverse}
     if matrices is not False and check_flag("matrices", matrices):
         if offsets is not None:
             raise ValueError("offsets must be None where coefficients are matrices")
-        options = {"axis": axis, "initial": initial, "reverse": reverse, "method": method}
-        vectors: Array = extensions["linear_recurrence of matrices"](a, b, **options)
-        return vectors
-    if offsets is not None:
-        check_apart(axis_name)
-        options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}
-        solution: Array = extensions["linear_recurrence by offsets"](a, b, offsets=offsets, **options)
-        return solution
-    if check is not None:
-        check_flag("check", check)
-    if in_graph((a, b), method) and axis_name is None:
-        return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
-    given = (a, b) if initial is None else (a, b, initial)
-    key = None
-    if axis_name is None:
-        key = call_key("linear_recurrence", given, axis, reverse, method, gradient=True)
-    run = recalled(key)
-    if run is not None:
-        return run(*given)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return linear_recurrence(a, b, **plainer, initial=initial, reverse=reverse, method=method, axis_name=axis_name)
-    if axis_name is not None or is_split((a, b)):
-        return devices().compute("solved", (a, b), axis_name, a, b, axis, initial, reverse, method)
-    xp, (a, b) = coefficients(a, b)
-    reverse = check_flag("reverse", reverse)
-    _METHODS.check(method)
-    dtype = promoted(xp, {"a": a, "b": b}, _KINDS)
-    try:
-        shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
-    except ValueError:
-        raise ValueError(
-            f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
-        ) from None
-    index = normalize_axis(axis, len(shape))
-    starts, begin = start_elements(xp, given[2:], b, shape, (dtype,) * len(given[2:]), index)
-
-    def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
-        return *_coefficients(xp, a, b), *begin(*initial)
-
-    as_given = a is given[0] and b is given[1]
-    remembered = all(one is other or type(other) in NUMBERS for one, other in zip((a, b), given, strict=False))
-    r = Recurrence(
-        arrays=(a, b, *starts),
-        key=key if remembered else None,
-        complete=None if as_given and initial is None else complete,
-        shape=shape,
-        constant=a.ndim == 0,
-        axis=index,
-        reverse=reverse,
-        dtype=dtype,
-    )
-    return derivative_rules.recurrence(_METHODS, method, xp, r)
-
-
-def _coefficients(xp: Namespace, a: Any, b: Any) -> tuple[Array, Array]:
-    """Return the coefficients of a call that is known to be right but for its numbers."""
-    if type(a) in NUMBERS:
-        a = _as_coefficient(xp, "a", a, b)
-    elif type(b) in NUMBERS:
-        b = _as_coefficient(xp, "b", b, a)
-    return a, b
-
-
-def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:
-    """Return a number as an array of no dimension, of the dtype of the other coefficient."""
-    return as_array(name, number, xp, like.dtype, device(like), ())
-
-
-def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
-    """Return the namespace and both coefficients as arrays; one may be a number, or truth values, of the other's dtype.
-
-    Truth values alone count as integers, as in sums.
-    """
-    for name, number, other, array in (("a", as_number(a), "b", b), ("b", as_number(b), "a", a)):
-        if is_scalar(number) and not is_scalar(as_number(array)):
-            xp, (array,) = admit({other: array})
-            (array,) = _counted(xp, array)
-            check_kind(other, array, _KINDS)
-            fractional = isinstance(number, float | complex | np.inexact)
-            if fractional and dtype_kind(array.dtype) in ("int", "uint"):
-                to = dtype_name(array.dtype)
-                raise TypeError(f"{name} must fit dtype {to}, got {shown(number)}: cast {other} to a float dtype")
-            if fractional and isinstance(number, np.generic) and library(xp) == "numpy":
-                made = np.asarray(number)  # which NumPy promotes by its dtype
-            else:
-                made = _as_coefficient(xp, name, number, array)
-            return xp, [made, array] if name == "a" else [array, made]
-    xp, arrays = admit({"a": a, "b": b})
-    return xp, _counted(xp, *arrays)
-
-
-_KINDS = ("int", "uint", "float", "complex")
-
-
-def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
-    """Return arrays, those of truth values in the dtype of another, or where there is none in that of integers."""
-    others = [x.dtype for x in arrays if dtype_kind(x.dtype) != "bool"]
-    if len(others) == len(arrays):
-        return list(arrays)
-    dtype = others[0] if others else sum_dtype(xp, xp.bool)
-    return [fitted(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
+        return OF_MATRICES(others, arrays, method, **options)
+    return LINEAR_RECURRENCE(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
 def adjoint(
@@ -277,16 +142,26 @@ def adjoint(
     return (found, None) if x is None else found
 
 
-_METHODS = Methods(
-    "linear_recurrence",
-    kernel=by_device(
-        Method(scan_cuda.prepare, scan_cuda.refusal, derivative=derivative_rules.solution),
-        Method(scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True),
+LINEAR_RECURRENCE = Primitive(
+    name="linear_recurrence",
+    check=checked,
+    methods=Methods(
+        "linear_recurrence",
+        kernel=by_device(
+            Method(scan_cuda.prepare, scan_cuda.refusal, derivative=derivative_rules.solution),
+            Method(
+                scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True
+            ),
+        ),
+        native=Method(
+            recurrence_array.prepare_native, recurrence_array.native_refusal, derivative=derivative_rules.solution
+        ),
+        array=Method(directly(recurrence_array.array), derivative=derivative_rules.solution),
     ),
-    native=Method(
-        recurrence_array.prepare_native, recurrence_array.native_refusal, derivative=derivative_rules.solution
-    ),
-    array=Method(directly(recurrence_array.array), derivative=derivative_rules.solution),
+    compute=derivative_rules.recurrence,
+    node=lambda asked: nodes().linear_recurrence(asked),
+    single=True,
+    sharded=True,
 )
 _ADJOINT = Methods(
     "linear_recurrence",

@@ -61,7 +61,6 @@ from parprims._primitives.reduce.call import (
     Values,
     check_elements,
     conjugate_product,
-    dtype_names,
     evaluate,
     explain_map_failure,
     finish,
@@ -70,10 +69,10 @@ from parprims._primitives.reduce.call import (
     mapped,
     of_nothing,
     result_dtypes,
-    traced,
     widened,
     working_dtype,
 )
+from parprims._primitives.reduce.traced import dtype_names, traced
 from parprims._primitives.scan.array import LANE, lanes
 
 # ---- By a tree --------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from parprims._core.arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    admit,
     as_dtypes,
     as_result,
     broadcast_shapes,
     cast,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
@@ -31,6 +33,7 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     namespace,
     namespace_of,
+    normalize_axes,
     normalize_axis,
     quiet,
     ring_dtype,
@@ -40,12 +43,12 @@ from parprims._core.elements import Structure, flat, flattened, is_structured, r
 from parprims._core.options import check_entries, is_array
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array
-from parprims._dispatch.composite import positions, stand_in
+from parprims._dispatch.composite import fitted, positions, stand_in
 from parprims._dispatch.dispatch import Checked, computing, listing, unwatched
+from parprims._dispatch.primitive import Arguments
 from parprims._libraries.settings import asked_for
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
-from parprims._operators.languages import C_TYPES, CUDA, Captured, Language
 from parprims._operators.operator import (
     BUILT_IN,
     Operator,
@@ -53,10 +56,10 @@ from parprims._operators.operator import (
     check_components,
     check_result,
     explain_failure,
+    flags_broadcast,
     op_never_warns,
     restructured,
 )
-from parprims._operators.tracing import Dtype, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -464,10 +467,10 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
         if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
             raise ValueError(_no_identity(r, r.op))
         return r
-    return _begun(xp, r, dtypes)
+    return begun(xp, r, dtypes)
 
 
-def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
+def begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with ``initial`` as arrays of these dtypes, if a prepared call may hold them."""
     assert r.initial is not None
     check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
@@ -559,115 +562,71 @@ def empty(xp: Namespace, r: Reduction) -> Any:
     return finish(xp, r, values, totals)
 
 
-# ---- Device code ------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A reduction as device code: the traces of map and operator, and all dtypes.
-
-    Parameters
-    ----------
-    inputs, values, states, results : tuple of str
-        The dtypes of the arrays, of the values of the map, of those in the registers of the kernel, and of the result.
-    lines : list of str
-        Statements that compute the map from variables x0, x1, ..., one element of each input.
-    codes : tuple of str
-        The expressions of its values after these.
-    combined : Trace
-        The operator.
-    op : Operator
-        What was traced, on plain tuples.
-    single, structure
-        As in `Values`.
-    captured : tuple of Captured
-        The numbers that map and operator read, and no text holds.
-    """
-
-    inputs: tuple[str, ...]
-    values: tuple[str, ...]
-    states: tuple[str, ...]
-    results: tuple[str, ...]
-    lines: list[str]
-    codes: tuple[str, ...]
-    combined: Trace
-    op: Operator
-    single: bool
-    structure: Structure
-    captured: tuple[Captured, ...]
-
-
-def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
-    """Return a reduction of inputs of these dtypes, for any arrays, as a kernel's code; or raise Untraceable.
-
-    Expressions of the map read one element of each input from the variables x0, x1, ...
-    """
-    for name in inputs:
-        if name not in C_TYPES:
-            raise Untraceable(f"the kernel has no dtype {name}")
-    loaded = tuple([(name, f"x{index}") for index, name in enumerate(inputs)])
-    immutable = is_jax(xp)
-    lines: list[str]
-    captured: tuple[Captured, ...] = ()
-    if r.fn is None:
-        lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
-        own = inputs
-    else:
-        mapped, own = _traced_map(r.fn, loaded, immutable, language)
-        lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
-        single, structure, captured = mapped.single, mapped.structure, mapped.captured
-        r = dataclasses.replace(r, op=restructured(r.op, structure))
-    elements = tuple([Dtype(name) for name in own])
-    check_elements(r, elements)
-    dtypes = result_dtypes(xp, r, elements)
-    states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
-    results = tuple([dtype_name(dtype) for dtype in dtypes])
-    combined = trace_combine(r.op, states, immutable=immutable, language=language)
-    captured += combined.captured
-    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure, captured)
-
-
-def _traced_map(
-    fn: Map, loaded: tuple[tuple[str, str], ...], immutable: bool, language: Language
-) -> tuple[Trace, tuple[str, ...]]:
-    """Return the trace of a map, which sees 16-bit floats as float32, and the dtypes of its values if it did not."""
-
-    def traced_on(*elements: tuple[str, str]) -> Trace:
-        with computing():  # fn may call primitives, which then see what is traced
-            given, told = [(one,) for one in elements], "captured_fn"
-            return trace("fn", fn, *given, packed=False, immutable=immutable, language=language, told=told)
-
-    found = traced_on(*loaded)
-    if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):
-        return found, found.dtypes
-    wide = [("float32" if name in SIXTEEN_BIT_FLOATS else name, code) for name, code in loaded]
-    return traced_on(*wide), found.dtypes
-
-
-def dtype_names(r: Reduction) -> tuple[str, ...]:
-    """Return the names of the dtypes of the arrays, and of what counts the positions if there are any."""
-    names = [dtype_name(x.dtype) for x in r.arrays]
-    if r.positions is not None:
-        names.append("int32" if r.n <= 2**31 else "int64")
-    return tuple(names)
-
-
-def with_initial(
-    xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
-) -> Callable[..., Any]:
-    """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
-    dtypes = tuple([dtype_named(xp, name) for name in code.results])
-    bare = (r if r.begun else _begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
-
-    def combined(*arrays: Array) -> Any:
-        totals = run(*arrays)
-        return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
-
-    return combined
-
-
 def never_warns(xp: Namespace, r: Reduction) -> bool:
     """Return whether NumPy's routine cannot warn."""
     del xp
     given = tuple([x.dtype for x in r.arrays])
     return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
+    """Return the namespace and the checked call of any reduction but a dot product."""
+    fn, operator, dtype, initial = asked["fn"], as_operator(asked["op"]), asked["dtype"], asked["initial"]
+    (name,) = asked.arrays
+    single, given = type(asked[name]) is not tuple, asked.flat
+    if not given:
+        raise ValueError("x must hold at least one array")
+    xp, admitted = admit({name if single else f"{name}[{index}]": x for index, x in enumerate(given)})
+    arrays = tuple(admitted)
+    if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
+        fn = None
+    if fn is None and operator.flags and any(x.shape != arrays[0].shape for x in arrays):
+        arrays = flags_broadcast(xp, operator, arrays)
+    if not single and any(x.shape != arrays[0].shape for x in arrays):
+        shapes = ", ".join(str(x.shape) for x in arrays)
+        if fn is None:
+            raise ValueError(f"x must be arrays of equal shape, got {shapes}")
+        shape = broadcast_to_one(arrays)
+        arrays = tuple(fitted(xp, x, x.dtype, shape) for x in arrays)
+    axes = normalize_axes(asked["axis"], arrays[0].ndim)
+    keepdims, dtypes = check_flag("keepdims", asked["keepdims"]), as_dtypes(xp, dtype)
+    r = Reduction(
+        arrays=arrays,
+        key=asked.key_of(*arrays),
+        shape=tuple(arrays[0].shape),
+        fn=fn,
+        single=single,
+        op=operator,
+        axes=axes,
+        keepdims=keepdims,
+        dtypes=dtypes,
+        initial=initial if initial is None or isinstance(initial, tuple) else (initial,),
+        operation=lasting_key(asked["op"]),
+    )
+    if fn is None:
+        check_elements(r, tuple([x.dtype for x in arrays]))
+    if r.n == 0 and asked.name in ("max", "min"):
+        raise ValueError(f"x must not be empty along the axes of a {asked.name}, got shape {r.shape}")
+    if fn is None:
+        r = with_start(xp, r)
+    elif listing():
+        check_mapped(xp, r)
+    return xp, r
+
+
+def checked_pair(asked: Arguments) -> tuple[Namespace, Reduction]:
+    """Return the namespace and the checked call of a dot product."""
+    xp, (x1, x2) = admit(asked.arrays)
+    axis = axis_of_pair(x1, x2, asked["axis"]) - min(x1.ndim, x2.ndim)
+    try:
+        dtype = xp.result_type(x1, x2)
+    except (TypeError, ValueError, RuntimeError):
+        names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
+        raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
+    pair = tuple([fitted(xp, x, dtype) for x in (x1, x2)])
+    promoted = Arguments("vecdot", {"x": pair}, {**asked.options, "axis": axis, "dtype": dtype}, asked.method)
+    promoted.key = asked.key_of(*pair)
+    return checked(promoted)

@@ -30,17 +30,8 @@ from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce.array import array, native_refusal, prepare_native
-from parprims._primitives.reduce.call import (
-    OWN_MAPS,
-    Reduction,
-    Traced,
-    assembled,
-    conjugate_product,
-    dtype_names,
-    result_dtypes,
-    traced,
-    with_initial,
-)
+from parprims._primitives.reduce.call import OWN_MAPS, Reduction, assembled, conjugate_product, result_dtypes
+from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
 _LANES = 512
 """Elements that a block of an operator that commutes is folded to first: as many as stay in the nearest cache."""

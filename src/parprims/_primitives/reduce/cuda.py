@@ -17,17 +17,8 @@ from parprims._operators.languages import C_TYPES, cuda, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
 from parprims._primitives.reduce.array import array, native_refusal
-from parprims._primitives.reduce.call import (
-    Map,
-    Reduction,
-    Traced,
-    assembled,
-    conjugate_product,
-    dtype_names,
-    is_nonzero,
-    traced,
-    with_initial,
-)
+from parprims._primitives.reduce.call import Map, Reduction, assembled, conjugate_product, is_nonzero
+from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

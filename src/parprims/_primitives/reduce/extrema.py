@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Never
+from typing import Never
 
 import numpy as np
 
@@ -33,25 +33,21 @@ from parprims._core.arrays import (
     quiet,
     spoken,
 )
-from parprims._core.options import made_plain
-from parprims._core.other_words import unknown_option
 from parprims._dispatch.by_device import by_device, either_of
-from parprims._dispatch.composite import Composed, fitted, in_program, positions
+from parprims._dispatch.composite import Composed, fitted, positions
 from parprims._dispatch.dispatch import (
     Inside,
     Method,
     Methods,
-    call_key,
     directly,
-    in_graph,
     primitive,
-    recalled,
     unwatched,
 )
+from parprims._dispatch.primitive import Arguments, Primitive, declared
 from parprims._libraries.numpy_bridge import by_numpy, numpy_computes, searchable
 from parprims._libraries.settings import compiling
 from parprims._operators.operator import BUILT_IN
-from parprims._primitives.reduce import cuda, public
+from parprims._primitives.reduce import cuda
 from parprims._primitives.reduce.call import Reduction
 from parprims._primitives.reduce.public import reduce
 from parprims._primitives.sort.call import index_dtype
@@ -86,9 +82,7 @@ def argmax(
     >>> parprims.argmax(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
     array([1, 0])
     """
-    if others:
-        raise unknown_option("argmax", others)
-    return _position("argmax", x, axis, keepdims, method)
+    return _ARGMAX(others, {"x": x}, method, axis=axis, keepdims=keepdims)
 
 
 @primitive
@@ -120,9 +114,7 @@ def argmin(
     >>> parprims.argmin(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
     array([0, 2])
     """
-    if others:
-        raise unknown_option("argmin", others)
-    return _position("argmin", x, axis, keepdims, method)
+    return _ARGMIN(others, {"x": x}, method, axis=axis, keepdims=keepdims)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,42 +126,32 @@ class _Search(Composed):
     keepdims: bool
 
 
-def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Array:
-    if in_graph(x, method):
-        return in_program(name, {"x": x}, {"axis": axis, "keepdims": keepdims}, method)[0]
-    key = call_key(name, x, axis, keepdims, method, gradient=True)
-    run = recalled(key)
-    if run is not None:
-        return run(x)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return _position(name, x, plainer["axis"], keepdims, method)
-    given = x
-    xp, (x,) = admit({"x": x})
-    keepdims = check_flag("keepdims", keepdims)
-    _METHODS[name].check(method)
+def _checked(asked: Arguments) -> tuple[Namespace, _Search]:
+    """Return the namespace and the checked call."""
+    xp, (x,) = admit(asked.arrays)
+    keepdims = check_flag("keepdims", asked["keepdims"])
     check_kind("x", x, ("bool", "int", "uint", "float"))
-    complete = None
+    key, complete = asked.key_of(x), None
     if dtype_kind(x.dtype) == "bool":
         x, complete = _bytes(xp, x), lambda x: (_bytes(xp, x),)
-    at = None if axis is None else normalize_axis(axis, x.ndim)
-    n, indices = math.prod(x.shape) if at is None else x.shape[at], index_dtype(xp)
+    axis = None if asked["axis"] is None else normalize_axis(asked["axis"], x.ndim)
+    n, indices = math.prod(x.shape) if axis is None else x.shape[axis], index_dtype(xp)
     if n > 2**31 and dtype_bits(indices) < 64:
         raise ValueError(f"x must have no more than 2^31 elements to search with 32-bit positions, got {n}")
     if n == 0:
-        raise ValueError(f"x must not be empty along the axes of an {name}, got shape {tuple(x.shape)}")
-    shape = tuple([1 if at in (None, i) else n for i, n in enumerate(x.shape) if keepdims or at not in (None, i)])
-    call = _Search(
+        raise ValueError(f"x must not be empty along the axes of an {asked.name}, got shape {tuple(x.shape)}")
+    searched = range(x.ndim) if axis is None else (axis,)
+    shape = tuple([1 if at in searched else n for at, n in enumerate(x.shape) if keepdims or at not in searched])
+    return xp, _Search(
         arrays=(x,),
-        key=key if x is given or complete else None,
+        key=key,
         complete=complete,
         results=((shape, indices),),
         single=True,
-        primitive=name,
-        axis=at,
+        primitive=asked.name,
+        axis=axis,
         keepdims=keepdims,
     )
-    return _METHODS[name](method, xp, call)
 
 
 def _bytes(xp: Namespace, x: Array) -> Array:
@@ -237,7 +219,7 @@ def _by_reduction(name: str) -> Method:
         with quiet(xp):
             place = xp.zeros((), dtype=r.positions, device=device(c.arrays[0]))
         r = dataclasses.replace(r, arrays=(*r.arrays, place), positions=None, single=False)
-        return public._METHODS["reduce"].reason(name, xp, r, auto=auto)
+        return declared["reduce"].methods.reason(name, xp, r, auto=auto)
 
     def run(xp: Namespace, c: _Search) -> Array:
         with unwatched():
@@ -322,12 +304,14 @@ def _native_refusal(xp: Namespace, c: _Search) -> str | None:
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 
-_METHODS = {
-    name: Methods(
+def _declared(name: str) -> Primitive:
+    methods = Methods(
         name,
         kernel=_by_kernel(),
         native=Method(_prepare_native, _native_refusal, eager=_by_numpy),
         array=_by_reduction("array"),
     )
-    for name in ("argmax", "argmin")
-}
+    return Primitive(name=name, check=_checked, methods=methods, single=True)
+
+
+_ARGMAX, _ARGMIN = map(_declared, ("argmax", "argmin"))

@@ -1,67 +1,29 @@
-"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree.
-
-The public functions, and the one entry behind them: it asks whether a call like this one was made before, checks the
-arguments if not, and hands the checked call, a `Reduction`, to a method. The methods are in `cuda` (our CUDA)
-and `reduce_array` (array operations, and the library's own routine); `reduce.call` has what they share.
-"""
+"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import (
-    Array,
-    admit,
-    as_dtypes,
-    check_apart,
-    check_flag,
-    dtype_kind,
-    dtype_name,
-    is_split,
-    normalize_axes,
-)
+from parprims._core.arrays import Array, admit, check_apart
 from parprims._core.elements import flat, is_structured, only_array
-from parprims._core.options import made_plain
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.composite import fitted
-from parprims._dispatch.dispatch import (
-    Method,
-    Methods,
-    call_key,
-    devices,
-    directly,
-    entered,
-    extensions,
-    in_graph,
-    listing,
-    nodes,
-    plain,
-    primitive,
-    recalled,
-)
-from parprims._operators.function_key import lasting_key
-from parprims._operators.operator import Operator, as_operator, by_leaves, flags_broadcast
-from parprims._primitives.reduce import array as reduce_array
-from parprims._primitives.reduce import cpu, cuda
+from parprims._dispatch.dispatch import Method, Methods, directly, entered, in_graph, nodes, primitive
+from parprims._dispatch.primitive import Primitive
+from parprims._operators.operator import Operator, by_leaves
+from parprims._primitives.reduce import array, cpu, cuda
 from parprims._primitives.reduce.call import (
-    OWN_MAPS,
     Map,
-    Reduction,
     all_values,
-    axis_of_pair,
-    broadcast_to_one,
-    check_elements,
-    check_mapped,
     check_values,
+    checked,
+    checked_pair,
     conjugate_product,
     is_nonzero,
     never_warns,
     reduced_values,
-    with_start,
 )
 
 
@@ -154,19 +116,13 @@ def reduce(
     >>> int(index)
     1
     """
-    if others:
-        raise unknown_option("reduce", others)
     if isinstance(x, (tuple, dict)) and is_structured(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
-            method=method, axis_name=axis_name,
+            method=method, axis_name=axis_name, **others,
         )  # fmt: skip
-    if offsets is not None:
-        check_apart(axis_name)
-        return extensions["reduce by offsets"](x, op, offsets, axis, keepdims, dtype, initial, check, method)
-    if check is not None:
-        check_flag("check", check)
-    return call("reduce", None, x, op, axis, keepdims, dtype, initial, method, axis_name)
+    options = {"op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
+    return REDUCE(others, {"x": x}, method, axis_name, offsets=offsets, check=check, **options)
 
 
 def map_reduce(
@@ -271,10 +227,9 @@ def map_reduce(
             return reduce(values, op, dtype=dtype, initial=initial, **options)
 
         return reduced_values(segments, fn, arrays, op, dtype, initial, mapped)
-    if check is not None:
-        check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
-    return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
+    asked = {"fn": fn, "op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
+    return _MAP_REDUCE(others, {"arrays": arrays}, method, axis_name, check=check, **asked)
 
 
 @entered
@@ -319,9 +274,8 @@ def sum(
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
     """
-    if others:
-        raise unknown_option("sum", others)
-    return call("sum", None, only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
+    arrays = {"x": only_array(x)}
+    return _SUM(others, arrays, method, axis_name, axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 @entered
@@ -366,9 +320,8 @@ def prod(
     >>> int(parprims.prod(np.array([2, 3, 4])))
     24
     """
-    if others:
-        raise unknown_option("prod", others)
-    return call("prod", None, only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
+    arrays = {"x": only_array(x)}
+    return _PROD(others, arrays, method, axis_name, axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 @entered
@@ -409,9 +362,7 @@ def max(
     >>> int(parprims.max(np.array([3, 9, 4])))
     9
     """
-    if others:
-        raise unknown_option("max", others)
-    return call("max", None, only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
+    return _MAX(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
 @entered
@@ -452,9 +403,7 @@ def min(
     >>> int(parprims.min(np.array([3, 9, 4])))
     3
     """
-    if others:
-        raise unknown_option("min", others)
-    return call("min", None, only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
+    return _MIN(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
 @entered
@@ -495,9 +444,7 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
-    if others:
-        raise unknown_option("any", others)
-    return call("any", is_nonzero, only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
+    return _ANY(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
 @entered
@@ -538,9 +485,7 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
-    if others:
-        raise unknown_option("all", others)
-    return call("all", is_nonzero, only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
+    return _ALL(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
 @entered
@@ -573,136 +518,41 @@ def vecdot(
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
-    if others:
-        raise unknown_option("vecdot", others)
-    if in_graph((x1, x2), method) and axis_name is None:
-        return nodes().vecdot(x1, x2, axis, method)
-    key = call_key("vecdot", (x1, x2), axis, method, gradient=True) if axis_name is None else None
-    run = recalled(key)
-    if run is not None:
-        return run(x1, x2)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return vecdot(x1, x2, **plainer, method=method, axis_name=axis_name)
-    if axis_name is not None or is_split((x1, x2)):
-        rest = "vecdot", conjugate_product, (x1, x2), "add", axis, False, None, None, method
-        return devices().compute("reduced", (x1, x2), axis_name, *rest)
-    given = x1, x2
-    xp, (x1, x2) = admit({"x1": x1, "x2": x2})
-    index, ndim = axis_of_pair(x1, x2, axis), builtins.min(x1.ndim, x2.ndim)
-    try:
-        dtype = xp.result_type(x1, x2)
-    except (TypeError, ValueError, RuntimeError):
-        names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
-        raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
-    x1, x2 = (fitted(xp, x, dtype) for x in (x1, x2))
-    if x1 is not given[0] or x2 is not given[1]:
-        key = None
-    return _checked("vecdot", key, conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
+    return _VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, axis=axis)
 
 
-def call(
-    primitive: str,
-    fn: Map | None,
-    x: Any,
-    op: Any,
-    axis: Any,
-    keepdims: bool,
-    dtype: Any,
-    initial: Any,
-    method: str,
-    axis_name: Any = None,
-) -> Any:
-    """Compute a call of any public function here but vecdot."""
-    if in_graph(x, method) and axis_name is None:
-        return nodes().reduce(primitive, None if fn in OWN_MAPS else fn, x, op, axis, keepdims, dtype, initial, method)
-    # A prepared call stores `initial`, so only plain numbers can be part of its key.
-    key, start = None, None if initial is None else plain(initial)
-    if axis_name is None and (initial is None or start is not None):
-        mapping, operation = lasting_key(fn), lasting_key(op)
-        if mapping is not None and operation is not None:
-            key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method, start, gradient=True)
-            run = recalled(key)
-            if run is not None:
-                return run(*x) if type(x) is tuple else run(x)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return call(primitive, fn, x, op, plainer["axis"], keepdims, dtype, initial, method, axis_name)
-    if axis_name is not None or is_split(x):
-        return devices().compute("reduced", x, axis_name, primitive, fn, x, op, axis, keepdims, dtype, initial, method)
-    return _checked(primitive, key, fn, x, op, axis, keepdims, dtype, initial, method)
+# ---- Declarations -----------------------------------------------------------------------------------------------
 
 
-def _checked(
-    primitive: str,
-    key: Any,
-    fn: Map | None,
-    x: Any,
-    op: Any,
-    axis: Any,
-    keepdims: bool,
-    dtype: Any,
-    initial: Any,
-    method: str,
-) -> Any:
-    """Check a call and hand it to a method, to be found again by ``key`` if that takes the arrays as they are."""
-    operator = as_operator(op)
-    single = not isinstance(x, tuple)
-    given: tuple[Array, ...] = (x,) if single else x
-    if not given:
-        raise ValueError("x must hold at least one array")
-    name = "arrays" if primitive == "map_reduce" else "x"
-    xp, admitted = admit({name if single else f"{name}[{index}]": one for index, one in enumerate(given)})
-    arrays = tuple(admitted)
-    if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
-        fn = None
-    if fn is None and operator.flags and builtins.any(one.shape != arrays[0].shape for one in arrays):
-        arrays = flags_broadcast(xp, operator, arrays)
-    if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
-        shapes = ", ".join(str(one.shape) for one in arrays)
-        if fn is None:
-            raise ValueError(f"x must be arrays of equal shape, got {shapes}")
-        shape = broadcast_to_one(arrays)
-        arrays = tuple(fitted(xp, one, one.dtype, shape) for one in arrays)
-    axes = normalize_axes(axis, arrays[0].ndim)
-    keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
-    _METHODS[primitive].check(method)
-    as_given = builtins.all(one is other for one, other in zip(arrays, given, strict=True))
-    r = Reduction(
-        arrays=arrays,
-        key=key if as_given else None,
-        shape=tuple(arrays[0].shape),
-        fn=fn,
-        single=single,
-        op=operator,
-        axes=axes,
-        keepdims=keepdims,
-        dtypes=dtypes,
-        initial=initial if initial is None or isinstance(initial, tuple) else (initial,),
-        operation=lasting_key(op),
-    )
-    if fn is None:
-        check_elements(r, tuple([one.dtype for one in arrays]))
-    if r.n == 0 and primitive in ("max", "min"):
-        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {r.shape}")
-    if fn is None:
-        r = with_start(xp, r)
-    elif listing():
-        check_mapped(xp, r)
-    return derivative_rules.reduction(_METHODS[primitive], method, xp, r)
-
-
-_METHODS = {
-    primitive: Methods(
-        primitive,
+def _declared(name: str, **defaults: Any) -> Primitive:
+    methods = Methods(
+        name,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, cuda.slower),
             Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
         ),
-        native=Method(
-            reduce_array.prepare_native, reduce_array.native_refusal, quiet=never_warns, eager=reduce_array.is_eager
-        ),
-        array=Method(directly(reduce_array.array), reduce_array.array_refusal),
+        native=Method(array.prepare_native, array.native_refusal, quiet=never_warns, eager=array.is_eager),
+        array=Method(directly(array.array), array.array_refusal),
     )
-    for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")
-}
+    return Primitive(
+        name=name,
+        check=checked_pair if name == "vecdot" else checked,
+        methods=methods,
+        defaults=defaults,
+        operators=("fn", "op"),
+        numbers=("initial",),
+        compute=derivative_rules.reduction,
+        node=(lambda asked: nodes().vecdot(asked)) if name == "vecdot" else lambda asked: nodes().reduce(asked),
+        sharded=True,
+    )
+
+
+REDUCE = _declared("reduce", fn=None)
+_MAP_REDUCE = _declared("map_reduce")
+_SUM = _declared("sum", fn=None, op="add", initial=None)
+_PROD = _declared("prod", fn=None, op="multiply", initial=None)
+_MAX = _declared("max", fn=None, op="maximum", dtype=None, initial=None)
+_MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
+_ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
+_ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
+_VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)

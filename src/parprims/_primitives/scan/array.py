@@ -15,28 +15,22 @@ from parprims._core.arrays import (
     Namespace,
     along,
     cast,
-    compute_dtype,
-    device,
     dtype_kind,
     filled,
     is_jax,
     lacks_arithmetic,
     library,
     offers,
-    ring_dtype,
     spoken,
-    sum_dtype,
     varying_alike,
 )
-from parprims._core.options import check_entries
-from parprims._core.promotion import check_casts
-from parprims._core.scalars import as_array, maker
 from parprims._dispatch.derivative_rules import by_operations, own_refusal
-from parprims._dispatch.dispatch import Checked, directly
+from parprims._dispatch.dispatch import directly
 from parprims._libraries.steps import doubled, in_programs
-from parprims._operators.in_place import Few, harmless, operator_failure
-from parprims._operators.operator import BUILT_IN, Operator, check_components, op_never_warns
+from parprims._operators.in_place import harmless
+from parprims._operators.operator import BUILT_IN, Operator, op_never_warns
 from parprims._primitives.reduce.call import SUMS
+from parprims._primitives.scan.call import Scan
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -46,110 +40,6 @@ _FEW = 8192
 
 Measured on shapes from (8192,) to (10000, 2) along either axis: what counts is the size of the whole array.
 """
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Scan(Checked):
-    """One call of a scan, checked. Its arrays are the inputs, then the initial element if there is one.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of every input.
-    single : bool
-        Whether the call was given one array and no tuple.
-    op : Operator
-        What combines.
-    operation : optional
-        What the operator can be remembered by (see `lasting_key`), or None.
-    axis : int
-        The axis to scan along, counted from the front.
-    exclusive, reverse : bool
-        Whether results leave their own element out, and whether the scan starts at the end.
-    identity : tuple of scalar, optional
-        What results begin with where they need something to begin with and there is no initial element, whose arrays
-        have length 1 along the axis.
-    n : int
-        The length of the result along the axis.
-    working, dtypes : tuple of dtype
-        What components are combined in, and the dtypes of the result.
-    """
-
-    shape: tuple[int, ...]
-    single: bool
-    op: Operator
-    operation: Any = None
-    axis: int
-    exclusive: bool = False
-    reverse: bool = False
-    identity: tuple[Any, ...] | None = None
-    n: int
-    working: tuple[Any, ...]
-    dtypes: tuple[Any, ...]
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
-        return self.operation is not None
-
-    @property
-    def inputs(self) -> tuple[Array, ...]:
-        """The arrays that are scanned."""
-        return self.arrays[: len(self.dtypes)]
-
-    @property
-    def starts(self) -> tuple[Array, ...]:
-        """The arrays that hold what stands before the first elements."""
-        return self.arrays[len(self.dtypes) :]
-
-    def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operator combines a few elements, or None."""
-        most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
-
-    def empty(self, xp: Namespace) -> Any:
-        """Return arrays like the result, of which nothing is computed."""
-        shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
-        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
-        return ys[0] if self.single else ys
-
-
-# ---- Dtypes and initial elements --------------------------------------------------------------------------------
-
-
-def result_dtypes(
-    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
-) -> tuple[Any, ...]:
-    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
-
-    Raises, naming the argument, where the operator has none.
-    """
-    if given is not None:
-        check_entries("dtype", given, len(dtypes))
-        check_casts(dtypes, given)
-        dtypes = given
-    elif op in SUMS:
-        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
-    check_components(op, dtypes, asked=given is not None)
-    return dtypes
-
-
-def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what components are combined in, for results of these dtypes."""
-    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
-
-
-def start_elements(
-    xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
-) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
-    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
-
-    Return also a function that converts later initial elements of the same signature.
-    """
-    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
-    arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
-    arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
-    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
 
 
 # ---- The array form ---------------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ from parprims._operators.languages import Captured, captured_identity
 from parprims._operators.operator import BUILT_IN, Operator, check_components
 from parprims._operators.tracing import Trace, Untraceable, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
-from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import array as scan_array
-from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""

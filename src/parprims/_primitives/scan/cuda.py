@@ -16,10 +16,10 @@ from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import Operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, state_size
 from parprims._primitives.recurrence import array as recurrence_array
-from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan import tiling
-from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.call import Scan
 from parprims._primitives.scan.source import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.scan.tiling import (
     MOST_STRIPS,

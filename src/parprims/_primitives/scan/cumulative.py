@@ -23,24 +23,22 @@ from parprims._core.arrays import (
     namespace_of,
 )
 from parprims._core.elements import only_array
-from parprims._core.options import made_plain
-from parprims._core.other_words import unknown_option
 from parprims._dispatch.by_device import either_of
 from parprims._dispatch.composite import (
     Composed,
     Part,
     by_parts,
     composed,
-    in_program,
     native_by_numpy,
     positions,
     stand_in,
 )
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._dispatch.dispatch import Method, in_graph, primitive
+from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._libraries.numpy_bridge import all_by_numpy, numpy_computes, numpy_orders
-from parprims._primitives.scan import public
-from parprims._primitives.scan.public import only_axis, scan
+from parprims._primitives.scan.call import only_axis
+from parprims._primitives.scan.public import declared_scan, scan
 from parprims._primitives.sort.call import index_dtype
 
 
@@ -76,9 +74,7 @@ def cumulative_max(
     >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
     array([0, 0, 2, 2, 4])
     """
-    if others:
-        raise unknown_option("cumulative_max", others)
-    return _extremum("cumulative_max", x, axis, return_indices, method)
+    return _extremum("cumulative_max", others, x, axis=axis, return_indices=return_indices, method=method)
 
 
 @primitive
@@ -113,9 +109,7 @@ def cumulative_min(
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
     """
-    if others:
-        raise unknown_option("cumulative_min", others)
-    return _extremum("cumulative_min", x, axis, return_indices, method)
+    return _extremum("cumulative_min", others, x, axis=axis, return_indices=return_indices, method=method)
 
 
 @primitive
@@ -146,19 +140,19 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
     array([    -inf, 1000.   , 1000.693])
     """
-    if others:
-        raise unknown_option("cumulative_logsumexp", others)
-    if not in_graph(x, method) and not asked_for(x):
-        return _log_of_sums(only_array(x), axis, method)
-    xp = namespace_of(x)
+    if in_graph(x, method) or asked_for(x):
+        x = _terms(x)
+    arrays = {"x": only_array(x), "initial": None}
+    return _CUMULATIVE_LOGSUMEXP(others, arrays, method, axis=axis)
+
+
+def _terms(x: Array) -> Array:
+    """Return elements, minus infinity without the derivative that its sums would give it."""
     if dtype_kind(x.dtype) != "float":
-        return _log_of_sums(x, axis, method)
+        return x
+    xp = namespace_of(x)
     nothing = xp.full_like(x, -math.inf)  # whose derivative is 0, also where the sum is of nothing else
-    return _log_of_sums(xp.where(x == -math.inf, nothing, x), axis, method)
-
-
-def _log_of_sums(x: Array, axis: Any, method: str) -> Array:
-    return public.call("cumulative_logsumexp", x, "logaddexp", axis, False, False, None, None, False, method)
+    return xp.where(x == -math.inf, nothing, x)
 
 
 _OPERATORS = {"cumulative_max": ("maximum", "argmax"), "cumulative_min": ("minimum", "argmin")}
@@ -172,30 +166,19 @@ class _Extrema(Composed):
     primitive: str
 
 
-def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str) -> Any:
+def _extremum(name: str, others: dict[str, Any], x: Array, *, axis: Any, return_indices: bool, method: str) -> Any:
     """Return the extrema of all elements up to each, and where asked for their indices."""
-    if return_indices is False:
-        return public.call(name, only_array(x), _OPERATORS[name][0], axis, False, False, None, None, False, method)
-    if in_graph(x, method):
-        found = in_program(name, {"x": x}, {"axis": axis, "return_indices": return_indices}, method)
-        return found if len(found) > 1 else found[0]
-    key = call_key(name, x, axis, return_indices, method, gradient=True)
-    run = recalled(key)
-    if run is not None:
-        return run(x)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        return _extremum(name, x, plainer["axis"], return_indices, method)
-    given = x
-    xp, (x,) = admit({"x": only_array(x)})
     if not check_flag("return_indices", return_indices):
-        return _extremum(name, given, axis, False, method)
-    _METHODS[name].check(method)
+        return _EXTREMA[name](others, {"x": only_array(x), "initial": None}, method, axis=axis)
+    return _WITH_INDICES[name](others, {"x": only_array(x)}, method, axis=axis, return_indices=True)
+
+
+def _checked(asked: Arguments) -> tuple[Namespace, _Extrema]:
+    xp, (x,) = admit(asked.arrays)
     check_kind("x", x, ("int", "uint", "float"))
-    at = only_axis(axis, x.ndim)
     results = (tuple(x.shape), x.dtype), (tuple(x.shape), index_dtype(xp))
-    call = _Extrema(arrays=(x,), key=key if x is given else None, results=results, axis=at, primitive=name)
-    return _METHODS[name](method, xp, call)
+    axis = only_axis(asked["axis"], x.ndim)
+    return xp, _Extrema(arrays=(x,), key=asked.key_of(x), results=results, axis=axis, primitive=asked.name)
 
 
 def _pairs(xp: Namespace, c: _Extrema) -> tuple[Array, Array]:
@@ -299,13 +282,19 @@ def _kernel() -> Method:
     return dataclasses.replace(kernel, slower=slower)
 
 
-_METHODS = {
-    name: composed(
-        name,
-        _compose,
-        _parts,
-        kernel=_kernel(),
-        native=_native_method(),
+_EXTREMA = {
+    name: declared_scan(name, op=op, exclusive=False, reverse=False, dtype=None, include_initial=False)
+    for name, (op, _) in _OPERATORS.items()
+}
+_WITH_INDICES = {
+    name: Primitive(
+        name=name,
+        variant="with indices",
+        check=_checked,
+        methods=composed(name, _compose, _parts, kernel=_kernel(), native=_native_method()),
     )
     for name in _OPERATORS
 }
+_CUMULATIVE_LOGSUMEXP = declared_scan(
+    "cumulative_logsumexp", op="logaddexp", exclusive=False, reverse=False, dtype=None, include_initial=False
+)

@@ -1,49 +1,19 @@
-"""Scan: y[i] = x[0] op x[1] op ... op x[i], in that order.
-
-The public functions, and the one entry behind them: it asks whether a call like this one was made before, checks the
-arguments if not, and hands the checked call, a `Scan`, to a method. The methods are in `cuda` (our CUDA) and
-`scan_array` (array operations, and the library's own routine).
-"""
+"""Scan: y[i] = x[0] op x[1] op ... op x[i], in that order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import (
-    Array,
-    Namespace,
-    admit,
-    as_dtypes,
-    check_apart,
-    check_flag,
-    dtype_name,
-    filled,
-    is_split,
-    normalize_axis,
-)
+from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_structured, only_array
-from parprims._core.options import check_entries, made_plain
-from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import (
-    Method,
-    Methods,
-    call_key,
-    devices,
-    directly,
-    extensions,
-    in_graph,
-    nodes,
-    primitive,
-    recalled,
-)
-from parprims._operators.function_key import lasting_key
-from parprims._operators.operator import Operator, as_operator, by_leaves, flags_broadcast, restarted
-from parprims._primitives.scan import array as scan_array
-from parprims._primitives.scan import cpu, cuda
-from parprims._primitives.scan.array import Scan, result_dtypes, start_elements, working_dtypes
+from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive, recalled
+from parprims._dispatch.primitive import Primitive
+from parprims._operators.operator import Operator, by_leaves, restarted
+from parprims._primitives.scan import array, cpu, cuda
+from parprims._primitives.scan.call import Scan, checked
 
 
 @primitive
@@ -145,17 +115,14 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
-    if others:
-        raise unknown_option("scan", others)
     if isinstance(x, (tuple, dict)) and is_structured(x):
-        options = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method, "axis_name": axis_name}
-        return by_leaves(scan, x, op, initial=initial, dtype=dtype, offsets=offsets, check=check, **options)
-    if offsets is not None:
-        check_apart(axis_name)
-        return extensions["scan by offsets"](x, op, offsets, axis, exclusive, reverse, dtype, initial, check, method)
-    if check is not None:
-        check_flag("check", check)
-    return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method, axis_name)
+        return by_leaves(
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
+            offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
+        )  # fmt: skip
+    arrays = {"x": x, "initial": initial}
+    options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    return SCAN(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
 @primitive
@@ -200,11 +167,8 @@ def cumulative_sum(
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
     """
-    if others:
-        raise unknown_option("cumulative_sum", others)
-    return call(
-        "cumulative_sum", only_array(x), "add", axis, False, False, None, dtype, include_initial, method, axis_name
-    )
+    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
+    return _CUMULATIVE_SUM(others, arrays, method, axis_name, include_initial=include_initial, **options)
 
 
 @primitive
@@ -249,127 +213,22 @@ def cumulative_prod(
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
     """
-    if others:
-        raise unknown_option("cumulative_prod", others)
-    return call(
-        "cumulative_prod",
-        only_array(x),
-        "multiply",
-        axis,
-        False,
-        False,
-        None,
-        dtype,
-        include_initial,
-        method,
-        axis_name,
-    )
+    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
+    return _CUMULATIVE_PROD(others, arrays, method, axis_name, include_initial=include_initial, **options)
 
 
-def call(
-    primitive: str,
-    x: Any,
-    op: Any,
-    axis: Any,
-    exclusive: bool,
-    reverse: bool,
-    initial: Any,
-    dtype: Any,
-    include_initial: bool,
-    method: str,
-    axis_name: Any = None,
-) -> Any:
-    """Compute a call of any public function here."""
-    if in_graph(x, method) and axis_name is None:
-        return nodes().scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
-    key, operation = None, lasting_key(op)
-    if operation is not None and axis_name is None:
-        whole = x if initial is None else (x, initial)
-        key = call_key(
-            primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method, gradient=True
-        )
-        run = recalled(key) or derivative_rules.recalled_scan(key)
-        if run is not None:
-            if initial is not None:
-                return run(*_entries(x), *_entries(initial))
-            return run(*x) if type(x) is tuple else run(x)
-    plainer = made_plain(axis=axis)
-    if plainer is not None:
-        flags = exclusive, reverse, initial, dtype, include_initial
-        return call(primitive, x, op, plainer["axis"], *flags, method, axis_name)
-    if axis_name is not None or is_split(x):
-        options = axis, exclusive, reverse, initial, dtype, include_initial, method
-        return devices().compute("scanned", x, axis_name, primitive, x, op, *options)
-    operator = as_operator(op)
-    single = not isinstance(x, tuple)
-    given: tuple[Array, ...] = (x,) if single else x
-    if not given:
-        raise ValueError("x must hold at least one array")
-    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(given)})
-    xs = tuple(admitted)
-    exclusive, reverse = check_flag("exclusive", exclusive), check_flag("reverse", reverse)
-    include_initial = check_flag("include_initial", include_initial)
-    _METHODS[primitive].check(method)
-    if any(one.shape != xs[0].shape for one in xs):
-        xs = flags_broadcast(xp, operator, xs)
-    if any(one.shape != xs[0].shape for one in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
-    index = only_axis(axis, xs[0].ndim)
-    dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, dtype))
-    working = working_dtypes(xp, operator, dtypes)
-    starts: tuple[Any, ...] = ()
-    complete = identity = None
-    if initial is not None:
-        check_entries("initial", _entries(initial), len(xs))
-        starts, begin = start_elements(xp, _entries(initial), xs[0], xs[0].shape, dtypes, index)
-        count = len(xs)
-
-        def complete(*given: Any) -> tuple[Array, ...]:
-            return *given[:count], *begin(*given[count:])
-
-    elif exclusive or include_initial:
-        identity = operator.identity(*(dtype_name(one) for one in working))
-        if identity is None:
-            raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
-    by_segments = exclusive and operator.flags > 0
-    as_given = all(one is other for one, other in zip(xs, given, strict=True))
-    r = Scan(
-        arrays=(*xs, *starts),
-        key=key if as_given and not by_segments else None,
-        complete=complete,
-        shape=xs[0].shape,
-        single=single,
-        op=operator,
-        operation=operation,
-        axis=index,
-        exclusive=exclusive,
-        reverse=reverse,
-        identity=identity,
-        n=xs[0].shape[index] + int(include_initial),  # a length may be a symbol, to which PyTorch adds no bool
-        working=working,
-        dtypes=dtypes,
-    )
-    compute = _by_segments if by_segments else derivative_rules.scan
-    return compute(_METHODS[primitive], method, xp, r)
+# ---- Declarations -----------------------------------------------------------------------------------------------
 
 
-def only_axis(axis: Any, ndim: int) -> int:
-    """Return the axis counted from the front; None is the axis of an array that has one."""
-    if axis is not None:
-        return normalize_axis(axis, ndim)
-    if ndim == 0:
-        raise ValueError("x must have at least one dimension, for axis to be one of them")
-    if ndim > 1:
-        raise ValueError(f"axis must be given for an array of {ndim} dimensions")
-    return 0
+def _recalled(key: Any) -> Callable[..., Any] | None:
+    """Return what computed the call of a key before, by itself or with the derivative of a rule, or None."""
+    return recalled(key) or derivative_rules.recalled_scan(key)
 
 
-def _entries(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
-
-
-def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple[Array, ...]:
-    """Return an exclusive scan with a segmented operator, which begins anew at every flag."""
+def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
+    """Return the scan, exclusive ones with a segmented operator begin anew at every flag."""
+    if not (r.exclusive and r.op.flags):
+        return derivative_rules.scan(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
     if starts:  # no flag before the first element, so that results tell which were met
         r = r.on(*r.inputs, *(xp.zeros_like(one) for one in starts[:count]), *starts[count:])
@@ -380,27 +239,35 @@ def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple
     return restarted(xp, r.op, r.inputs[:count], starts, bool(r.starts), ys)
 
 
-_METHODS = {
-    name: Methods(
+def declared_scan(name: str, **defaults: Any) -> Primitive:
+    """Return the declaration of a scan that always means the same by some options."""
+    methods = Methods(
         name,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
         ),
         native=Method(
-            scan_array.prepare_native,
-            scan_array.native_refusal,
-            derivative=scan_array.native_derivative,
-            quiet=scan_array.never_warns,
+            array.prepare_native,
+            array.native_refusal,
+            derivative=array.native_derivative,
+            quiet=array.never_warns,
         ),
-        array=Method(directly(scan_array.array), scan_array.array_refusal),
+        array=Method(directly(array.array), array.array_refusal),
     )
-    for name in (
-        "scan",
-        "cumulative_sum",
-        "cumulative_prod",
-        "cumulative_max",
-        "cumulative_min",
-        "cumulative_logsumexp",
+    return Primitive(
+        name=name,
+        check=checked,
+        methods=methods,
+        defaults=defaults,
+        operators=("op",),
+        recall=_recalled,
+        compute=_computed,
+        node=lambda asked: nodes().scan(asked),
+        sharded=True,
     )
-}
+
+
+SCAN = declared_scan("scan", include_initial=False)
+_CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
+_CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)

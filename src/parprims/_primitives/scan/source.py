@@ -29,8 +29,8 @@ from parprims._dispatch.dispatch import Checked
 from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
 from parprims._operators.operator import BUILT_IN, Operator, check_components
 from parprims._operators.tracing import Dtype, Untraceable, operator_struct, state_size, trace, trace_combine
-from parprims._primitives.recurrence.array import Recurrence
-from parprims._primitives.scan.array import Scan, result_dtypes, working_dtypes
+from parprims._primitives.recurrence.call import Recurrence
+from parprims._primitives.scan.call import Scan, result_dtypes, working_dtypes
 
 BEFORE_PUBLISHING = ""
 """CUDA statements that a block runs before it publishes the state of its tile, whose number is ``tile``. Tests put a

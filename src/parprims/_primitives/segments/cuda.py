@@ -13,9 +13,9 @@ from parprims._cuda.look_back import look_back_bytes
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import BUILT_IN, Operator, capturing
 from parprims._operators.tracing import Untraceable, state_size
-from parprims._primitives.recurrence.array import Recurrence
+from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import tiling as scan_tiling
-from parprims._primitives.scan.array import Scan, working_dtypes
+from parprims._primitives.scan.call import Scan, working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.segments.tables import rows as segment_rows
 from parprims._primitives.sort.call import index_dtype

@@ -12,7 +12,7 @@ from parprims._dispatch.derivative_rules import asked_for
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import by_numpy, is_shared, numpy_computes, numpy_namespace, quietly
 from parprims._operators.operator import BUILT_IN
-from parprims._primitives.scan.array import working_dtypes
+from parprims._primitives.scan.call import working_dtypes
 
 _REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
              "bitwise_xor", "logaddexp")  # fmt: skip

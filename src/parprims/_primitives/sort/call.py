@@ -7,9 +7,22 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, is_tensor, library
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    cast,
+    check_flag,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_tensor,
+    library,
+    normalize_axis,
+)
 from parprims._cuda import transformed
 from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.primitive import Arguments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +64,37 @@ class Sorting(Checked):
     def keys_alone(self) -> bool:
         """Whether the sorted keys are the only result."""
         return self.keyed and not self.indices and len(self.arrays) == 1
+
+
+def checked(asked: Arguments) -> tuple[Namespace, Sorting]:
+    """Return the namespace and the checked call."""
+    name = next(iter(asked.arrays))
+    values = asked.arrays.get("values") or ()
+    xp, arrays = admit({name: asked[name], **{f"values[{index}]": x for index, x in enumerate(values)}}, moved=True)
+    keys = arrays[0]
+    descending, stable = check_flag("descending", asked["descending"]), check_flag("stable", asked["stable"])
+    for index, x in enumerate(arrays[1:]):
+        if x.shape != keys.shape:
+            raise ValueError(f"values[{index}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(x.shape)}")
+    check_orders(name, keys)
+    return xp, Sorting(
+        arrays=tuple(arrays),
+        key=asked.key_of(*arrays),
+        axis=normalize_axis(asked["axis"], keys.ndim),
+        descending=descending,
+        stable=stable,
+        keyed=asked.name != "argsort",
+        indices=asked.name == "argsort",
+    )
+
+
+def check_orders(name: str, keys: Array) -> None:
+    """Raise TypeError, naming the argument, unless numbers of its dtype are sorted."""
+    if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
+        raise TypeError(
+            f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
+            f"got {dtype_name(keys.dtype)}"
+        )
 
 
 def index_dtype(xp: Namespace) -> Any:

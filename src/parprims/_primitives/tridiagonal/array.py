@@ -13,7 +13,8 @@ import numpy as np
 from parprims._core.arrays import Array, Namespace, broadcast_shapes, dtype_kind, is_jax, move_axis, quiet
 from parprims._libraries.halving import Halving, interleaved
 from parprims._libraries.steps import repeated
-from parprims._primitives.tridiagonal.call import System, backward_error, ends_cleared, nan, residual, slice_rows, whole
+from parprims._primitives.tridiagonal.call import System, ends_cleared, nan, slice_rows, whole
+from parprims._primitives.tridiagonal.residual import backward_error, residual
 
 Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
 """Takes lower, diag and upper of one shape and right-hand sides that broadcast against them. Returns the solution

@@ -1,17 +1,32 @@
-"""Tridiagonal systems as all methods are given them, their product with a vector, and the errors of solutions."""
+"""The record of a checked tridiagonal system, as all methods are given it, and the checks that make it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from parprims._core.arrays import Array, Namespace, dtype_name, namespace_of
-from parprims._dispatch.dispatch import Checked
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    broadcast_shapes,
+    check_choice,
+    check_flag,
+    check_kind,
+    compute_dtype,
+    device,
+    dtype_name,
+    is_jax,
+    move_axis,
+    normalize_axis,
+    quiet,
+)
+from parprims._core.scalars import NUMBERS, as_scalar, is_scalar, number_as_array
+from parprims._dispatch.composite import fitted, stand_in
+from parprims._dispatch.dispatch import Checked, listing
+from parprims._dispatch.primitive import Arguments
 
 LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "complex128": "zgtsv"}
 """The dtypes that LAPACK and the kernel compute in, with LAPACK's routine."""
@@ -65,6 +80,32 @@ class System(Checked):
         return dataclasses.replace(self, arrays=(lower, diag, upper, rhs), key=None)
 
 
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """What is asked for of a system.
+
+    Parameters
+    ----------
+    system : System
+        What is solved.
+    dtype : dtype
+        The dtype of the solution.
+    columns : bool
+        Whether the last axis of rhs, as it was given, counts right-hand sides.
+    return_residual, return_status : bool
+        Whether the backward error and the status are results too.
+    """
+
+    system: System
+    dtype: Any
+    columns: bool
+    return_residual: bool
+    return_status: bool
+
+
+_VERDICTS = ("return_residual", "return_status")
+
+
 def transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
     """Return lower and upper of the transposed matrix. Corners are read only if a system is periodic."""
 
@@ -91,104 +132,6 @@ def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[
     )
 
 
-Rows = tuple[Array, Array, Array, Array, Array, Array, Array]
-"""Lower, diag, upper and rhs, unknowns, and those one row before and one row behind, of one shape."""
-
-
-def _rows(xp: Namespace, s: System, x: Array) -> Rows:
-    lower, diag, upper = s.coefficients(xp)
-    if not s.periodic and s.n > 0:
-        lower, upper = ends_cleared(xp, lower, upper, s.axis)
-    return lower, diag, upper, s.rhs, x, xp.roll(x, 1, axis=s.axis), xp.roll(x, -1, axis=s.axis)
-
-
-def _residual(xp: Namespace, rows: Rows, factor: Array | None = None) -> tuple[Array, Array]:
-    """Return rhs - A x and |A| |x| + |rhs|.
-
-    If there is a factor for each row, the coefficients and unknowns of the row are multiplied by it, and rhs by its
-    square. What becomes infinite by that counts as zero.
-    """
-
-    def scaled(y: Array) -> Array:
-        if factor is None:
-            return y
-        y = y * factor
-        return xp.where(xp.isfinite(y), y, xp.zeros_like(y))
-
-    lower, diag, upper, rhs, x, before, after = rows
-    rhs = scaled(scaled(rhs))
-    terms = scaled(lower) * scaled(before), scaled(diag) * scaled(x), scaled(upper) * scaled(after)
-    size = xp.abs(rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
-    return rhs - terms[0] - terms[1] - terms[2], size
-
-
-def residual(xp: Namespace, s: System, x: Array) -> Array:
-    """Return rhs - A x."""
-    return _residual(xp, _rows(xp, s, x))[0]
-
-
-def product(xp: Namespace, s: System, x: Array) -> Array:
-    """Return A x."""
-    return -residual(xp, s.for_rhs(xp.zeros_like(x)), x)
-
-
-def backward_error(xp: Namespace, s: System, x: Array) -> Array:
-    """Return max |rhs - A x| / (|A| |x| + |rhs|) over the axis: 0 for 0/0, inf where anything is not finite."""
-    return _largest(xp, s, _ratio(xp, *_residual(xp, _rows(xp, s, x))))
-
-
-def _ratio(xp: Namespace, residual: Array, size: Array) -> Array:
-    error = xp.abs(residual) / xp.where(size == 0, xp.ones_like(size), size)
-    return xp.where(xp.isfinite(size) & xp.isfinite(error), error, xp.full_like(error, math.inf))
-
-
-def _largest(xp: Namespace, s: System, error: Array) -> Array:
-    return xp.max(error, axis=s.axis) if s.n > 0 else xp.sum(error, axis=s.axis)
-
-
-def _safe_ratio(least: float, exponents: int, *rows: Array) -> Array:
-    """Return the backward error of each row, elementwise."""
-    xp, x = namespace_of(rows[0]), rows[4]
-    _, size = _residual(xp, rows)
-    larger, smaller = 2.0 ** (3 * exponents // 4), 2.0 ** (-exponents // 2 - 2)
-    factor = xp.where(size < least, xp.full_like(size, larger), xp.ones_like(size))
-    factor = xp.where(xp.isfinite(size), factor, xp.full_like(size, smaller))
-    error = _ratio(xp, *_residual(xp, rows, factor))
-    return xp.where(xp.isfinite(x), error, xp.full_like(error, math.inf))
-
-
-def safe_backward_error(xp: Namespace, s: System, x: Array, largest: Callable[..., Array] | None = None) -> Array:
-    """Return `backward_error`, but inf only for solutions that are not finite.
-
-    Rows whose products overflow are scaled down before, and rows whose products underflow are scaled up. The factors
-    are powers of two, so that other rows keep their bits. If all products of a row are near the least normal number, a
-    factor of 2^(3/4 of the range of exponents) makes only such numbers overflow as are multiplied by zero.
-
-    ``largest``, if given, returns the largest value of an elementwise function of arrays along the axis.
-    """
-    info, rows = xp.finfo(x.dtype), _rows(xp, s, x)
-    least, exponents = 4 * float(info.smallest_normal), round(math.log2(float(info.max)))
-    ratio = functools.partial(_safe_ratio, least, exponents)
-    if largest is not None and s.n > 0:
-        return largest(ratio, *rows)
-    if isinstance(x, np.ndarray):
-        rest, size = _residual(xp, rows)
-        if size.size and size.min() >= least and math.isfinite(size.max()):
-            return _largest(xp, s, _ratio(xp, rest, size))  # as no row needs to be scaled
-    return _largest(xp, s, ratio(*rows))
-
-
-_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
-def status(xp: Namespace, s: System, x: Array, error: Array, dtype: Any) -> Array:
-    """Return for each solution 0, or 1 if there is none, or 2 if its backward error is large for its dtype."""
-    finite = xp.all(xp.isfinite(x), axis=s.axis)
-    eps = _EPS.get(dtype_name(dtype)) or xp.finfo(error.dtype).eps
-    inaccurate = xp.astype(error > math.sqrt(eps), xp.int32)
-    return xp.where(finite, 2 * inaccurate, xp.ones_like(inaccurate))
-
-
 def nan(xp: Namespace, x: Array, axis: int) -> Array:
     """Return NaN for each solution, as an array: version 2023.12 of the standard has no `where` of numbers."""
     return xp.full_like(x[slice_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
@@ -207,3 +150,109 @@ def rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
     """Return x in a 16-bit dtype, with NaN for all unknowns of a solution if one is not finite in it."""
     within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
     return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, nan(xp, x, axis)), dtype)
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+PIVOTS = ("auto", "partial", "none")
+
+
+def checked(asked: Arguments, *, sharded: bool = False) -> tuple[Namespace, Solution]:
+    """Return the namespace and the checked call; ``sharded`` lets arrays of JAX be spread over several devices."""
+    pivot = check_choice("pivot", asked["pivot"], PIVOTS)
+    flags = {name: check_flag(name, asked[name]) for name in ("periodic", "transpose", *_VERDICTS)}
+    axis, given = asked["axis"], asked.flat
+    arrays = dict(asked.arrays)
+    numbers = [name for name, x in arrays.items() if name != "rhs" and is_scalar(x)]
+    xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers}, sharded=sharded)
+    arrays |= zip((name for name in arrays if name not in numbers), admitted, strict=True)
+    rhs = arrays["rhs"]
+    check_kind("rhs", rhs, ("float", "complex"))
+    if rhs.ndim == 0:
+        raise ValueError("rhs must have at least one dimension")
+    if numbers:
+        arrays = dict(zip(arrays, _completed(xp, *arrays.values()), strict=True))
+    for name in ("lower", "diag", "upper"):
+        check_kind(name, arrays[name], ("float", "complex"))
+    lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
+    ndim = max(x.ndim for x in coefficients) or rhs.ndim
+    trailing = normalize_axis(axis, ndim) - ndim
+    columns = rhs.ndim > ndim
+    if rhs.ndim > ndim + 1:
+        raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
+    _check_lengths(arrays, axis, trailing, columns)
+    if columns:
+        by_columns = (rhs.shape[-1], *rhs.shape[:-1])
+        jax_listing = listing() and is_jax(xp)  # which has no views
+        rhs = stand_in(xp, rhs, by_columns, rhs.dtype) if jax_listing else move_axis(xp, rhs, -1, 0)
+    if flags["transpose"]:
+        lower, upper = (upper, lower) if listing() else transposed(xp, lower, upper, trailing)
+    rows = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
+    n = rhs.shape[trailing]
+    if len(rows) < -trailing or rows[trailing] != n:
+        rows = _broadcast_shape("coefficients and rhs", rows, (n, *(1,) * (-1 - trailing)))
+    shape = rows if tuple(rhs.shape) == rows else _broadcast_shape("rhs and the coefficients", rhs.shape, rows)
+    parts = lower, diag, upper, rhs
+    dtype = diag.dtype
+    if not lower.dtype == dtype == upper.dtype == rhs.dtype:
+        dtype = xp.result_type(*parts)
+    working = compute_dtype(xp, dtype)
+    if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
+        parts = tuple(fitted(xp, x, working) for x in parts)
+    same = all(x is other or type(other) in NUMBERS for x, other in zip(parts, given, strict=True))
+    system = System(
+        arrays=parts,
+        key=asked.key if same and not any(flags[name] for name in ("transpose", *_VERDICTS)) else None,
+        complete=functools.partial(_completed, xp) if numbers else None,
+        rows=rows,
+        shape=shape,
+        axis=trailing,
+        periodic=flags["periodic"],
+        pivot=pivot,
+    )
+    return xp, Solution(system, dtype, columns, *[flags[name] for name in _VERDICTS])
+
+
+UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
+"""Elements that are not read, unless a system is periodic."""
+
+
+def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
+    """Raise ValueError unless the lengths along the axis are one n, or 1 for coefficients."""
+    shapes = {name: x.shape[:-1] if columns and name == "rhs" else x.shape for name, x in arrays.items()}
+    lengths = {name: shape[trailing] if len(shape) >= -trailing else None for name, shape in shapes.items()}
+    # The length that others are held against: that of diag, if it says anything.
+    first = next((name for name in ("diag", "lower", "upper") if lengths[name] not in (1, None)), "rhs")
+    for name, length in lengths.items():
+        constant = name != "rhs" and (length == 1 or not shapes[name])
+        if not constant and (length is None or length != lengths[first]):
+            n = lengths[first]
+            hint = (
+                f": {UNUSED[name]} stands for no element, so put any number there"
+                if (name in UNUSED and n is not None and length == n - 1)
+                else ""
+            )
+            raise ValueError(
+                f"{name} must have the length of {first} along axis {axis} of the coefficients, got shapes "
+                f"{arrays[name].shape} and {arrays[first].shape}"
+                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}{hint}"
+            )
+
+
+def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(broadcast_shapes(*shapes))
+    except ValueError:
+        raise ValueError(f"{names} must have shapes that broadcast, got {', '.join(map(str, shapes))}") from None
+
+
+def _completed(xp: Namespace, *given: Any) -> tuple[Array, ...]:
+    """Return coefficients and right-hand side with arrays of no dimension in place of numbers."""
+    rhs = given[3]
+    dtype, on = rhs.dtype, device(rhs)
+    found = list(given)
+    with quiet(xp):
+        for index, name in enumerate(("lower", "diag", "upper")):
+            if is_scalar(given[index]):
+                found[index] = number_as_array(xp, as_scalar(name, given[index], dtype), dtype, on)
+    return tuple(found)

@@ -14,7 +14,7 @@ from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
 from parprims._primitives.scan import cpu as scan_cpu
-from parprims._primitives.scan.array import Scan
+from parprims._primitives.scan.call import Scan
 from parprims._primitives.segments.cuda import as_scan, is_readable
 
 _SHARE = 1 << 14

@@ -14,7 +14,7 @@ from parprims._core.layout import access
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import Operator, capturing
 from parprims._operators.tracing import state_size
-from parprims._primitives.scan.array import working_dtypes
+from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.segments.cuda import as_scan, on_cast
 

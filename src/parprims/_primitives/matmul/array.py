@@ -1,0 +1,185 @@
+"""Matrix products by array operations, tile by tile."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from array_api_extra import at
+
+from parprims import _cuda
+from parprims._core.arrays import Array, Namespace, as_result, cast, device, dtype_bits, is_tensor, is_traced
+from parprims._libraries.settings import compiling
+from parprims._libraries.steps import in_programs, repeated
+from parprims._operators.in_place import harmless
+from parprims._primitives.reduce.array import tree
+
+if TYPE_CHECKING:
+    from parprims._primitives.matmul.call import Product
+
+# The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
+# they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
+_SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
+
+_LOOP_BLOCK = 2**20
+"""The bytes of products of JAX's tiles: they stay in a core's cache."""
+
+
+def tiled_product(xp: Namespace, p: Product) -> Array:
+    """Return the product, tile by tile: all products of a tile's elements, summed along k by a tree."""
+    a = xp.matrix_transpose(p.a if p.a.ndim > 1 else p.a[None, :])[..., None]
+    b = (p.b if p.b.ndim > 1 else p.b[:, None])[..., None, :]
+    # Now a is (..., k, m, 1) and b is (..., k, 1, n): the product is the sum of a b along axis k.
+    lengths = (*p.batch, a.shape[-3], a.shape[-2], b.shape[-1])
+    a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
+    tile = _tile_lengths(xp, lengths, p.tile, dtype_bits(p.working) // 8)
+    if in_programs(xp) and tile != list(lengths) and 0 not in lengths:
+        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
+    *outer, inner, rows, columns = (
+        [slice(start, min(start + step, length)) for start in range(0, length, step)]
+        for length, step in zip(lengths, tile, strict=True)
+    )
+
+    def block(where: tuple[slice, ...]) -> Array | None:
+        *batch, row, column = where
+        total: tuple[Array, ...] | None = None
+        for k in inner:
+            x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
+            part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
+            total = part if total is None else p.add(total, part)
+        return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
+
+    pieces = (*outer, rows, columns)
+    if inner and all(pieces) and _out_of_place(p.a):
+        return xp.reshape(_joined(xp, pieces, block), p.shape)
+    place = None if is_traced(p.a) or is_traced(p.b) else device(p.a)
+    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
+    if not inner and not p.ring:
+        product = xp.full_like(product, p.identity())
+    for where in itertools.product(*pieces):
+        done = block(where)
+        if done is not None and in_programs(xp):  # the only one
+            product = done
+        elif done is not None:
+            product = at(product)[where].set(done)
+    return as_result(xp.reshape(product, p.shape))
+
+
+def _out_of_place(x: Array) -> bool:
+    """Return whether PyTorch is to see no writing in place: in a transformation of torch.func, or its compiler."""
+    return is_tensor(x) and (compiling(x) or _cuda.transformed())
+
+
+def _joined(
+    xp: Namespace, pieces: Sequence[Sequence[slice]], block: Callable[[tuple[slice, ...]], Any], *where: slice
+) -> Array:
+    """Return the blocks, one for every choice of a piece of each axis, joined along the axes."""
+    if not pieces:
+        # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
+        return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
+    return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+
+
+def array(xp: Namespace, p: Product) -> Array:
+    """Return the product by `tiled_product`, by operators that are seen to leave their arguments as they are."""
+    if p.ring:
+        return tiled_product(xp, p)
+    some = (cast(xp, p.a[:1, ...] if p.a.shape[0] else p.a, p.working),)
+    add, multiply = (harmless(xp, op, key, some) for op, key in zip((p.add, p.multiply), p.operation, strict=True))
+    return tiled_product(xp, dataclasses.replace(p, add=add, multiply=multiply))
+
+
+def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
+    """Return the part of x that takes part at a place of the broadcast product."""
+    return tuple(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True))
+
+
+def _tile_lengths(
+    xp: Namespace, lengths: tuple[int, ...], tile: tuple[int, int, int] | None, itemsize: int
+) -> list[int]:
+    """Return how much of each axis of (..., k, m, n) is multiplied at once.
+
+    Starting from everything, the longest axis is halved until the products are few enough; m, n and k only if they
+    are not asked for. JAX's batches, m and n are halved before, in this order, down to `_NARROWEST`: its loops over
+    parts of sums take up to four times as long as those over tiles.
+    """
+    block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
+    if in_programs(xp):  # whose length no tiles add to; products with a vector are no more than a matrix has elements
+        block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
+    found = [max(length, 1) for length in lengths]
+    free = len(found)
+    if tile is not None:
+        free -= 3
+        m, n, k = tile
+        found[free:] = (min(asked, length) for asked, length in zip((k, m, n), found[free:], strict=True))
+    deep = len(found) - 3
+    narrowest = [*[(axis, 1) for axis in range(deep)], *zip((deep + 1, deep + 2), _NARROWEST, strict=True)]
+    first = [(axis, least) for axis, least in narrowest if axis < free] if in_programs(xp) else []
+    while math.prod(found) * itemsize > block and max(found[:free], default=1) > 1:
+        longest = found.index(max(found[:free]))
+        halved = next((axis for axis, least in first if found[axis] > least), longest)
+        found[halved] = -(-found[halved] // 2)
+    return found
+
+
+_NARROWEST = (8, 128)
+"""Rows and columns of JAX's tiles before sums are split into parts."""
+
+
+def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tuple[int, ...], tile: list[int]) -> Array:
+    """Return the product of a (..., k, m, 1) and b (..., k, 1, n) on JAX, whose program has a loop over all tiles.
+
+    ``lengths`` and ``tile`` are those of the axes (..., k, m, n).
+
+    The last tile along an axis ends where the axis does, and has part of the one before again. Only along k, where
+    nothing is to be added twice, is the last one shorter. A derivative computes every tile again: to keep what it
+    needs of them all would take k times the memory of the product.
+    """
+    import jax
+    from jax import lax
+
+    deep = len(lengths) - 3
+    step, count = tile[deep], lengths[deep] // tile[deep]
+    rest = lengths[deep] - count * step
+    axes = [axis for axis in range(len(lengths)) if axis != deep]
+    across = [-(-lengths[axis] // tile[axis]) for axis in axes]
+
+    def part(a: Array, b: Array, starts: list[Any], first: Any, length: int) -> tuple[Array, ...]:
+        """Return the products of a tile from a place of axis k on, so many of them, combined."""
+        factors = []
+        for x in (a, b):
+            places = zip(x.shape, [*starts[:deep], first, *starts[deep:]], strict=True)
+            sizes = zip(x.shape, [*tile[:deep], length, *tile[deep + 1 :]], strict=True)
+            begins = [0 if one == 1 else start for one, start in places]
+            found = lax.dynamic_slice(x, begins, [min(one, size) for one, size in sizes])
+            factors.append((cast(xp, found, p.working),))
+        return tree(p.multiply(*factors), p.add, deep)
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def block(a: Array, b: Array, starts: list[Any]) -> Array:
+        def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
+            found: tuple[Array, ...] = p.add(total, part(a, b, starts, (i + 1) * step, step))
+            return found
+
+        total = repeated(xp, count - 1, add, part(a, b, starts, 0, step))
+        if rest:
+            total = p.add(total, part(a, b, starts, count * step, rest))
+        done = cast(xp, xp.squeeze(total[0], axis=deep), p.dtype)
+        # An operator that returns one of its arguments leaves out an axis.
+        return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))
+
+    def put(i: Any, product: Array) -> Array:
+        starts: list[Any] = []
+        for axis, number in zip(reversed(axes), reversed(across), strict=True):
+            starts.insert(0, xp.minimum(i % number * tile[axis], lengths[axis] - tile[axis]))
+            i = i // number
+        return lax.dynamic_update_slice(product, block(a, b, starts), starts)
+
+    if math.prod(across) == 1:  # jaxlib 0.11 crashes where all of an array is set inside shard_map
+        return block(a, b, [0] * len(axes))
+    product = xp.zeros(tuple([lengths[axis] for axis in axes]), dtype=p.dtype)
+    return repeated(xp, math.prod(across), put, product)

@@ -1,0 +1,204 @@
+"""The record of a checked scan, and the checks that make it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    as_dtypes,
+    check_flag,
+    compute_dtype,
+    device,
+    dtype_name,
+    normalize_axis,
+    ring_dtype,
+    sum_dtype,
+)
+from parprims._core.options import check_entries
+from parprims._core.promotion import check_casts
+from parprims._core.scalars import as_array, maker
+from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.primitive import Arguments
+from parprims._operators.function_key import lasting_key
+from parprims._operators.in_place import Few, operator_failure
+from parprims._operators.operator import Operator, as_operator, check_components, flags_broadcast
+from parprims._primitives.reduce.call import SUMS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Checked):
+    """One call of a scan, checked. Its arrays are the inputs, then the initial element if there is one.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of every input.
+    single : bool
+        Whether the call was given one array and no tuple.
+    op : Operator
+        What combines.
+    operation : optional
+        What the operator can be remembered by (see `lasting_key`), or None.
+    axis : int
+        The axis to scan along, counted from the front.
+    exclusive, reverse : bool
+        Whether results leave their own element out, and whether the scan starts at the end.
+    identity : tuple of scalar, optional
+        What results begin with where they need something to begin with and there is no initial element, whose arrays
+        have length 1 along the axis.
+    n : int
+        The length of the result along the axis.
+    working, dtypes : tuple of dtype
+        What components are combined in, and the dtypes of the result.
+    """
+
+    shape: tuple[int, ...]
+    single: bool
+    op: Operator
+    operation: Any = None
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+    identity: tuple[Any, ...] | None = None
+    n: int
+    working: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the operator can be remembered."""
+        return self.operation is not None
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """The arrays that are scanned."""
+        return self.arrays[: len(self.dtypes)]
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """The arrays that hold what stands before the first elements."""
+        return self.arrays[len(self.dtypes) :]
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where the operator combines a few elements, or None."""
+        most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
+        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
+
+    def empty(self, xp: Namespace) -> Any:
+        """Return arrays like the result, of which nothing is computed."""
+        shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
+        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
+        return ys[0] if self.single else ys
+
+
+# ---- Dtypes and initial elements --------------------------------------------------------------------------------
+
+
+def result_dtypes(
+    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
+) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
+
+    Raises, naming the argument, where the operator has none.
+    """
+    if given is not None:
+        check_entries("dtype", given, len(dtypes))
+        check_casts(dtypes, given)
+        dtypes = given
+    elif op in SUMS:
+        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
+    check_components(op, dtypes, asked=given is not None)
+    return dtypes
+
+
+def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what components are combined in, for results of these dtypes."""
+    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
+
+
+def start_elements(
+    xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
+) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
+    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
+
+    Return also a function that converts later initial elements of the same signature.
+    """
+    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
+    arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
+    arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
+    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+def checked(asked: Arguments) -> tuple[Namespace, Scan]:
+    """Return the namespace and the checked call."""
+    x, initial, operator = asked["x"], asked["initial"], as_operator(asked["op"])
+    single = not isinstance(x, tuple)
+    given: tuple[Array, ...] = (x,) if single else x
+    if not given:
+        raise ValueError("x must hold at least one array")
+    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(given)})
+    xs = tuple(admitted)
+    exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
+    include_initial = check_flag("include_initial", asked["include_initial"])
+    if any(one.shape != xs[0].shape for one in xs):
+        xs = flags_broadcast(xp, operator, xs)
+    if any(one.shape != xs[0].shape for one in xs):
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
+    axis = only_axis(asked["axis"], xs[0].ndim)
+    dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, asked["dtype"]))
+    working = working_dtypes(xp, operator, dtypes)
+    starts: tuple[Any, ...] = ()
+    complete = identity = None
+    if initial is not None:
+        entries = _entries(initial)
+        check_entries("initial", entries, len(xs))
+        starts, begin = start_elements(xp, entries, xs[0], xs[0].shape, dtypes, axis)
+        count = len(xs)
+
+        def complete(*given: Any) -> tuple[Array, ...]:
+            return *given[:count], *begin(*given[count:])
+
+    elif exclusive or include_initial:
+        identity = operator.identity(*(dtype_name(one) for one in working))
+        if identity is None:
+            raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
+    as_given = all(one is other for one, other in zip(xs, given, strict=True))
+    return xp, Scan(
+        arrays=(*xs, *starts),
+        key=asked.key if as_given and not (exclusive and operator.flags) else None,
+        complete=complete,
+        shape=xs[0].shape,
+        single=single,
+        op=operator,
+        operation=lasting_key(asked["op"]),
+        axis=axis,
+        exclusive=exclusive,
+        reverse=reverse,
+        identity=identity,
+        n=xs[0].shape[axis] + int(include_initial),  # a length may be a symbol, to which PyTorch adds no bool
+        working=working,
+        dtypes=dtypes,
+    )
+
+
+def only_axis(axis: Any, ndim: int) -> int:
+    """Return the axis counted from the front; None is the axis of an array that has one."""
+    if axis is not None:
+        return normalize_axis(axis, ndim)
+    if ndim == 0:
+        raise ValueError("x must have at least one dimension, for axis to be one of them")
+    if ndim > 1:
+        raise ValueError(f"axis must be given for an array of {ndim} dimensions")
+    return 0
+
+
+def _entries(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)

@@ -1,0 +1,529 @@
+"""The methods of every primitive that takes segments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    dtype_name,
+    lacks_arithmetic,
+    library,
+)
+from parprims._dispatch import derivative_rules
+from parprims._dispatch.by_device import by_device, either_of, or_by_parts
+from parprims._dispatch.composite import Part, by_parts, composed, gathered, made_once, stand_in
+from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._dispatch.dispatch import Inside, Method, directly, unwatched
+from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
+from parprims._operators.operator import BUILT_IN, Operator, segmented
+from parprims._primitives.scan.call import working_dtypes
+from parprims._primitives.scan.public import scan
+from parprims._primitives.search.public import searchsorted
+from parprims._primitives.segments import cpu, cuda
+from parprims._primitives.segments import native as segments_native
+from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu
+from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
+from parprims._primitives.segments.by_offsets import sort_native as by_offsets_sort_native
+from parprims._primitives.segments.call import MAPS, Segmented
+from parprims._primitives.segments.tables import atomics as segment_atomics
+from parprims._primitives.segments.tables import ids as segment_ids
+from parprims._primitives.segments.tables import tables as segment_tables
+from parprims._primitives.sort import cuda as sort_cuda
+from parprims._primitives.sort.call import Sorting, index_dtype, moved
+from parprims._primitives.sort.public import argsort, sort_by_key
+
+
+def _by_segments(op: Operator) -> Operator:
+    """Return the operator that starts anew at flags, under the name of the one that the caller gave."""
+    own = segmented(op)
+    own.name = op.name
+    return own
+
+
+def _numbers(xp: Namespace, c: Segmented, method: str) -> Array:
+    """Return for every place along the axis a number that grows where a segment begins."""
+    offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
+    if method != "array" and in_numpy(xp, (offsets,)):
+        marks = np.zeros(n + 1, np.int32 if n < 2**31 else np.int64)
+        begin = as_numpy(offsets)
+        marks[begin[(begin >= 0) & (begin <= n)]] = 1
+        return returned(xp, np.cumsum(marks[:n], dtype=marks.dtype))
+    places = xp.arange(n, dtype=index_dtype(xp), device=device(offsets))
+    return searchsorted(cast(xp, offsets, places.dtype), places, side="right", method=Inside("auto")) - 1
+
+
+def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
+    """Return where a segment begins, or ends if reverse, of a shape that broadcasts to that of the elements."""
+    n = numbers.shape[0]
+    edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
+    changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
+    flags = xp.concat([changed, edge] if c.reverse else [edge, changed])
+    return xp.reshape(flags, tuple([n if at == c.axis else 1 for at in range(c.arrays[0].ndim)]))
+
+
+def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
+    """Return what is scanned, flags first, and the options."""
+    xs = c.elements(xp)
+    flags = _flags(xp, c, _numbers(xp, c, method))
+    if c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
+        a, b = xs
+        start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
+        first = b if start is None else a * start + b
+        a, b = xp.where(flags, xp.zeros_like(a), a), xp.where(flags, first, b)
+        if c.op is MAPS:
+            b = xp.where(a - a == 0, b, xp.full_like(b, float("nan")))
+        return (xp.broadcast_to(flags, a.shape), a, b), {"axis": c.axis, "reverse": c.reverse}
+    options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
+    if c.starts and c.exclusive:
+        options["initial"] = (False, *c.starts)
+    elif c.starts:
+        wide = [compute_dtype(xp, x.dtype) for x in xs]
+        one = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
+        other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
+        one = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(one, other, strict=True)])
+        both = [cast(xp, y, x.dtype) for y, x in zip(c.op(one, other), xs, strict=True)]
+        xs = tuple([xp.where(flags, y, x) for y, x in zip(both, xs, strict=True)])
+    return (xp.broadcast_to(flags, xs[0].shape), *xs), options
+
+
+def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
+    """Return the dtypes that operations combine in to the end: float32 for 16-bit floats with an initial element."""
+    wide = working_dtypes(xp, c.op, c.dtypes)
+    floats = all(dtype_kind(one) == "float" for one in c.dtypes)
+    return c.dtypes if floats and not c.starts else wide
+
+
+def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes the same in the dtypes of `_working`, and casts results once."""
+
+    @functools.wraps(compose)
+    def computed(xp: Namespace, c: Segmented, method: str) -> Any:
+        wide, call = _working(xp, c), c
+        if wide != c.dtypes:
+            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
+            cast_all = [cast(xp, x, to) for x, to in xs]
+            arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
+            call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
+        found = compose(xp, call, method)
+        if not isinstance(found, tuple):  # CuPy makes float32 of bfloat16 on the way
+            return cast(xp, found, c.dtypes[-1])
+        return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
+
+    return computed
+
+
+@_rounded_once
+def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
+    elements, options = _elements(xp, c, method)
+    ys = scan(elements, _by_segments(c.op), method=method, **options)[1:]
+    if c.operation == "recurrence":
+        return ys[1]
+    return ys[0] if c.single else ys
+
+
+def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
+    given = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
+    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
+    flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
+    options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
+    if c.starts and c.exclusive:
+        options["initial"] = (False, *c.starts)
+    return [(scan, ((flags, *xs), _by_segments(c.op)), options)]
+
+
+@_rounded_once
+def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the last result of the scan of every segment, and what begins one where it is empty."""
+    bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
+    elements, options = _elements(xp, bare, method)
+    n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
+    begin, end = offsets[:-1], offsets[1:]
+    ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
+    return _assembled(xp, c, ys, (begin < end) & (begin >= 0) & (end <= n), end - 1)
+
+
+def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:
+    """Return the results, given where along the axis those of segments stand that are not empty."""
+    n = ys[0].shape[c.axis]
+    shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
+    whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
+    full = xp.reshape(full, shape)
+    starts = tuple([xp.expand_dims(one, axis=c.axis) for one in c.starts])
+    if not starts:
+        identity = c.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in c.dtypes))
+        assert identity is not None
+        ones = zip(identity, c.dtypes, strict=True)
+        starts = tuple([xp.full((1,) * len(whole), one, dtype=to, device=device(full)) for one, to in ones])
+    starts = tuple([xp.broadcast_to(one, whole) for one in starts])
+    if n == 0 or c.segments == 0:
+        found = tuple([xp.astype(one, one.dtype, copy=True) for one in starts])
+        return found[0] if c.single else found
+    index = xp.where(xp.reshape(full, (-1,)), at, xp.zeros_like(at))
+    totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
+    joined = totals
+    if c.starts:
+        wide = [compute_dtype(xp, one) for one in c.dtypes]
+        pairs = [tuple([cast(xp, x, to) for x, to in zip(ones, wide, strict=True)]) for ones in (starts, totals)]
+        joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
+    found = tuple([xp.where(full, y, one) for y, one in zip(joined, starts, strict=True)])
+    return found[0] if c.single else found
+
+
+def _by_numpy(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions by NumPy's own routine, where it has one."""
+    if not segments_native.has_reduceat(xp, c):
+        return _reduced(xp, c, method)
+    if _nothing(c):
+        return _reduced(xp, c, Inside("array"))
+    return segments_native.prepare_reduceat(xp, c)(*c.arrays)
+
+
+def _by_ids(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of elements that are brought in the order of their segments."""
+    return _reduced_in_order(xp, c, method, _reduced)
+
+
+def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
+    return _reduced_in_order(xp, c, method, _by_numpy)
+
+
+def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
+    """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
+    xs, ids, starts = c.arrays[: c.count], cast(xp, c.arrays[c.count], index_dtype(xp)), c.starts
+    wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
+    if not c.in_order or dtype_kind(c.arrays[c.count].dtype) == "uint":  # the largest of which are negative now
+        outside = (ids < 0) | (ids >= c.segments)
+        ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
+    if not c.in_order:
+        order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
+        ids = xp.take(ids, order, axis=0)
+        xs = tuple([moved(xp, x, lambda one: xp.take(one, order, axis=c.axis)) for x in xs])
+    offsets = searchsorted(ids, wanted, method=Inside("auto"))
+    return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
+
+
+def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
+    """Return numbers below a count in the narrowest dtype that holds them, which is the quickest to sort."""
+    return cast(xp, numbers, getattr(xp, segment_ids.narrowest(count)))
+
+
+def _narrow_stand_in(xp: Namespace, ids: Array, count: int) -> Array:
+    """Return an array like the narrow ids, to ask about."""
+    return stand_in(xp, ids, tuple(ids.shape), getattr(xp, segment_ids.narrowest(count)))
+
+
+def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callable[..., Any]) -> Any:
+    return reduced(xp, _ordered(xp, c, method), method)
+
+
+def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    found = _reduce_parts(xp, c)
+    ids = c.arrays[c.count]
+    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+
+
+def _order(xp: Namespace, c: Segmented, method: str) -> Array:
+    """Return the indices that sort every segment: sorted by keys, then, in that order, by segments."""
+    keys = c.arrays[0]
+    keys = constant(keys) if asked_for(keys) else keys
+    order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
+    numbers = _narrow(xp, _numbers(xp, c, method) + 1, c.segments + 3)
+    shape = order.shape
+    by_key = xp.reshape(xp.take(numbers, xp.reshape(order, (-1,)), axis=0), shape) if numbers.shape[0] else order
+    again = argsort(by_key, axis=c.axis, method=method)
+    return gathered(xp, order, again, c.axis)
+
+
+def _sorted(xp: Namespace, c: Segmented, method: str) -> tuple[Array, ...]:
+    order = _order(xp, c, method)
+    if not c.keyed:
+        return (order,)
+    return tuple([moved(xp, x, lambda one: gathered(xp, one, order, c.axis)) for x in c.arrays[: c.count]])
+
+
+def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    keys = c.arrays[0]
+    numbers = stand_in(xp, keys, tuple(keys.shape), xp.uint8)
+    fixed = constant(keys) if asked_for(keys) else keys
+    return [(argsort, (fixed,), {"axis": c.axis, "descending": c.descending}), (argsort, (numbers,), {"axis": c.axis})]
+
+
+def _reduceat_ids(xp: Namespace, c: Segmented) -> list[Part]:
+    """Return the parts of a reduction of which NumPy has all but the sort."""
+    if library(xp) == "numpy" and segments_native.has_reduceat(xp, c):
+        return [] if c.in_order else [_id_parts(xp, c)[1]]
+    return _id_parts(xp, c)
+
+
+def _reduce_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
+
+
+def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
+    """Return the kernel for CPUs, which computes what ``compose`` does of several parts."""
+    by_array = by_parts("array", compose, parts)
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return by_array.prepare(xp, c)
+        return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
+
+    def slower(xp: Namespace, c: Segmented) -> str | None:
+        return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
+
+    return Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
+
+
+def _nothing(c: Segmented) -> bool:
+    """Return whether there are no elements or no results, which no kernel is launched for."""
+    return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
+
+
+def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
+    """Return what computes a call by operations, as ``compose`` does."""
+
+    def computed(xp: Namespace, c: Segmented) -> Any:
+        with unwatched():
+            return compose(xp, c, Inside("array"))
+
+    return computed
+
+
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return the ``prepare`` of the kernel of segments, which does in one launch the steps of ``compose``."""
+    by_operations = _by_operations(compose)
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return directly(by_operations)(xp, c)
+        return cuda.prepare(xp, c, by_operations)
+
+    return prepare
+
+
+def _native_of_offsets() -> Method:
+    """Return the reduction by NumPy, of all arrays whose memory it reads."""
+    by_scan, by_array = (by_parts(name, _reduced, _reduce_parts) for name in ("native", "array"))
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        return by_array.prepare(xp, c) if _nothing(c) else segments_native.prepare_reduceat(xp, c)
+
+    by_numpy = Method(prepare, quiet=True)
+    return either_of(
+        lambda xp, c: by_numpy if segments_native.has_reduceat(xp, c) else by_scan,
+        eager=segments_native.has_reduceat,
+    )
+
+
+_IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
+_BY_ARRAY = by_parts("array", _by_ids, _id_parts)
+
+
+def _native_of_ids() -> Method:
+    """Return the library's own way, at numbers or in the order of segments."""
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        return lacks_arithmetic(xp, working_dtypes(xp, c.op, c.dtypes))
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        run = _IN_ORDER.prepare(xp, c)
+        return quietly(run) if library(xp) == "numpy" else run
+
+    in_order = dataclasses.replace(_IN_ORDER, prepare=prepare)
+    at_numbers = Method(segments_native.prepare_numbers, refusal)
+    return either_of(lambda xp, c: at_numbers if segments_native.at_numbers(xp, c) else in_order, quiet=True)
+
+
+def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what combines by the kernel for CPUs, with the derivative of the library's operations."""
+    if 0 in c.arrays[0].shape or c.segments == 0:
+        return _BY_ARRAY.prepare(xp, c)
+    otherwise = segments_native.prepare_numbers if segments_native.at_numbers(xp, c) else _BY_ARRAY.prepare
+    run = derivative_rules.by_operations(xp, c.arrays, cpu.prepare(xp, c), lambda: otherwise(xp, c))
+    return lambda *arrays: run(*arrays)[0]
+
+
+def _scan_on_gpu() -> Method:
+    """Return the kernel of scans on GPUs: one of segments, or of flags where lines are adjacent in memory."""
+    lines = Method(_by_one_launch(_scanned), cuda.refusal)
+    columns = by_parts("kernel", _scanned, _scan_parts)
+    return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines)
+
+
+_SCAN = _scan_on_gpu()
+
+
+def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of rows that are taken in an order."""
+    x, offsets, order, *starts = c.arrays
+    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
+
+
+def _sort_by_kernel(xp: Namespace, *arrays: Array, indices: bool = False) -> Callable[..., tuple[Array, ...]]:
+    """Return what sorts keys, and moves values with them or finds where they were."""
+    index = "int32" if indices else None
+    call = Sorting(arrays=arrays, axis=0, descending=False, stable=True, keyed=True, indices=indices, index=index)
+    return sort_cuda.prepare(xp, call)
+
+
+def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
+    bare = c.on(*(None,) * len(c.arrays))
+    narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
+    sort = made_once(lambda ids: _sort_by_kernel(xp, ids, indices=True))
+    find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
+    ordered = dataclasses.replace(bare, ordered=True, key=None)
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            ids, order = sort(narrow(ids))
+            return reduce(x, find_offsets(ids), order, *starts)
+
+    return run
+
+
+def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
+        return _prepare_rows(xp, c)
+    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
+    sort = made_once(lambda ids, x: _sort_by_kernel(xp, ids, x))
+    find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            if not bare.in_order:
+                ids = narrow(ids)
+                if x.ndim == 1:
+                    ids, x = sort(ids, x)
+                else:
+                    order = argsort(ids, method=kernel)
+                    ids = xp.take(ids, order, axis=0)
+                    x = moved(xp, x, lambda one: xp.take(one, order, axis=bare.axis))
+            return reduce(x, find_offsets(ids), *starts)
+
+    return run
+
+
+def _ids_on_gpu() -> Method:
+    """Return the kernel of reductions by ids on GPUs."""
+
+    def sorts(_: Namespace, c: Segmented) -> list[Part]:
+        x, ids = c.arrays[:2]
+        return [] if c.in_order else [(sort_by_key, (ids, x if x.ndim == 1 else ids), {})]
+
+    by_sorts, nothing = by_parts("kernel", _by_ids, sorts), by_parts("kernel", _by_ids, _id_parts)
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        assert by_sorts.refusal is not None
+        reason = cuda.refusal(xp, c)
+        without_sort = segment_atomics.serves(c) or (reason is None and segment_tables.serves(xp, c))
+        return reason or (None if without_sort else by_sorts.refusal(xp, c))
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return nothing.prepare(xp, c)
+        if segment_atomics.serves(c):
+            return segment_atomics.prepare(xp, c, _by_operations(_by_ids))
+        if segment_tables.serves(xp, c):
+            return segment_tables.prepare(xp, c, _by_operations(_by_ids))
+        return _prepare_in_order(xp, c)
+
+    return Method(prepare, refusal, rehearsed=True)
+
+
+_SORTS = by_parts("kernel", _sorted, _sort_parts)
+
+
+def _sorts_on_cpu() -> Method:
+    """Return two sorts by kernels for CPUs, which take longer where NumPy sorts a few segments one after another."""
+
+    def slower(xp: Namespace, c: Segmented) -> str | None:
+        if by_offsets_sort_native.is_quick(xp, c):
+            return "NumPy sorts so few segments one after another"
+        return None if _SORTS.slower is None else _SORTS.slower(xp, c)
+
+    return dataclasses.replace(_SORTS, slower=slower)
+
+
+def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
+    """Return what sorts segments by the kernels of a GPU."""
+    if 0 in c.arrays[0].shape:
+        return _SORTS.prepare(xp, c)
+
+    def otherwise(c: Segmented) -> tuple[Array, ...]:
+        with unwatched():
+            return _sorted(xp, c, Inside("native"))
+
+    return by_offsets_sort_cuda.prepare(xp, c, otherwise)
+
+
+def _native_of_sorts() -> Method:
+    """Return the sort by NumPy of arrays whose memory it reads, else two sorts by the library's own routine."""
+    by_sorts = by_parts("native", _sorted, _sort_parts)
+
+    def is_numpys(xp: Namespace, c: Segmented) -> bool:
+        return 0 not in c.arrays[0].shape and by_offsets_sort_native.serves(xp, c)
+
+    by_numpy = Method(by_offsets_sort_native.prepare)
+    return either_of(lambda xp, c: by_numpy if is_numpys(xp, c) else by_sorts, quiet=True, eager=is_numpys)
+
+
+_ONE_BY_IDS = by_device(
+    _ids_on_gpu(),
+    Method(
+        _prepare_cpu,
+        cpu.refusal,
+        lambda xp, c: cpu.slower(xp, c, segments_native.at_numbers(xp, c)),
+        quiet=True,
+    ),
+)
+_SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
+
+_BY_IDS = {
+    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS, rehearsed=True),
+    "native": _native_of_ids(),
+    "array": _BY_ARRAY,
+}
+
+METHODS = {
+    "reduce": composed(
+        "reduce",
+        _reduced,
+        _reduce_parts,
+        kernel=by_device(Method(_by_one_launch(_reduced), cuda.refusal), _by_offsets_on_cpu(_reduced, _reduce_parts)),
+        native=_native_of_offsets(),
+    ),
+    "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
+    **{
+        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, _by_offsets_on_cpu(_scanned, _scan_parts)))
+        for name in ("scan", "linear_recurrence")
+    },
+    **{
+        name: composed(
+            name,
+            _sorted,
+            _sort_parts,
+            kernel=by_device(or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refusal), _SORTS), _sorts_on_cpu()),
+            native=_native_of_sorts(),
+        )
+        for name in ("sort", "argsort", "sort_by_key")
+    },
+}
