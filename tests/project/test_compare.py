@@ -49,14 +49,14 @@ def test_printed():
 
 
 def test_a_method_that_raises_is_told(monkeypatch):
-    from parprims._primitives.reduce import public as public_reduce
+    from parprims._dispatch.primitive import declared
 
     def fails(*_):
         raise MemoryError("no room for it\nat all")
 
-    own = public_reduce._METHODS["sum"]
+    own = declared["sum"].methods
     broken = Methods("sum", **{**own._methods, "array": Method(directly(fails))})
-    monkeypatch.setitem(public_reduce._METHODS, "sum", broken)
+    monkeypatch.setattr(declared["sum"], "methods", broken)
     found = parprims.compare(parprims.sum, np.ones(7))
     assert found.refusals["array"] == "raised MemoryError: no room for it"
     assert "array refuses: raised MemoryError" in str(found)

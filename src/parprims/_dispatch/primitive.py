@@ -26,7 +26,6 @@ from parprims._dispatch.dispatch import (
 )
 from parprims._operators.function_key import lasting_key
 
-
 _OPTIONAL = frozenset(("initial", "weights", "zi"))
 """Arrays that a call may be without."""
 

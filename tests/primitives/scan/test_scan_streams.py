@@ -231,7 +231,7 @@ class TestTorch:
                     for at, (a, b, g, expected) in enumerate(calls):
                         with monkeypatch.context() as patch:
                             if at == 3:  # nothing is left to choose
-                                patch.setattr(public_recurrence, "_METHODS", None)
+                                patch.setattr(public_recurrence.LINEAR_RECURRENCE, "methods", None)
                                 patch.setattr(public_recurrence, "_ADJOINT", None)
                             found = derivatives(a, b, g, "kernel")
                         torch.testing.assert_close(found, expected)

@@ -13,8 +13,8 @@ from tests.contract import numpy_dtype, random
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims._primitives.segments import call as segments_call  # noqa: E402
 from parprims._primitives.segments import cpu as segments_cpu  # noqa: E402
+from parprims._primitives.segments import methods as segments_methods  # noqa: E402
 from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu  # noqa: E402
 from tests.primitives.segments.test_segments import cuts, reduced, scanned  # noqa: E402
 
@@ -349,7 +349,7 @@ def test_later_calls_are_found_again(name, monkeypatch):
     def fails(*_):
         raise AssertionError
 
-    for methods in segments_call.METHODS.values():
+    for methods in segments_methods.METHODS.values():
         monkeypatch.setattr(methods, "check", fails)
     for call, found in zip(again, first, strict=True):
         later = call()

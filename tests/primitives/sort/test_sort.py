@@ -156,7 +156,7 @@ class Sorting(Contract):
     def test_too_many_named(self, backend, rng, monkeypatch):
         # With digits of 61 bits the counts of three keys outrun 64-bit indices.
         emulator.forget(monkeypatch)
-        monkeypatch.setattr("parprims._primitives.sort.public._DIGIT", 61)
+        monkeypatch.setattr("parprims._primitives.sort.array._DIGIT", 61)
         arrays = [backend.asarray(x) for x in self.make(rng, (3,), "int32")]
         with pytest.raises(parprims.MethodRefused, match="more keys than it can number in int"):
             self.function(*arrays, method="array")

@@ -13,8 +13,8 @@ import parprims
 from parprims import _cpu, _cuda, solve_tridiagonal
 from parprims._core.layout import row_major
 from parprims._cuda import xla
+from parprims._dispatch.primitive import declared
 from parprims._primitives.tridiagonal import cuda as tridiagonal_cuda
-from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.problem import TUNING, Problem, exchanging_block, fits_block
 from tests import emulator
 from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
@@ -384,7 +384,7 @@ def test_calls_like_one_before(tensors, rng, subtests, monkeypatch, shape):
             expected = solve_tridiagonal(*rows, axis=axis, method="array", **options)
             with subtests.test(options=options, at=at), monkeypatch.context() as patch:
                 if at == 3 and not options.get("transpose"):
-                    patch.setattr(public_tridiagonal, "_METHODS", None)  # nothing is left to choose
+                    patch.setattr(declared["solve_tridiagonal"], "methods", None)  # nothing is left to choose
                 found = solved(tensors, inputs, axis=axis, **options)
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     arrays = [tensors.asarray(x) for x in inputs]
