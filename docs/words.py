@@ -20,7 +20,7 @@ HABITS = {
     "those of": r"\b(?:those|that|these) of\b",
     "the same": r"\bthe same\b(?! \w)",
     "so do": r"\bso (?:do|does|is|are|was|it is|they are)\b",
-    "tells": r"\b(?:tells?|minds?|stands?|serves?|besides?) \b",
+    "pointers": r"\b(?:tells?|minds?|stands?|serves?)\b",
 }
 """The words counted. "The same" counts where no noun follows: there a reader must look for the thing that is meant."""
 

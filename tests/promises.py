@@ -46,7 +46,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/primitives/scan/test_scan.py::TestScan::test_method_taken",
         ),
         "README.md",
-        "the library says which one it took and why",
+        "`explain` shows its choice and the reason",
     ),
     Promise(
         "`methods` lists what would serve, with the reason for what would not, and computes nothing.",
@@ -394,7 +394,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/on_jax/test_jax.py::TestLeaks::test_no_tracer_outlives_its_program",
         ),
         "README.md",
-        "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any other conforming array",
+        "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any",
     ),
     Promise(
         "Calls can be captured into CUDA graphs, and any two graphs replayed at once.",
