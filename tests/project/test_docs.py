@@ -192,8 +192,8 @@ def test_study_lists_files_that_are_there():
     assert len(listings) >= 4
     for file, options in listings:
         source = (ROOT / "docs" / file).resolve().read_text()
-        for kind, words in re.findall(r"^:(pyobject|start-at|end-before): (.*)$", options, re.MULTILINE):
-            assert (f"\ndef {words}(" if kind == "pyobject" else words) in source, f"{file} has no {words}"
+        for kind, named in re.findall(r"^:(pyobject|start-at|end-before): (.*)$", options, re.MULTILINE):
+            assert (f"\ndef {named}(" if kind == "pyobject" else named) in source, f"{file} has no {named}"
     named = re.findall(r"`(\w+/[\w/]+\.\w+)`", text)
     assert len(named) >= 16
     assert [one for one in named if not (ROOT / "src" / "parprims" / "_primitives" / one).exists()] == []
