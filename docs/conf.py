@@ -105,7 +105,7 @@ def reference() -> str:
     groups: dict[str, list[str]] = {}
     for name in parprims.__all__:
         groups.setdefault(getattr(parprims, name).__module__, []).append(name)
-    lines = ["# API reference", "", "Every public name, in the groups that belong together.", ""]
+    lines = ["# API reference", "", "Every public name, by subject.", ""]
     page_of_group = {
         module: next((page_of[name] for name in names if name in page_of), ABOUT.get(module, ""))
         for module, names in groups.items()
@@ -117,7 +117,7 @@ def reference() -> str:
         about = inspect.getdoc(importlib.import_module(module)) or ""
         title = re.split(r"[.:](?:\s|$)", about)[0]
         page = page_of_group[module]
-        lines += [f"## {title}", "", "| name | what it is |", "|---|---|"]
+        lines += [f"## {title}", "", "| name | summary |", "|---|---|"]
         lines += [f"| [`{name}`](parprims.{name}.md) | {summary(name)} |" for name in names]
         lines += ["", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
     every = "\n".join(f"parprims.{name}" for name in parprims.__all__)
@@ -139,9 +139,8 @@ def primitives() -> str:
     pages = ordered(titles().values())
     return f"""# Primitives
 
-A page for each primitive, or for a few that are computed alike: work and depth, traffic, memory, error,
-reproducibility, methods, derivatives, and the papers they come from. What the functions take and return is in the
-{{doc}}`API reference <api>`.
+A page for each primitive, or for a few that are computed alike: an example, options, promises, methods, the algorithm,
+GPUs, CPUs, memory, and the papers. The {{doc}}`API reference <api>` has the arguments and results.
 
 ```{{toctree}}
 :maxdepth: 1

@@ -266,7 +266,7 @@ def _by_kernel(row: Mapping[str, Any]) -> str:
 def long_table() -> str:
     """Return the tables of the page: for each library, a line for each primitive."""
     alike = (f"`{name}`: {', '.join(f'`{other}`' for other in others)}" for name, others in ALIKE.items())
-    lines = [f"Not tried by themselves are those that are computed like one of the table, as {'; '.join(alike)}.", ""]
+    lines = [f"Computed alike and therefore tried under one name, the first: {'; '.join(alike)}.", ""]
     for name, one in records().items():
         lines += [f"## {LABELS[name]}", "", f"{one['library']} {one['version']}.", ""]
         ways = [way for way in TRANSFORMATIONS if _reach(one, way) != "-"]

@@ -39,17 +39,17 @@ PROMISES: tuple[Promise, ...] = (
         "nothing falls back in silence",
     ),
     Promise(
-        "The method asked for is the one that runs, and `explain` tells.",
+        "The method that you ask for runs, and `explain` shows it.",
         (
             "tests/conftest.py::run",
             "tests/dispatch/test_dispatch.py::TestExplain::test_every_call_in_order",
             "tests/primitives/scan/test_scan.py::TestScan::test_method_taken",
         ),
         "README.md",
-        "the library says which one it took and why",
+        "`explain` shows its choice and the reason",
     ),
     Promise(
-        "`methods` lists what would serve, with the reason for what would not, and computes nothing.",
+        "`methods` lists the methods that can compute a call, and the reasons of the others, and computes nothing.",
         (
             "tests/dispatch/test_dispatch.py::TestMethods::test_in_the_order_of_auto",
             "tests/dispatch/test_dispatch.py::TestMethods::test_nothing_is_computed_or_recorded",
@@ -126,7 +126,7 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
-        "On GPUs the bits of results depend on the compute capability, and not on which of its devices it is.",
+        "On GPUs the bits of results depend on the compute capability, and not on the model of the device.",
         (
             "tests/gpu/test_tuning.py::test_devices_without_an_entry",
             "tests/gpu/test_tuning.py::test_other_devices_of_a_capability",
@@ -238,7 +238,7 @@ PROMISES: tuple[Promise, ...] = (
         "numbers by value, -0 equal to +0, NaN last whatever its sign",
     ),
     Promise(
-        "A system with NaN or infinity, or a singular one, spoils no other; the status tells.",
+        "A system with NaN or infinity, or a singular system, spoils no other; the status marks it.",
         (
             "tests/primitives/tridiagonal/test_tridiagonal.py::TestSolveTridiagonal::test_not_finite_stays_in_its_system",
             "tests/primitives/tridiagonal/test_tridiagonal.py::TestSolveTridiagonal::test_pivot_of_zero",
@@ -394,7 +394,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/on_jax/test_jax.py::TestLeaks::test_no_tracer_outlives_its_program",
         ),
         "README.md",
-        "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any other conforming array",
+        "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any",
     ),
     Promise(
         "Calls can be captured into CUDA graphs, and any two graphs replayed at once.",
@@ -517,7 +517,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
     ),
     Promise(
-        "The tables and plots of the documentation show what the records hold.",
+        "The tables and plots of the documentation show the recorded figures.",
         (
             "tests/project/test_docs.py::test_generated_parts_are_up_to_date",
             "tests/project/test_docs.py::test_pictures_show_the_records",

@@ -263,10 +263,9 @@ def page() -> str:
         [
             "# What you can rely on",
             "",
-            "Every promise of the library stands here beside the tests that keep it, then how much of its error bounds "
-            "it uses, then the faults that libraries like it had and what keeps them out. `python -m tests.trust` "
-            "writes this page and `tests/project/test_promises.py` holds it to the tests; edit neither the page nor "
-            "its figures by hand.",
+            "Every promise of the library beside the tests that keep it; the largest recorded share of each error "
+            "bound; and faults of similar libraries beside the tests that prevent them here. `python -m tests.trust` writes "
+            "this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit it by hand.",
             "",
             "## Promises",
             "",
@@ -274,10 +273,10 @@ def page() -> str:
             "",
             "## Errors over their bounds",
             "",
-            "The largest error found by any check of the suite, over the bound it is held against, by primitive and "
-            "dtype of the result. The bounds are those of the docstrings where these state one (`test_promises.py` "
-            "compares them), else those of the test. 1 would be all of the bound. The backend named is the worst. "
-            '"exact" says that every check asked for the exact result. `emulated` is the CUDA kernel\'s text run on '
+            "The largest error found by any check of the suite, divided by its bound, by primitive and dtype of the "
+            "result; 1 would be all of the bound. The bound is the docstring's, if it states one (`test_promises.py` "
+            "compares them), and otherwise the test's. The named backend is the worst. "
+            '"exact" means that every check asked for the exact result. `emulated` is the CUDA kernel\'s text run on '
             "a CPU. Derivatives count with their primitive.",
             "",
             *_errors(),

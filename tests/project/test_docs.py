@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 import parprims
-from docs import check_site, conf, generate, plots, support
+from docs import check_site, conf, generate, plots, support, words
 from examples.backends import make
 
 pytestmark = pytest.mark.once
@@ -183,3 +183,27 @@ def test_wrong_links_are_found(tmp_path):
     assert check_site.faults(tmp_path) == ["b.html loads https://example.org/x.js"]
     assert check_site.main([str(tmp_path)]) == 1
     assert check_site.faults(tmp_path / "nothing") == [f"{tmp_path / 'nothing'} has no pages"]
+
+
+def test_study_lists_files_that_are_there():
+    """Listings and tables of the page for students name files, functions and comments of the library."""
+    text = (ROOT / "docs" / "study.md").read_text()
+    listings = re.findall(r"```\{literalinclude\} (\S+)\n(.*?)```", text, re.DOTALL)
+    assert len(listings) >= 4
+    for file, options in listings:
+        source = (ROOT / "docs" / file).resolve().read_text()
+        for kind, named in re.findall(r"^:(pyobject|start-at|end-before): (.*)$", options, re.MULTILINE):
+            assert (f"\ndef {named}(" if kind == "pyobject" else named) in source, f"{file} has no {named}"
+    named = re.findall(r"`(\w+/[\w/]+\.\w+)`", text)
+    assert len(named) >= 16
+    assert [one for one in named if not (ROOT / "src" / "parprims" / "_primitives" / one).exists()] == []
+
+
+def test_words_counts_habits_of_prose_alone():
+    text = "What stands here? Arrays whose `what` is code.\n\n```python\nwhat = 'which'\n```\n[a](which.md) the same.\n"
+    length, found = words.counts(text)
+    assert length == 10
+    assert found == {**dict.fromkeys(words.HABITS, 0), "what": 1, "whose": 1, "the same": 1, "pointers": 1}
+    rows = words.table([ROOT / "README.md", ROOT / "docs" / "which.md"])
+    assert len(rows) == 4
+    assert rows[-1].endswith("together")
