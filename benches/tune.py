@@ -13,12 +13,12 @@ import importlib
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
-from benches import records
+from benches import entries, records
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender, interleave
 from benches.runs import checked
@@ -185,7 +185,7 @@ class InForce:
     Several can be entered in turn: what is prepared under one is not used under another.
     """
 
-    def __init__(self, table: dict[int, Any], capability: int, entry: Any) -> None:
+    def __init__(self, table: MutableMapping[int, Any], capability: int, entry: Any) -> None:
         self._table, self._capability, self._entry = table, capability, entry
         self._others: dict[int, Any] = {}
         self._found: dict[int, dict[Any, Any]] = {}
@@ -240,9 +240,9 @@ class Tuner:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def table(self) -> dict[int, Any]:
+    def table(self) -> MutableMapping[int, Any]:
         """The table of the primitive."""
-        found: dict[int, Any] = importlib.import_module(f"parprims.{self.search.module}").TUNING
+        found: MutableMapping[int, Any] = importlib.import_module(f"parprims.{self.search.module}").TUNING
         return found
 
     def tuned(self, start: Any) -> Any:
@@ -308,12 +308,6 @@ class Tuner:
         }
 
 
-def entry_text(capability: int, entry: Any) -> str:
-    """Return an entry as it stands in the table of its module."""
-    fields = (f"        {field.name}={getattr(entry, field.name)!r}," for field in dataclasses.fields(entry))
-    return "\n".join((f"    {capability}: Tuning(", *fields, "    ),")).replace("'", '"')
-
-
 def judges(primitive: str, backend: Backend, scale: Scale) -> list[Judge]:
     """Return the cases that judge, on which the kernel is to serve."""
     found = []
@@ -347,11 +341,13 @@ def tune(wanted: list[str], present: list[Backend], scale: Scale, sha: str | Non
         start = dataclasses.replace(
             _cuda.tuned_for(tuner.table, xp, x),
             record=path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name,
+            device=head["device"],
             multiprocessors=_cuda.multiprocessors(xp, x) or _cuda.tuned(tuner.table, capability).multiprocessors,
         )
-        text = entry_text(capability, tuner.tuned(start))
-        entry = {"primitive": primitive, "capability": capability, "entry": text}
+        found_entry = tuner.tuned(start)
+        entry = {"primitive": primitive, "capability": capability, "entry": entries.plain(found_entry)}
         records.write_results(path, head, [*tuner.records, entry], [primitive])
         print(*dict.fromkeys(tuner.notes), sep="\n", file=sys.stderr)
-        print(f"TUNING of parprims.{tuner.search.module}, of the searches in {path}:\n{text}", flush=True)
+        text = entries.entry_text(capability, found_entry)
+        print(f"The entry of {tuner.table.file}, of the searches in {path}:\n{text}", flush=True)
     return 0

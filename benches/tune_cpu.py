@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 import parprims
-from benches import records
+from benches import entries, records
 from benches.cases import Scale
 from benches.clock import Contender, interleave
 from examples.backends import Backend
+from parprims._cpu.crossovers import Crossovers
 from parprims._cpu.threads import limit
 
 SAVED = 1e-5
@@ -49,7 +50,7 @@ class Kind:
     Parameters
     ----------
     name : str
-        The name in the table ``CROSSOVERS`` of a primitive.
+        The name in the table of crossovers of a primitive.
     make : callable
         Makes a call of a size.
     has_routine : bool
@@ -445,24 +446,13 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
                 both = {size: (kernel[size], other[size]) for size in kernel if size in other}
                 found = crossover(both, kind.saved)
                 if found is not None:
-                    least.setdefault(backend.name, {})[kind.name] = 0 if found == sizes[0] else found
+                    least.setdefault(kind.name, {})[backend.name] = 0 if found == sizes[0] else found
                 same = {"primitive": f"{primitive} crossovers", "case": kind.name, "backend": backend.name}
                 lines += [{**same, "method": "kernel", "size": size, "seconds": one} for size, one in kernel.items()]
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]
                 print(f"{primitive}: {kind.name} on {backend.name}: from {found} on", flush=True)
         records.write_results(path, head, lines, [f"{primitive} crossovers"])
-        module = module_of(primitive).__name__
-        print(f"CROSSOVERS of {module}, of the times in {path}:\n{entry_text(record, least)}", flush=True)
+        entry = Crossovers(record=record, device=head["device"], least=least)
+        file, text = module_of(primitive).CROSSOVERS.file, entries.entry_text("any", entry)
+        print(f"The entry of {file}, of the times in {path}:\n{text}", flush=True)
     return 0
-
-
-def entry_text(record: str, least: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the table as it stands in the module of a primitive."""
-    body = [f'    record="{record}",', "    least={"]
-    for library, found in least.items():
-        body += [
-            f'        "{library}": {{',
-            *(f'            "{kind}": {size},' for kind, size in found.items()),
-            "        },",
-        ]
-    return "\n".join(("CROSSOVERS = _cpu.Crossovers(", *body, "    },", ")"))

@@ -23,22 +23,7 @@ def refusal(xp: Namespace, s: Any) -> str | None:
     return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
-    least={
-        "numpy": {
-            "with a routine": 512,
-            "others": 0,
-        },
-        "torch": {
-            "with a routine": 2048,
-            "others": 0,
-        },
-        "jax": {
-            "others": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations.
 
 Eager JAX compiles these for a second and more with every shape, which no call of the kernel loses.
@@ -52,7 +37,7 @@ def kind(has_routine: bool) -> str:
 
 def slower(xp: Namespace, has_routine: bool, rows: int) -> str | None:
     """Return the sentence why another method is to be preferred for so many rows, or None."""
-    return CROSSOVERS.slower(library(xp), kind(has_routine), rows)
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), rows)
 
 
 def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:
