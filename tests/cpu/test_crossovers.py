@@ -9,7 +9,9 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import entries, records, tune_cpu
+from benches.core import records
+from benches.tuning import cpu as tune_cpu
+from benches.tuning import entries
 from examples import backends
 from parprims import _cpu
 from parprims._compiling.tables import typed

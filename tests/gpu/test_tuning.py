@@ -13,9 +13,12 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_reduce, entries, records, tune
-from benches.cases import Case, Problem, Scale
-from benches.clock import Contender
+from benches.core import records
+from benches.core.cases import Case, Problem, Scale
+from benches.core.clock import Contender
+from benches.primitives import reduce as bench_reduce
+from benches.tuning import entries
+from benches.tuning import gpu as tune
 from examples import backends
 from parprims import _cuda
 from parprims._compiling.tables import typed
@@ -241,7 +244,7 @@ def test_fields_that_are_searched():
             assert values, field
             assert all(type(value) is type(getattr(entry, field)) for value in values)
             assert getattr(entry, field) not in values
-        cases = importlib.import_module(f"benches.bench_{search.bench or primitive}").cases(
+        cases = importlib.import_module(f"benches.primitives.{search.bench or primitive}").cases(
             Scale(gpu=True, quick=False)
         )
         assert set(search.families) <= {case.name.partition(",")[0] for case in cases}

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pytest
 
 import parprims
-from benches import entries, records
+from benches.core import records
+from benches.tuning import entries
 from parprims import _cuda
 from parprims._compiling.tables import Measured, Table, typed
 from parprims._cpu.crossovers import Crossovers
