@@ -18,6 +18,8 @@ _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
 """Options that are a number, or a number among others."""
 _SEVERAL = ("axes", "q", "kth", "range", "l_and_u", "tile")
 """Options that are a number or several."""
+NUMBERS_OR_SEVERAL = frozenset((*_NUMBERS, *_SEVERAL))
+"""All of these options."""
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 
 

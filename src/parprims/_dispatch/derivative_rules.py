@@ -140,7 +140,7 @@ def linear_system(
     """Return the solutions of linear systems, with their derivatives of every order where one may be asked for.
 
     ``solve`` takes the namespace, a matrix, its coefficients and b. A matrix knows its products, its transpose and the
-    derivatives by its coefficients; `banded.call.Matrix` is one.
+    derivatives by its coefficients; `banded.matrix.Matrix` is one.
     """
     rules = _rules(xp)
     if rules is None or not any(map(asked_for, (*coefficients, b))):

@@ -1,154 +1,137 @@
-"""The matrices of `banded.public`: their coefficients by row, products with vectors, transposes, and solutions.
-
-Coefficients are the l + u + 1 diagonals (..., n), from the lowest on, the i-th entry of each in row i, or the blocks
-below, on and above the diagonal (..., n, k, k). Those of no column are zero. Right-hand sides are (..., n, columns), or
-(..., n, k, columns).
-"""
+"""The record of a checked call of a banded or block tridiagonal system, and the checks that make it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import Array, Namespace, broadcast_shapes, device, is_jax
-from parprims._libraries.steps import repeated
-from parprims._primitives.banded import array
-from parprims._primitives.banded.array import product
+from parprims._core.arrays import Array, Namespace, admit, broadcast_shapes, cast, check_flag, compute_dtype, shown
+from parprims._core.options import integer_of
+from parprims._core.promotion import promoted
+from parprims._dispatch.composite import Composed
+from parprims._dispatch.primitive import Arguments
+from parprims._primitives.banded.matrix import Matrix
+from parprims._primitives.tridiagonal.public import UNUSED
 
-Coefficients = tuple[Array, ...]
+WIDEST = 32
+"""Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Matrix:
-    """What is known of matrices but for their coefficients.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class System(Composed):
+    """A checked call. ``widths`` are the numbers of diagonals below and above, or None for blocks.
 
-    ``widths`` are the numbers of diagonals below and above the main one, or None for blocks; ``n`` counts rows, or rows
-    of blocks.
+    ``columns`` says whether the last axis of right-hand sides counts several, ``working`` what is computed in.
     """
 
     widths: tuple[int, int] | None
     n: int
+    columns: bool
     periodic: bool
+    working: Any
 
-    def coefficients(self, xp: Namespace, *given: Array) -> Coefficients:
-        """Return the coefficients by row, of diagonals by column or of blocks that may have some of no column."""
-        if self.widths is None:
-            lower, diag, upper = given
-            if self.periodic:
-                return lower, diag, upper
-            at = xp.reshape(xp.arange(self.n, device=device(lower)), (self.n, 1, 1))
-            cleared = (
-                xp.where(inside, x, xp.zeros_like(x)) for inside, x in ((at > 0, lower), (at < self.n - 1, upper))
-            )
-            return next(cleared), diag, next(cleared)
-        (ab,), (below, above) = given, self.widths
-        diagonals = [ab[..., above + below - c, :] for c in range(below + above + 1)]
-        if self.periodic:
-            return tuple([xp.roll(one, below - c, axis=-1) for c, one in enumerate(diagonals)])
-        zeros = xp.zeros_like(diagonals[0])
-        found = []
-        for c, one in enumerate(diagonals):
-            shift = min(c - below, self.n) if c > below else max(c - below, -self.n)  # of the column against the row
-            if shift > 0:
-                one = xp.concat([one[..., shift:], zeros[..., :shift]], axis=-1)
-            elif shift < 0:
-                one = xp.concat([zeros[..., :-shift], one[..., :shift]], axis=-1)
-            found.append(one)
-        return tuple(found)
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The shape of the axes that count systems."""
+        shape = self.results[0][0]
+        return shape[: len(shape) - 1 - self.columns - (self.widths is None)]
 
-    def product(self, xp: Namespace, coefficients: Coefficients, x: Array) -> Array:
-        """Return the matrix times x."""
-        if self.widths is None:
-            return functools.reduce(operator.add, map(functools.partial(product, xp), coefficients, self._read(xp, x)))
-        parts = (xp.expand_dims(one, axis=-1) * y for one, y in zip(coefficients, self._read(xp, x), strict=True))
-        return functools.reduce(operator.add, parts)
+    @functools.cached_property
+    def matrix(self) -> Matrix:
+        """What is solved, but for the coefficients."""
+        return Matrix(self.widths, self.n, self.periodic)
 
-    def by_coefficients(self, xp: Namespace, y: Array, x: Array) -> Coefficients:
-        """Return the derivatives by the coefficients of the sum of y times the product with x, for every system."""
-        if self.widths is None:
-            return tuple(product(xp, y, xp.matrix_transpose(one)) for one in self._read(xp, x))
-        return tuple(xp.sum(y * one, axis=-1, dtype=y.dtype) for one in self._read(xp, x))
+    def parts(self, xp: Namespace, *arrays: Array) -> tuple[tuple[Array, ...], Array]:
+        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape, several of each.
 
-    def _read(self, xp: Namespace, x: Array) -> list[Array]:
-        """Return for every coefficient of a row what of x it is multiplied by."""
-        if self.widths is None:
-            return [xp.roll(x, 1, axis=-3), x, xp.roll(x, -1, axis=-3)]
-        below, above = self.widths
-        return [xp.roll(x, below - c, axis=-2) for c in range(below + above + 1)]
-
-    def transposed(self, xp: Namespace, coefficients: Coefficients) -> tuple[Matrix, Coefficients]:
-        """Return the transposed matrix."""
-        if self.widths is None:
-            lower, diag, upper = (xp.matrix_transpose(one) for one in coefficients)
-            return self, (xp.roll(upper, 1, axis=-3), diag, xp.roll(lower, -1, axis=-3))
-        below, above = self.widths
-        moved = tuple(xp.roll(one, above - c, axis=-1) for c, one in enumerate(reversed(coefficients)))
-        return dataclasses.replace(self, widths=(above, below)), moved
-
-    def rows(self, xp: Namespace, coefficients: Coefficients) -> tuple[Array, int]:
-        """Return the coefficients of every row from its first diagonal on, (..., rows, diagonals), and those below."""
-        if self.widths is not None:
-            return xp.stack(list(coefficients), axis=-1), self.widths[0]
-        beside = xp.concat(_alike(xp, coefficients), axis=-1)
-        k = beside.shape[-2]
-        zeros = xp.zeros_like(beside[..., 0, :k])
-        lines = [
-            xp.concat([zeros[..., : k - 1 - row], beside[..., row, :], zeros[..., :row]], axis=-1) for row in range(k)
-        ]
-        rows = xp.stack(lines, axis=-2)
-        return xp.reshape(rows, (*rows.shape[:-3], self.n * k, 4 * k - 1)), 2 * k - 1
+        All are of the dtype computed in.
+        """
+        *coefficients, b = [cast(xp, x, self.working) for x in arrays]
+        shape = self.results[0][0]
+        b = b if self.columns else xp.expand_dims(b, axis=-1)
+        shape = shape if self.columns else (*shape, 1)
+        return self.matrix.coefficients(xp, *coefficients), b if b.shape == shape else xp.broadcast_to(b, shape)
 
 
-def _alike(xp: Namespace, blocks: Coefficients) -> list[Array]:
-    shape = broadcast_shapes(*(tuple(x.shape) for x in blocks))
-    return [xp.broadcast_to(x, shape) for x in blocks]
+def check_banded(asked: Arguments) -> tuple[Namespace, System]:
+    below, above = _widths(asked["l_and_u"])
+    xp, (ab, b) = admit(asked.arrays)
+    periodic = check_flag("periodic", asked["periodic"])
+    dtype = promoted(xp, {"ab": ab, "b": b}, ("float", "complex"))
+    if ab.ndim < 2 or ab.shape[-2] != below + above + 1:
+        raise ValueError(f"ab must have shape (..., {below + above + 1}, n), got {tuple(ab.shape)}")
+    n = ab.shape[-1]
+    if periodic and n <= below + above:
+        raise ValueError(f"ab must have more than {below + above} columns in a periodic system, got {n}")
+    shape, columns = _right_sides("b", b, (*ab.shape[:-2], n))
+    return xp, System(
+        arrays=(ab, b),
+        key=asked.key_of(ab, b),
+        results=((shape, dtype),),
+        single=True,
+        widths=(below, above),
+        n=n,
+        columns=columns,
+        periodic=periodic,
+        working=compute_dtype(xp, dtype),
+    )
 
 
-# ---- Solutions by array operations ------------------------------------------------------------------------------
+def check_blocks(asked: Arguments) -> tuple[Namespace, System]:
+    xp, arrays = admit(asked.arrays)
+    periodic = check_flag("periodic", asked["periodic"])
+    dtype = promoted(xp, dict(zip(asked.arrays, arrays, strict=True)), ("float", "complex"))
+    for name, one in zip(asked.arrays, arrays[:3], strict=False):
+        if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
+        if one.shape[-3:] != arrays[1].shape[-3:]:
+            short = one.shape[-2:] == arrays[1].shape[-2:] and one.shape[-3] == arrays[1].shape[-3] - 1
+            hint = f": {UNUSED[name]} stands for no element, so put any number there" if short else ""
+            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}{hint}")
+    n, k = arrays[1].shape[-3], arrays[1].shape[-1]
+    if 2 * k > WIDEST:
+        raise ValueError(f"diag must have blocks of at most {WIDEST // 2} rows, got {k}")
+    if periodic and n <= 2:
+        raise ValueError(f"diag must have more than 2 blocks in a periodic system, got {n}")
+    try:
+        batch = broadcast_shapes(*(tuple(one.shape[:-3]) for one in arrays[:3]))
+    except ValueError:
+        shapes = ", ".join(str(tuple(one.shape)) for one in arrays[:3])
+        raise ValueError(f"lower, diag and upper must broadcast against each other, got shapes {shapes}") from None
+    shape, columns = _right_sides("rhs", arrays[3], (*batch, n, k))
+    return xp, System(
+        arrays=tuple(arrays),
+        key=asked.key_of(*arrays),
+        results=((shape, dtype),),
+        single=True,
+        widths=None,
+        n=n,
+        columns=columns,
+        periodic=periodic,
+        working=compute_dtype(xp, dtype),
+    )
 
 
-def by_reflections(xp: Namespace, matrix: Matrix, coefficients: Coefficients, b: Array) -> Array:
-    """Return the solutions, refined once by their residuals."""
-    solve = _eliminated(xp, matrix, coefficients)
-
-    def refine(_: Any, x: Array) -> Array:
-        found: Array = x + solve(b - matrix.product(xp, coefficients, x))
-        return found
-
-    if is_jax(xp):  # where x = 0 is refined twice, so that the program has what solves once
-        return repeated(xp, 2, refine, xp.zeros_like(b))
-    return refine(1, solve(b))
+def _widths(given: Any) -> tuple[int, int]:
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
+    below, above = [integer_of(f"l_and_u[{at}]", one, 0, WIDEST) for at, one in enumerate(given)]
+    if below + above > WIDEST:
+        raise ValueError(f"l_and_u must be together at most {WIDEST}, got {shown(given)}")
+    return below, above
 
 
-def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Callable[[Array], Array]:
-    """Return a function of right-hand sides."""
-    if matrix.widths is None:
-        blocks = _alike(xp, coefficients)
-        k = blocks[0].shape[-1]
-        solve = array.eliminated(xp, *array.of_blocks(xp, *blocks))
-
-        def solved(r: Array) -> Array:
-            rows = xp.reshape(r, (*r.shape[:-3], matrix.n * k, r.shape[-1]))
-            return xp.reshape(_by_groups(xp, solve, rows, k, 2 * k), r.shape)
-
-        return solved
-    if len(coefficients) == 1:
-        return lambda r: r / xp.expand_dims(coefficients[0], axis=-1)
-    below, solve = matrix.widths[0], array.eliminated(xp, *array.of_bands(xp, list(coefficients)))
-    return lambda r: _by_groups(xp, solve, r, below, len(coefficients) - 1)
-
-
-def _by_groups(xp: Namespace, solve: array.Solve, r: Array, below: int, d: int) -> Array:
-    """Return the solution for right-hand sides (..., n, columns), in groups of d rows; y[0] begins at x[-below]."""
-    n = r.shape[-2]
-    groups = -(-n // d)
-    missing = groups * d - n
-    if missing:
-        zeros = xp.zeros((*r.shape[:-2], missing, r.shape[-1]), dtype=r.dtype, device=device(r))
-        r = xp.concat([r, zeros], axis=-2)
-    y = solve(xp.reshape(r, (*r.shape[:-2], groups, d, r.shape[-1])))
-    y = xp.reshape(y, (*y.shape[:-3], groups * d, y.shape[-1]))[..., :n, :]
-    return xp.roll(y, -below, axis=-2)
+def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of solutions, and whether the last axis counts several, for one right-hand side of a shape."""
+    columns = b.ndim == len(wanted) + 1
+    own = tuple(b.shape[:-1]) if columns else tuple(b.shape)
+    last = 1 if name == "b" else 2
+    fits = len(own) >= last and own[-last:] == wanted[-last:] and len(own) <= len(wanted)
+    try:
+        shape = broadcast_shapes(own, wanted)
+    except ValueError:
+        fits, shape = False, ()
+    if not fits:
+        raise ValueError(f"{name} must have shape {wanted}, or one axis more, got {tuple(b.shape)}")
+    return ((*shape, b.shape[-1]) if columns else shape), columns

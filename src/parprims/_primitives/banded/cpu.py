@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, dtype_name, library
+from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
+from parprims._dispatch.derivative_rules import detached, linear_system
+from parprims._dispatch.dispatch import directly
+from parprims._primitives.banded import native
+from parprims._primitives.banded.array import array
+from parprims._primitives.banded.call import System
+from parprims._primitives.banded.matrix import Matrix
 
 _LEAST = 1 << 12
 """Rows that are worth a thread."""
 
 
-def refusal(xp: Namespace, s: Any) -> str | None:
+def refusal(xp: Namespace, s: System) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    if not _cpu.on_cpu(xp, s.arrays):
-        return "there is no kernel of banded systems for GPUs yet"
     if s.periodic:
         return "the kernel solves no periodic systems"
     return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
@@ -35,12 +40,40 @@ def kind(has_routine: bool) -> str:
     return "with a routine" if has_routine else "others"
 
 
-def slower(xp: Namespace, has_routine: bool, rows: int) -> str | None:
-    """Return the sentence why another method is to be preferred for so many rows, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), rows)
+def slower(xp: Namespace, s: System) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    has_routine = native.refusal(xp, s) is None
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
 
 
-def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:
+def prepare(xp: Namespace, s: System) -> Any:
+    """Return what solves by the kernel for CPUs, with its derivative by the same."""
+    if 0 in s.results[0][0]:
+        return directly(array)(xp, s)
+    (shape, dtype), bare, batch = s.results[0], s.on(*(None,) * len(s.arrays)), s.batch
+    systems, columns = math.prod(batch), shape[-1] if s.columns else 1
+
+    def flat(matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> tuple[Array, Array, int]:
+        rows, below = matrix.rows(xp, coefficients)
+        n, width = rows.shape[-2:]
+        rows = xp.reshape(xp.broadcast_to(rows, (*batch, n, width)), (systems, n, width))
+        return rows, xp.reshape(b, (systems, n, columns)), below
+
+    prepared = solver(*flat(s.matrix, *s.parts(xp, *map(detached, s.arrays))))
+
+    def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
+        rows, right, below = flat(matrix, coefficients, b)
+        run = prepared if matrix == bare.matrix else solver(rows, right, below)
+        return xp.reshape(run(rows, right)[0], b.shape)
+
+    def solved(*arrays: Array) -> Array:
+        x = linear_system(xp, bare.matrix, solve, *bare.parts(xp, *arrays))
+        return cast(xp, xp.reshape(x, shape), dtype)
+
+    return solved
+
+
+def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays like these, (systems, n, l + u + 1) and (systems, n, columns): the solutions.
 
     The arrays may be in any order of memory.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
@@ -13,7 +12,9 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.derivative_rules import linear_system
 from parprims._dispatch.dispatch import directly
 from parprims._operators.languages import C_TYPES
-from parprims._primitives.banded.call import Matrix, by_reflections
+from parprims._primitives.banded.array import array
+from parprims._primitives.banded.call import System
+from parprims._primitives.banded.matrix import Matrix, by_reflections
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
 """The most rows that are taken together, by the dtype computed in: a thread keeps six times their square."""
@@ -111,12 +112,12 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _rows_of(s: Any) -> int:
+def _rows_of(s: System) -> int:
     """Return the rows of a block, or those that are taken together where a matrix has diagonals."""
     return max(1, *s.widths) if s.widths is not None else int(s.arrays[1].shape[-1])
 
 
-def refusal(xp: Namespace, s: Any) -> str | None:
+def refusal(xp: Namespace, s: System) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     most = MOST_ROWS.get(dtype_name(s.working))
     if most is None:
@@ -131,25 +132,20 @@ def refusal(xp: Namespace, s: Any) -> str | None:
     return _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in s.arrays]))
 
 
-def slower(xp: Namespace, s: Any) -> str | None:
+def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    systems = math.prod(_batch(s))
+    systems = math.prod(s.batch)
     if s.n <= (_SHORT if is_jax(xp) else _SHORT_OF_OPERATIONS) or systems >= _FEWEST:
         return None
     return f"a thread solves a system, which for {systems} long ones leaves the device idle"
 
 
-def _batch(s: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = s.results[0][0]
-    return shape[: len(shape) - 1 - s.columns - (s.widths is None)]
-
-
-def prepare(xp: Namespace, s: Any, by_array: Callable[[Namespace, Any], Array]) -> Callable[..., Array]:
+def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return what solves by the kernel, with its derivative by the same."""
     if 0 in s.results[0][0]:
-        nothing: Callable[..., Array] = directly(by_array)(xp, s)
+        nothing: Callable[..., Array] = directly(array)(xp, s)
         return nothing
-    (shape, dtype), bare, batch, k = s.results[0], s.on(*(None,) * len(s.arrays)), _batch(s), _rows_of(s)
+    (shape, dtype), bare, batch, k = s.results[0], s.on(*(None,) * len(s.arrays)), s.batch, _rows_of(s)
     systems, columns = math.prod(batch), shape[-1] if s.columns else 1
     rows = s.n * (k if s.widths is None else 1)
     bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems

@@ -1,0 +1,207 @@
+"""A primitive as one declaration: how a call of it is checked, remembered, computed, and handed to other rooms.
+
+A public function has the parameters and the docstring, and hands its arguments by name to its `Primitive`. Every call
+then goes the same way, in `Primitive.__call__`: a node of a program that torch.compile reads; a call like an earlier
+one; options made plain; arrays that several devices hold; the check, which makes the record of the call; a method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parprims._core.arrays import Namespace, is_split
+from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
+from parprims._core.other_words import unknown_option
+from parprims._dispatch.dispatch import (
+    Checked,
+    Methods,
+    call_key,
+    devices,
+    in_graph,
+    nodes,
+    plain,
+    recalled,
+)
+from parprims._operators.function_key import lasting_key
+
+
+class Arguments:
+    """The arguments of a call by the names of the parameters, as they were given.
+
+    Parameters
+    ----------
+    name : str
+        The public function.
+    arrays : dict
+        What may be an array or a tuple of arrays, in the order of the parameters; None where it was left out.
+    options : dict
+        All other arguments but these two:
+    method : str
+        The method asked for.
+    axis_name : optional
+        The axes of a mesh, or the group, over which the arrays are parts.
+    """
+
+    def __init__(
+        self, name: str, arrays: dict[str, Any], options: dict[str, Any], method: str, axis_name: Any = None
+    ) -> None:
+        self.name, self.arrays, self.options, self.method, self.axis_name = name, arrays, options, method, axis_name
+        self.key: Any = None
+
+    def __getitem__(self, parameter: str) -> Any:
+        """Return the argument of a parameter."""
+        return self.arrays[parameter] if parameter in self.arrays else self.options[parameter]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arrays that were not left out."""
+        return {name: x for name, x in self.arrays.items() if x is not None}
+
+    @property
+    def flat(self) -> tuple[Any, ...]:
+        """All arrays in order, those of tuples one by one."""
+        found: list[Any] = []
+        for x in self.arrays.values():
+            if type(x) is tuple:
+                found.extend(x)
+            elif x is not None:
+                found.append(x)
+        return tuple(found)
+
+    def key_of(self, *arrays: Any) -> Any:
+        """Return the key of the call if the method is given these very arrays, else None.
+
+        Later calls go from the key to the method with the arrays that they are given, so that a call is not remembered
+        where arrays were converted first.
+        """
+        flat = self.flat
+        return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
+
+    def mapped(self, function: Callable[[Any], Any]) -> Arguments:
+        """Return the same call with a function of every argument in its place."""
+        arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
+        return Arguments(self.name, arrays, options, self.method, self.axis_name)
+
+
+Check = Callable[[Arguments], tuple[Namespace, Any]]
+"""Raises, naming the argument, for wrong arguments; returns the namespace and the record of the checked call."""
+
+
+def _computed(asked: Arguments, methods: Methods, xp: Namespace, call: Checked) -> Any:
+    return methods(asked.method, xp, call)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Primitive:
+    """The declaration of a public function.
+
+    Parameters
+    ----------
+    name : str
+        The public function.
+    check : callable
+        See `Check`.
+    methods : Methods
+        The methods of the function.
+    operators, numbers : tuple of str
+        Options that are operators or functions, which calls are remembered by where nothing that they read can change,
+        and numbers that stand in a remembered call.
+    state : callable, optional
+        Returns what else calls depend on, given the arguments.
+    gradient : bool
+        Whether it matters to a remembered call by which arrays a derivative is asked for.
+    recall : callable
+        Returns what computed the call of a key before, or None.
+    compute : callable
+        Takes the arguments, the methods, the namespace and the checked call; returns the result. By default the method
+        computes it; `derivative_rules` has others.
+    single : bool or callable
+        Whether the result is one array and no tuple; a function says so of the arguments.
+    composed : bool
+        Whether transformations of torch.func see through a node of torch.compile's graph.
+    node : callable, optional
+        Returns the result as a node of torch.compile's graph, given the arguments; by default by the general node.
+    sharded : bool
+        Whether arrays that are split over devices are served: `_devices` has a function for the name.
+    """
+
+    name: str
+    check: Check
+    methods: Methods
+    operators: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    state: Callable[[Arguments], Any] | None = None
+    gradient: bool = True
+    recall: Callable[[Any], Callable[..., Any] | None] = recalled
+    compute: Callable[[Arguments, Methods, Namespace, Any], Any] = _computed
+    single: bool | Callable[[Arguments], bool] = False
+    composed: bool = True
+    node: Callable[[Arguments], Any] | None = None
+    sharded: bool = False
+
+    def __call__(
+        self,
+        others: Mapping[str, Any],
+        arrays: dict[str, Any],
+        method: str,
+        axis_name: Any = None,
+        /,
+        **options: Any,
+    ) -> Any:
+        """Compute a call; ``others`` are the arguments that no parameter has the name of."""
+        if others:
+            raise unknown_option(self.name, others)
+        return self.of(Arguments(self.name, arrays, options, method, axis_name))
+
+    def of(self, asked: Arguments) -> Any:
+        """Compute a call."""
+        flat = asked.flat
+        if asked.axis_name is None:
+            if in_graph(flat, asked.method):
+                return self._in_graph(asked) if self.node is None else self.node(asked)
+            asked.key = self._key(asked)
+            run = self.recall(asked.key)
+            if run is not None:
+                return run(*flat)
+        plainer = made_plain(**{name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL})
+        if plainer is not None:
+            changed = {**asked.options, **plainer}
+            return self.of(Arguments(self.name, asked.arrays, changed, asked.method, asked.axis_name))
+        if self.sharded and (asked.axis_name is not None or is_split(flat)):
+            return devices().compute(asked)
+        self.methods.check(asked.method)
+        xp, call = self.check(asked)
+        return self.compute(asked, self.methods, xp, call)
+
+    def _key(self, asked: Arguments) -> Any:
+        """Return what calls like this one are found again by, or None."""
+        given = [x for x in asked.arrays.values() if x is not None]
+        told = dict(asked.options)
+        for name in self.operators:
+            told[name] = lasting_key(told[name])
+            if told[name] is None:
+                return None
+        for name in self.numbers:
+            if told[name] is not None:
+                told[name] = plain(told[name])
+                if told[name] is None:
+                    return None
+        more = [asked.method]
+        if len(given) < len(asked.arrays):
+            more.append("/".join(asked.given))
+        if self.state is not None:
+            more.append(self.state(asked))
+        return call_key(
+            self.name, given[0] if len(given) == 1 else tuple(given), *told.values(), *more, gradient=self.gradient
+        )
+
+    def _in_graph(self, asked: Arguments) -> Any:
+        """Return the result as a node of torch.compile's graph."""
+        found: tuple[Any, ...] = nodes().call(
+            self.name, asked.arrays, asked.options, asked.method, composed=self.composed
+        )
+        single = self.single if isinstance(self.single, bool) else self.single(asked)
+        return found[0] if single else found
