@@ -15,24 +15,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import benches
-from benches import ceilings, page, plots, records, short, tables, tune_cpu
-from benches.against import against
-from benches.auto import run_table
-from benches.cases import Case, Scale
-from benches.progress import progress, say
-from benches.runs import present_backends, run_case
-from benches.tune import tune
+from benches import primitives
+from benches.auto.table import run_table
+from benches.core import ceilings, records
+from benches.core.cases import Case, Scale
+from benches.core.progress import progress, say
+from benches.core.runs import present_backends, run_case
+from benches.page import page, plots, short, tables
+from benches.page.against import against
+from benches.tuning import cpu as tune_cpu
+from benches.tuning.gpu import tune
 from examples.backends import MAKERS, Backend
 
 
 def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
     """Return the cases of every bench module; ``wanted`` names modules (reduce) or primitives (sum)."""
     found = []
-    names = sorted(module.name for module in pkgutil.iter_modules(benches.__path__))
-    stems = [name.removeprefix("bench_") for name in names if name.startswith("bench_")]
+    stems = sorted(module.name for module in pkgutil.iter_modules(primitives.__path__))
     for stem in stems:
-        found += [(stem, case) for case in importlib.import_module(f"benches.bench_{stem}").cases(scale)]
+        found += [(stem, case) for case in importlib.import_module(f"benches.primitives.{stem}").cases(scale)]
     if wanted is None:
         return [case for _, case in found]
     known = {*stems, *(case.primitive for _, case in found)}

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benches import bench_devices, larger, tables
-from benches.records import RESULTS, ROOT
+from benches.core.records import RESULTS, ROOT
+from benches.devices import larger
+from benches.devices import split as bench_devices
+from benches.page import tables
 from docs import diagrams, plots, source_rows, support
 
 ROWS = (
@@ -29,9 +31,9 @@ ROWS = (
 """The cases that the README shows, a loss among them."""
 
 DEVICES = "two-nvidia-h100-80gb-hbm3"
-"""The results of two devices beside one, of ``python -m benches.bench_devices --json``.
+"""The results of two devices beside one, of ``python -m benches.devices.split --json``.
 
-Those of `benches.larger` have the same name after ``larger-``.
+Those of `benches.devices.larger` have the same name after ``larger-``.
 """
 
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benches.auto import best_of
-from benches.plots import COLOURS, MARKERS, NAMES, STYLES, kind, marker
-from benches.records import RESULTS
+from benches.auto.table import best_of
+from benches.core.records import RESULTS
+from benches.page.plots import COLOURS, MARKERS, NAMES, STYLES, kind, marker
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 DEVICE = "nvidia-h200"
@@ -307,7 +307,7 @@ def save(figure: Any, path: Path) -> None:
 def drawn_by() -> str:
     """Return a digest of the code that draws, so that a test can tell pictures that are older than it."""
     texts = [
-        (FOLDER.parents[1] / f"{name}.py").read_text() for name in ("docs/diagrams", "docs/plots", "benches/plots")
+        (FOLDER.parents[1] / f"{name}.py").read_text() for name in ("docs/diagrams", "docs/plots", "benches/page/plots")
     ]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benches.records import RESULTS
+from benches.core.records import RESULTS
 from docs.plots import NAMES
 
 EXAMPLES = "examples-nvidia-h200"

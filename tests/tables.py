@@ -9,7 +9,7 @@ import parprims
 from parprims import _cuda
 
 _FOLDER = pathlib.Path(parprims.__file__).parent
-_FILES = [path for path in _FOLDER.rglob("*.py") if "\nTUNING = {" in path.read_text(encoding="utf-8")]
+_FILES = [path for path in _FOLDER.rglob("*.py") if "\nTUNING = " in path.read_text(encoding="utf-8")]
 NAMES = sorted(".".join(path.relative_to(_FOLDER).with_suffix("").parts) for path in _FILES)
 TABLES = {name: importlib.import_module(f"parprims.{name}").TUNING for name in NAMES}
 

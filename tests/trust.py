@@ -139,7 +139,7 @@ def _header(backends: set[str]) -> dict[str, Any]:
     """Return the device, versions, commit and date of a run on these backends."""
     import datetime
 
-    from benches import records
+    from benches.core import records
     from examples.backends import gpu_name
 
     cuda = bool(backends & {"cupy", "torch-cuda", "jax-cuda"})
@@ -310,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
         head["versions"] |= file["header"]["versions"]
         found.join(file["records"])
     for device, (head, found) in merged.items():
-        from benches import records
+        from benches.core import records
 
         path = ERRORS / f"{records.slug(device)}.json"
         if options.add and path.exists():

@@ -9,10 +9,11 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import ahead, checks, progress, records, short, short_cases
-from benches.cases import LIBRARIES, OURS, OUTSIDE, Problem, Scale
-from benches.clock import Contender
-from benches.runs import Outcome, present_backends
+from benches.core import checks, progress, records
+from benches.core.cases import LIBRARIES, OURS, OUTSIDE, Problem, Scale
+from benches.core.clock import Contender
+from benches.core.runs import Outcome, present_backends
+from benches.page import ahead, short, short_cases
 
 pytestmark = pytest.mark.once
 

@@ -9,22 +9,26 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import records, tune_cpu
+from benches.core import records
+from benches.tuning import cpu as tune_cpu
+from benches.tuning import entries
 from examples import backends
 from parprims import _cpu
-from parprims._primitives.sort import cpu as sort_cpu
+from parprims._compiling.tables import typed
+from parprims._cpu.crossovers import Crossovers
+from tests import emulator
 
 pytestmark = pytest.mark.once
 
 TABLES = {name: tune_cpu.module_of(name).CROSSOVERS for name in tune_cpu.KINDS}
+ENTRIES = [(name, processor) for name, table in TABLES.items() for processor in table]
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [*TABLES.items(), ("sort", sort_cpu.ON_ZEN_4)], ids=[*TABLES, "sort on zen 4"]
-)
-def test_every_entry_has_its_record(name, table):
+@pytest.mark.parametrize(("name", "processor"), ENTRIES, ids=map(" on ".join, ENTRIES))
+def test_every_entry_has_its_record(name, processor):
     """What a table says of a kind of call follows from the seconds in its results file."""
-    assert isinstance(table, _cpu.Crossovers)
+    table = TABLES[name][processor]
+    assert isinstance(table, Crossovers)
     with pytest.raises(dataclasses.FrozenInstanceError):
         table.record = ""
     seconds: dict = {}
@@ -34,8 +38,8 @@ def test_every_entry_has_its_record(name, table):
             of_size["kernel" if one["method"] == "kernel" else "other"] = one["seconds"]
     least = {
         (library, kind): least or min(seconds[library, kind])
-        for library, found in table.least.items()
-        for kind, least in found.items()
+        for kind, found in table.least.items()
+        for library, least in found.items()
     }
     saved = {(library, kind.name): kind.saved for kind in tune_cpu.KINDS[name]() for library in kind.libraries}
     for one, sizes in seconds.items():
@@ -45,12 +49,23 @@ def test_every_entry_has_its_record(name, table):
 
 
 def test_reading_of_a_table():
-    table = _cpu.Crossovers(record="", least={"numpy": {"operator": 0, "add, line": 100}})
+    table = Crossovers(record="", device="", least={"operator": {"numpy": 0}, "add, line": {"numpy": 100}})
     assert table.slower("numpy", "operator", 0) is None
     assert table.slower("numpy", "add, line", 100) is None
     assert table.slower("numpy", "add, line", 99) == "NumPy's own way is preferred below 100 elements"
     assert table.slower("numpy", "add, columns", 10**9) == "NumPy's own way is preferred at any size"
     assert table.slower("torch", "operator", 10**9) == "PyTorch's own way is preferred at any size"
+    assert table.of("numpy") == {"operator": 0, "add, line": 100}
+    assert table.of("torch") == {}
+
+
+@pytest.mark.parametrize(("slow", "processor"), [(False, "any"), (True, "Zen 4")])
+def test_entry_of_the_processor(monkeypatch, slow, processor):
+    monkeypatch.setattr(_cpu.processor, "compresses_slowly", lambda: slow)
+    assert {*TABLES["sort"]} == {"any", "Zen 4"}
+    assert _cpu.for_processor(TABLES["sort"]) is TABLES["sort"][processor]
+    assert {*TABLES["scan"]} == {"any"}
+    assert _cpu.for_processor(TABLES["scan"]) is TABLES["scan"]["any"]
 
 
 @pytest.mark.parametrize(
@@ -235,10 +250,12 @@ def test_crossover_of_times(sizes, saved, expected):
 
 
 def test_text_of_an_entry():
-    least = {"numpy": {"operator": 0, "add, line": 4096}, "jax": {"operator": 65536}}
-    scope = {"_cpu": _cpu}
-    exec(tune_cpu.entry_text("some.json", least), scope)
-    assert scope["CROSSOVERS"] == _cpu.Crossovers(record="some.json", least=least)
+    entry = Crossovers(
+        record="some.json", device="some", least={"operator": {"numpy": 0, "jax": 65536}, "add, line": {"numpy": 4096}}
+    )
+    text = entries.entry_text("any", entry)
+    assert typed(dict[str, Crossovers], json.loads(f"{{{text}}}")) == {"any": entry}
+    assert '        "operator": {"numpy": 0, "jax": 65536},\n' in text
 
 
 def test_measuring(monkeypatch, tmp_path, capsys):
@@ -250,9 +267,11 @@ def test_measuring(monkeypatch, tmp_path, capsys):
     (path,) = (tmp_path / "tuning").iterdir()
     found = json.loads(path.read_text())["records"]
     assert {(one["method"], one["size"]) for one in found} >= {("kernel", 256), ("kernel", 4096)}
-    scope = {"_cpu": _cpu}
-    exec(printed[printed.index("CROSSOVERS = ") :], scope)
-    assert scope["CROSSOVERS"].record == path.name
+    assert "The entry of _primitives/tridiagonal/data/cpu.json, of the times in" in printed
+    entry = printed[printed.index('    "any"') :]
+    read = typed(dict[str, Crossovers], json.loads(f"{{{entry}}}"))
+    assert read["any"].record == path.name
+    assert read["any"].device == json.loads(path.read_text())["header"]["device"]
 
 
 @pytest.mark.parametrize("primitive", tune_cpu.KINDS)
@@ -261,7 +280,7 @@ def test_kinds_are_those_of_calls(primitive):
     backend = backends.make("numpy")
     module = tune_cpu.module_of(primitive)
     names = {kind.name for kind in tune_cpu.KINDS[primitive]()}
-    assert names >= {name for found in TABLES[primitive].least.values() for name in found}
+    assert names >= {name for entry in TABLES[primitive].values() for name in entry.least}
     if not hasattr(module, "kind"):
         return
     seen = []
@@ -272,3 +291,47 @@ def test_kinds_are_those_of_calls(primitive):
             patch.setattr(module, "kind", lambda *given: seen.append(own(*given)) or seen[-1])
             parprims.methods(lambda *x, call=call: call(*x, method="auto"), *map(backend.asarray, arrays))
         assert seen.pop() in (kind.name, "operator")
+
+
+class Asked(Crossovers):
+    """An entry that keeps the rows that it is asked for, by library and kind."""
+
+    def slower(self, library, kind, size):
+        ROWS.add((library, kind))
+        return super().slower(library, kind, size)
+
+    def of(self, library):
+        class Sizes(dict):
+            def __getitem__(self, kind):
+                ROWS.add((library, kind))
+                return super().__getitem__(kind)
+
+            def get(self, kind, default=None):
+                ROWS.add((library, kind))
+                return super().get(kind, default)
+
+        return Sizes(super().of(library))
+
+
+ROWS: set = set()
+
+
+@pytest.mark.parametrize(("name", "processor"), ENTRIES, ids=map(" on ".join, ENTRIES))
+def test_every_row_is_used(monkeypatch, name, processor):
+    """Calls of the kinds that are measured ask for each row of the table, on the arrays of its library."""
+    pytest.importorskip("numba")
+    emulator.forget(monkeypatch)
+    ROWS.clear()
+    entry = TABLES[name][processor]
+    asked = Asked(**{field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)})
+    own = _cpu.for_processor
+    monkeypatch.setattr(_cpu, "for_processor", lambda table: asked if table is TABLES[name] else own(table))
+    present = [one for one in ("numpy", "torch", "jax") if backends.available(one)]
+    for library in present:
+        backend = backends.make(library)
+        for kind in tune_cpu.KINDS[name]():
+            for size in (2**12, kind.sizes[len(kind.sizes) // 2]) if library in kind.libraries else ():
+                arrays, call = kind.make(size)
+                parprims.methods(lambda *x, call=call: call(*x, method="auto"), *map(backend.asarray, arrays))
+    rows = {(library, kind) for kind, found in entry.least.items() for library in found if library in present}
+    assert not rows - ROWS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import parprims
-from benches import small_calls
+from benches.overhead import small_calls
 from parprims._dispatch import door
 from parprims._dispatch.dispatch import primitives
 from parprims._libraries import numpy_bridge

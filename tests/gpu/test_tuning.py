@@ -13,11 +13,15 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_reduce, records, tune
-from benches.cases import Case, Problem, Scale
-from benches.clock import Contender
+from benches.core import records
+from benches.core.cases import Case, Problem, Scale
+from benches.core.clock import Contender
+from benches.primitives import reduce as bench_reduce
+from benches.tuning import entries
+from benches.tuning import gpu as tune
 from examples import backends
 from parprims import _cuda
+from parprims._compiling.tables import typed
 from parprims._cuda import memory, xla
 from parprims._primitives.histogram import cuda as histogram_cuda
 from parprims._primitives.matmul import cuda as matmul_cuda
@@ -39,10 +43,9 @@ def test_table(name):
         assert isinstance(capability, int)
         assert isinstance(entry, _cuda.Tuning)
         assert type(entry).__name__ == "Tuning"
-        if entry.record:
-            file = json.loads((records.ROOT / entry.record).read_text())
-            assert file["header"]["device"]
-            assert any(one.get("method") == "kernel" for one in file["records"])
+        file = json.loads((records.ROOT / entry.record).read_text())
+        assert file["header"]["device"] == entry.device
+        assert any(one.get("method") == "kernel" for one in file["records"])
 
 
 @pytest.mark.once
@@ -234,14 +237,14 @@ def test_fields_that_are_searched():
     for primitive, search in tune.SEARCHES.items():
         module = importlib.import_module(f"parprims.{search.module}")
         (entry, *_) = module.TUNING.values()
-        text = tune.entry_text(90, entry)
-        assert eval(f"{{{text}}}", vars(module)) == {90: entry}
+        text = entries.entry_text(90, entry)
+        assert typed(dict[int, module.Tuning], json.loads(f"{{{text}}}")) == {90: entry}
         for field in search.fields:
             values = [*tune.near(getattr(entry, field))]
             assert values, field
             assert all(type(value) is type(getattr(entry, field)) for value in values)
             assert getattr(entry, field) not in values
-        cases = importlib.import_module(f"benches.bench_{search.bench or primitive}").cases(
+        cases = importlib.import_module(f"benches.primitives.{search.bench or primitive}").cases(
             Scale(gpu=True, quick=False)
         )
         assert set(search.families) <= {case.name.partition(",")[0] for case in cases}
@@ -306,11 +309,14 @@ def test_search(monkeypatch, tmp_path, capsys):
     )
     path = tuned_on(monkeypatch, tmp_path, 90, 66)
     printed = capsys.readouterr()
-    expected = dataclasses.replace(before[90], rounds=32, record=path.name, multiprocessors=66)
     file = json.loads(path.read_text())
+    expected = dataclasses.replace(
+        before[90], rounds=32, record=path.name, device=file["header"]["device"], multiprocessors=66
+    )
     *steps, entry = file["records"]
-    assert eval(f"{{{entry['entry']}}}", vars(module)) == {90: expected}
-    assert entry["entry"] in printed.out
+    assert typed(module.Tuning, entry["entry"]) == expected
+    assert "The entry of _primitives/reduce/data/cuda.json, of the searches in" in printed.out
+    assert entries.entry_text(90, expected) in printed.out
     assert "reduce: rounds=32: 0.500 of the time" in printed.out
     assert "reduce: sum, 1000: rounds=8 is out: 1 of 1 elements are wrong" in printed.err
     assert "blocks=1056 is out: CudaError: too many blocks\n" in printed.err
@@ -332,9 +338,10 @@ def test_search_where_there_is_no_entry(monkeypatch, tmp_path, capsys):
     path = tuned_on(monkeypatch, tmp_path, 86, 82)
     start = dataclasses.replace(before[90].fitted(_cuda.model(90), _cuda.model(86)).on(82), multiprocessors=82)
     assert start.blocks == 4 * 84
-    text = json.loads(path.read_text())["records"][-1]["entry"]
-    assert eval(f"{{{text}}}", vars(reduce_cuda)) == {86: dataclasses.replace(start, record=path.name)}
-    assert text in capsys.readouterr().out
+    file = json.loads(path.read_text())
+    expected = dataclasses.replace(start, record=path.name, device=file["header"]["device"])
+    assert typed(reduce_cuda.Tuning, file["records"][-1]["entry"]) == expected
+    assert entries.entry_text(86, expected) in capsys.readouterr().out
     assert before == reduce_cuda.TUNING
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from benches import programs
+from benches.overhead import programs
 
 # For each name a function of a method and arrays, and what makes the arrays of a length and a dtype.
 RNG = np.random.default_rng(0)

@@ -9,10 +9,12 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import auto, records, rows
-from benches.calls_reduce import sum_call
-from benches.cases import Problem
-from benches.runs import present_backends
+from benches.auto import rows
+from benches.auto import table as auto
+from benches.auto.calls_reduce import sum_call
+from benches.core import records
+from benches.core.cases import Problem
+from benches.core.runs import present_backends
 from examples.backends import installed
 
 pytestmark = pytest.mark.once

@@ -12,12 +12,14 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import against, bench_sort, ceilings, checks, clock, page, plots, problems, raw_kernels, records, tables
-from benches.cases import LIBRARIES, OURS, OUTSIDE, Case, Problem, Scale
-from benches.clock import Contender
-from benches.one_thread import on_one_thread
-from benches.problems import PIECE
-from benches.runs import present_backends, run_case
+from benches.core import ceilings, checks, clock, problems, raw_kernels, records
+from benches.core.cases import LIBRARIES, OURS, OUTSIDE, Case, Problem, Scale
+from benches.core.clock import Contender
+from benches.core.one_thread import on_one_thread
+from benches.core.problems import PIECE
+from benches.core.runs import present_backends, run_case
+from benches.page import against, page, plots, tables
+from benches.primitives import sort as bench_sort
 from examples.backends import installed
 
 pytestmark = pytest.mark.once

@@ -4,7 +4,7 @@ import html.parser
 
 import pytest
 
-from benches import page, plots
+from benches.page import page, plots
 
 pytestmark = pytest.mark.once
 

@@ -3,8 +3,8 @@
 A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes a function of the arrays of it.
 """
 
-from parprims._cpu import text, threads
-from parprims._cpu.crossovers import Crossovers, compiles_in_vain, of_columns, of_elements, of_lines
+from parprims._cpu import processor, text, threads
+from parprims._cpu.crossovers import compiles_in_vain, crossovers, for_processor, of_columns, of_elements, of_lines
 from parprims._cpu.language import NUMBA, register_type
 from parprims._cpu.memory import (
     bits_dtype,
@@ -20,25 +20,25 @@ from parprims._cpu.memory import (
     unknown_dtype,
 )
 from parprims._cpu.plan import Launch, Plan, runner
-from parprims._cpu.processor import compresses_slowly
 from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
-    "Crossovers",
     "Launch",
     "Plan",
     "View",
     "bits_dtype",
     "bytes_of",
     "compiles_in_vain",
-    "compresses_slowly",
+    "crossovers",
     "first",
+    "for_processor",
     "host",
     "of_columns",
     "of_elements",
     "of_lines",
     "on_cpu",
+    "processor",
     "reader",
     "reader_in_order",
     "refusal",

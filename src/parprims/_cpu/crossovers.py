@@ -7,33 +7,50 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from parprims._compiling.tables import Measured, Table
 from parprims._core.arrays import NAMES, dtype_bits, dtype_kind
+from parprims._cpu import processor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crossovers:
-    """What was measured of one primitive on one machine.
+class Crossovers(Measured):
+    """What was measured of one primitive on one processor.
 
     A library's own routine is left only where a kernel saves a hundred-thousandth of a second: in its first call a
     process waits for LLVM, and the first process on a machine waits for Numba.
 
     Parameters
     ----------
-    record : str
-        The results file of the measurements; empty where none is kept.
     least : mapping
-        By library, then by kind of call: the least size, in elements where nothing else is said.
+        By kind of call, then by library: the least size, in the unit of the table.
     """
 
-    record: str
     least: Mapping[str, Mapping[str, int]]
+
+    def of(self, library: str) -> dict[str, int]:
+        """Return the least sizes for a library, by kind of call."""
+        return {kind: sizes[library] for kind, sizes in self.least.items() if library in sizes}
 
     def slower(self, library: str, kind: str, size: int) -> str | None:
         """Return the sentence why a kernel is not preferred for so much work of a kind, or None."""
-        least = self.least.get(library, {}).get(kind)
+        least = self.least.get(kind, {}).get(library)
         if least is None:
             return f"{NAMES.get(library, library)}'s own way is preferred at any size"
         return f"{NAMES.get(library, library)}'s own way is preferred below {least} elements" if size < least else None
+
+
+def crossovers(module: str) -> Table[str, Crossovers]:
+    """Return the table of a module, by processor."""
+    return Table(str, Crossovers, module)
+
+
+def for_processor(table: Mapping[str, Crossovers]) -> Crossovers:
+    """Return the entry of a table for the processor at hand."""
+    return table[_ZEN_4 if _ZEN_4 in table and processor.compresses_slowly() else _ANY]
+
+
+_ZEN_4, _ANY = "Zen 4", "any"
+"""The processors that have entries of their own, and all others."""
 
 
 _FEW = 64

@@ -34,7 +34,7 @@ from parprims._cuda.plan import (
     power_of_two,
 )
 from parprims._cuda.runner import Runner, only, returning
-from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned
+from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned, tunings
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
 from parprims._libraries.settings import transformed
 from parprims._operators.languages import Captured
@@ -151,4 +151,5 @@ __all__ = [
     "transformed",
     "tuned",
     "tuned_for",
+    "tunings",
 ]

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+from parprims._compiling.tables import Measured, Table
+
 Entry = TypeVar("Entry", bound="Tuning")
 
 
@@ -17,6 +19,8 @@ class Model:
     Programming Guide (Technical Specifications per Compute Capability); the rest is of one of the largest devices.
     """
 
+    device: str
+    """The name of that device."""
     block_kib: int
     """The most shared memory of a block, in KiB."""
     shared_kib: int
@@ -43,34 +47,20 @@ class Model:
         return max(1, min(blocks, self.threads // threads))
 
 
-_MODELS = {
-    75: Model(64, 64, 1024, 72, 6, 672),
-    80: Model(163, 164, 2048, 108, 40, 2039),
-    86: Model(99, 100, 1536, 84, 6, 1008),
-    87: Model(163, 164, 1536, 16, 4, 204),
-    89: Model(99, 100, 1536, 128, 72, 1008),
-    90: Model(227, 228, 2048, 132, 50, 4800),
-    100: Model(227, 228, 2048, 148, 126, 8000),
-    103: Model(227, 228, 2048, 148, 126, 8000),
-    120: Model(99, 100, 1536, 188, 128, 1792),
-    121: Model(99, 100, 1536, 48, 24, 273),
-}
-"""By compute capability: Titan RTX, A100, RTX 3090 Ti, Orin, RTX 4090, H200, B200, B300, RTX PRO 6000, GB10."""
+_MODELS = Table(int, Model, __name__)
+"""By compute capability."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tuning:
+class Tuning(Measured):
     """What was chosen by measurements on devices of one compute capability. Each primitive adds fields of its own.
 
     Parameters
     ----------
-    record : str
-        The results file of these measurements; empty where the numbers are by reasoning alone.
     multiprocessors : int
         Those of the device that was measured.
     """
 
-    record: str
     multiprocessors: int
 
     scaled: ClassVar[tuple[str, ...]] = ()
@@ -115,9 +105,14 @@ class Tuning:
         return dataclasses.replace(self.on(device.multiprocessors), **changes)
 
 
+def tunings(entry: type[Entry], module: str) -> Table[int, Entry]:
+    """Return the table of a module, by compute capability."""
+    return Table(int, entry, module)
+
+
 def model(capability: int) -> Model:
     """Return the limits of a compute capability; one that is not listed has those of 9.0."""
-    return _MODELS.get(capability, _MODELS[90])
+    return _MODELS[capability if capability in _MODELS else 90]
 
 
 def shared_bytes(capability: int) -> int:

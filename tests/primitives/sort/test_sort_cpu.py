@@ -201,7 +201,7 @@ def test_after_a_fork():
 
 def test_auto_takes_the_faster(rng, monkeypatch):
     """Short calls stay with NumPy, and keys alone too, which it sorts by vectors, unless there are many threads."""
-    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: False)
+    monkeypatch.setattr(_cpu.processor, "compresses_slowly", lambda: False)
     emulator.forget(monkeypatch)
     calls = {
         (parprims.sort, "float64", 2000): "native",
@@ -233,7 +233,7 @@ def test_auto_takes_the_faster(rng, monkeypatch):
 
 def test_auto_takes_the_faster_where_numpy_sorts_slowly(rng, monkeypatch):
     """On processors that store chosen lanes of vectors slowly, lines are the kernel's, but short ones."""
-    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: True)
+    monkeypatch.setattr(_cpu.processor, "compresses_slowly", lambda: True)
     emulator.forget(monkeypatch)
     for shape, dtype, expected in (
         ((2000,), "float64", "native"),
@@ -254,7 +254,7 @@ def test_auto_takes_the_faster_where_numpy_sorts_slowly(rng, monkeypatch):
 def test_integers_of_pytorch_by_its_own_sort(rng, monkeypatch, slow, descending):
     """Where NumPy sorts slowly PyTorch sorts long lines of its integers itself, in the same order."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: slow)
+    monkeypatch.setattr(_cpu.processor, "compresses_slowly", lambda: slow)
     emulator.forget(monkeypatch)
     asked = []
     given = torch.sort

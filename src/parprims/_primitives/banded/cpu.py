@@ -28,22 +28,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
-    least={
-        "numpy": {
-            "with a routine": 512,
-            "others": 0,
-        },
-        "torch": {
-            "with a routine": 2048,
-            "others": 0,
-        },
-        "jax": {
-            "others": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations.
 
 Eager JAX compiles these for a second and more with every shape, which no call of the kernel loses.
@@ -57,7 +42,8 @@ def kind(has_routine: bool) -> str:
 
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), kind(native.refusal(xp, s) is None), math.prod(s.results[0][0]))
+    has_routine = native.refusal(xp, s) is None
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
 
 
 def prepare(xp: Namespace, s: System) -> Any:

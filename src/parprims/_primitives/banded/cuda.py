@@ -30,11 +30,7 @@ class Tuning(_cuda.Tuning):
     """The most bytes of a group of rows that are loaded while the group before is eliminated."""
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json", multiprocessors=132, threads=16, ahead_bytes=128
-    )
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _FEWEST, _SHORT, _SHORT_OF_OPERATIONS = 512, 64, 1 << 14

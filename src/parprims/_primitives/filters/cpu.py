@@ -24,26 +24,13 @@ def refusal(xp: Namespace, f: Any) -> str | None:
     return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
-    least={
-        "numpy": {
-            "any": 0,
-        },
-        "torch": {
-            "any": 0,
-        },
-        "jax": {
-            "any": 262144,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Samples from which the kernel is faster than the array form."""
 
 
 def slower(xp: Namespace, f: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "any", math.prod(f.shape))
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(f.shape))
 
 
 def _in_registers(k: int) -> tuple[str, list[str]]:

@@ -69,19 +69,7 @@ _TABLES_BYTES = 12 << 10
 """What tables of powers take of the shared memory of most filters."""
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        few=Tile(256, 256, 0),
-        many=Tile(256, 256, 2),
-        tiles=132,
-        chained_lines=128,
-        inside=132,
-        shared_bytes=227 << 10,
-        ahead_bytes=14 << 20,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

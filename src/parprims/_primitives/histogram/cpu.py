@@ -87,33 +87,14 @@ def refusal(xp: Namespace, h: Any) -> str | None:
     return _cpu.unknown_dtype(h.arrays) or _cpu.refusal(xp, h.arrays)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "even": 1024,
-            "edges": 0,
-            "weights between edges": 0,
-        },
-        "jax": {
-            "even": 1024,
-            "edges": 0,
-            "weights between edges": 0,
-        },
-        "torch": {
-            "even": 1024,
-            "edges": 0,
-            "weights between edges": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which kernels are faster than the library's own way by a hundred-thousandth of a second or more."""
 
 
 def slower(xp: Namespace, h: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
-    return CROSSOVERS.slower(library(xp), kind, math.prod(h.arrays[0].shape))
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(h.arrays[0].shape))
 
 
 _runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()

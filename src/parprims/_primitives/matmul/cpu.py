@@ -288,29 +288,7 @@ def refusal(xp: Namespace, p: Product) -> str | None:
     return None
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
-    least={
-        "numpy": {
-            "operators": 0,
-            "integers": 1728,
-            "integers, each": 512,
-        },
-        "torch": {
-            "operators": 0,
-            "integers, each": 0,
-            "integers": 4096,
-            "integers, thin": 8192,
-        },
-        "jax": {
-            "operators": 2097152,
-            "length of operators": 16,
-            "integers": 2097152,
-            "integers of 32 bits": 16777216,
-            "side of integers": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Products of elements in all, or of each matrix of a batch; lengths of sums, and the least side, where it is said.
 
 Integers are those whose product no BLAS has, operators those other than sums of products.
@@ -330,7 +308,7 @@ def slower(xp: Namespace, p: Product) -> str | None:
         reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
         if reason is not None:
             return reason
-    least = CROSSOVERS.least[library(xp)]
+    least = _cpu.for_processor(CROSSOVERS).of(library(xp))
     if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
         return f"{spoken(xp)}'s own way is preferred for so few products"
     return None
@@ -341,7 +319,7 @@ def is_faster_for_integers(xp: Namespace, p: Product) -> bool:
     a, b = p.arrays
     k, results, matrices = a.shape[-1], math.prod(p.shape), math.prod(p.batch)
     rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
-    least = CROSSOVERS.least[library(xp)]
+    least = _cpu.for_processor(CROSSOVERS).of(library(xp))
     if is_jax(xp):
         products = least["integers of 32 bits" if dtype_bits(p.dtype) == 32 else "integers"]
         return bool(min(rows, k, columns) >= least["side of integers"] and results * k >= products)

@@ -123,6 +123,12 @@ class Tuning(_cuda.Tuning):
         of the same bench).
     residues : Residues
         Those of products by residues.
+    costs : dict of str to dict of str to Costs
+        Those of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
+        ``groups`` of four multiply. They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts
+        of the sum. What is chosen by them takes 2 % longer than what is the fastest, on average.
+    parts : dict of str to (float, float)
+        What it costs to split sums, in us, by the kind: once, and for each element of each part of a tile.
     """
 
     naive: Tile
@@ -144,67 +150,11 @@ class Tuning(_cuda.Tuning):
     small: int
     small_matrices: int
     residues: Residues
+    costs: dict[str, dict[str, Costs]]
+    parts: dict[str, tuple[float, float]]
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        naive=(8, 32, 1),
-        tiled=(32, 32, 32),
-        conflict_free={
-            4: ((128, 128, 8), (64, 64, 16), (32, 64, 16)),
-            8: ((128, 64, 16), (64, 64, 16), (32, 32, 16)),
-            16: ((64, 64, 8), (16, 32, 8)),
-        },
-        tensor={
-            "HALF": ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64), (16, 128, 64), (128, 16, 64)),
-            "TF32": ((128, 256, 32), (128, 128, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32)),
-            "SPLIT": ((128, 64, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32)),
-            "DOUBLE": ((128, 128, 16), (64, 64, 16), (16, 64, 16), (64, 16, 16)),
-        },
-        groups={
-            "HALF": ((128, 256, 64), (128, 192, 64), (128, 128, 64), (64, 256, 64), (64, 128, 64), (64, 64, 64)),
-            "TF32": ((128, 256, 32), (128, 192, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32)),
-            "SPLIT": ((128, 96, 32), (128, 64, 32), (64, 96, 32), (64, 64, 32)),
-            "DOUBLE": ((128, 128, 16), (64, 128, 16)),
-        },
-        stages=4,
-        stages_of_groups=(8, 4),
-        part=4,
-        packed=512,
-        at_once=2**30,
-        at_once_uneven=2**26,
-        clusters=((1, 1), (2, 1), (1, 2)),
-        split_clusters={2: 66, 3: 39, 4: 30, 6: 17, 8: 15},
-        chain=128,
-        preferred={
-            "float32": Least(lines=16, results=2**14, depth=128, products=2**27),
-            "float32 unaligned": Least(lines=16, results=2**14, depth=128, products=2**31),
-            "tf32": Least(lines=16, results=2**14, products=2**26),
-            "highest": Least(),
-            "integers": Least(),
-            "16-bit unaligned": Least(lines=96, depth=96, products=2**30),
-        },
-        preferred_in_jax={
-            "float32": Least(lines=64, results=2**14, depth=128, products=3 * 2**26),
-            "float32 unaligned": Least(lines=64, results=2**14, depth=128, products=2**31),
-            "tf32": Least(lines=16, results=2**14, products=2**27),
-            "highest": Least(lines=16, results=2**14, products=2**27),
-            "integers": Least(lines=64, products=2**26),
-            "16-bit unaligned": Least(lines=256, depth=256, products=3 * 2**30),
-        },
-        small=512,
-        small_matrices=4096,
-        residues=Residues(
-            moduli={"float32": 7, "float64": 15},
-            stages=4,
-            tested={"float32": 8, "float64": 16},
-            tested_from=16,
-            least={"float32": 2**33, "float64": 2**36},
-        ),
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 # ---- What a kernel computes with --------------------------------------------------------------------------------
@@ -525,7 +475,7 @@ def choose_block(
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
-        costs = _COSTS.get((kind, name == "groups"))
+        costs = tuned.costs.get(kind, {}).get(name)
         for cluster in clusters if name == "groups" else ((1, 1),):
             size, tiles = math.prod(cluster), tiles_of(name, one, cluster) * matrices
             if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
@@ -545,7 +495,7 @@ def choose_block(
                 elif costs is not None:
                     time = costs.time(one, beside, -(-deep // parts), units, at_once, one_by_one)
                     if parts > 1:
-                        once, each = _PARTS[kind]
+                        once, each = tuned.parts[kind]
                         time += once + each * parts * one[0] * one[1]
                 else:
                     time = _time(one, beside, deep / parts, parts, kind) * -(-units // at_once)
@@ -639,24 +589,6 @@ class Costs:
         step = m * n * self.product + (m + n) * self.line
         steps = deep * max(step + self.latency, step * beside) * (self.one_by_one if one_by_one else 1)
         return -(-units // at_once) * (steps + self.block + m * n * self.result * beside)
-
-
-_COSTS = {
-    ("SPLIT", False): Costs(141e-6, 1.82e-3, 0.1, 1.82, 126e-6, 1.5),
-    ("SPLIT", True): Costs(49.9e-6, 0.01e-3, 0.339, 2.14, 223e-6, 2.2),
-    ("TF32", False): Costs(31e-6, 2.05e-3, 0.205, 2.39, 155e-6, 1.5),
-    ("TF32", True): Costs(7.5e-6, 0.965e-3, 0.0725, 2.27, 178e-6, 3.0),
-    ("DOUBLE", False): Costs(52.7e-6, 1.14e-3, 0.17, 0.72, 160e-6, 1.5),
-    ("DOUBLE", True): Costs(47.7e-6, 0.388e-3, 0.206, 0.609, 128e-6, 1.0),
-}
-"""By the kind of the instructions, and whether groups of four warps multiply.
-
-They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts of the sum. What is chosen by them
-takes 2 % longer than what is the fastest, on average.
-"""
-
-_PARTS = {"SPLIT": (1.65, 53.6e-6), "TF32": (2.05, 84.1e-6), "DOUBLE": (1.63, 126e-6)}
-"""What it costs to split sums, in us: once, and for each element of each part of a tile."""
 
 
 def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str) -> float:

@@ -43,9 +43,6 @@ class Tile(NamedTuple):
     """The blocks that are to fit on a multiprocessor."""
 
 
-_ANY = 1 << 62
-
-
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """The sizes that the kernel uses on devices of one compute capability. Results do not depend on them.
@@ -99,36 +96,7 @@ def _candidate_bytes(key_bytes: int) -> int:
     return 8 if key_bytes <= 4 else 16
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        least=256,
-        most=1024,
-        tiles=(
-            Tile(8, 8192, 16, False, 64, 8, 1024, 8),
-            Tile(8, 8192, 128, False, 128, 8, 1024, 4),
-            Tile(4, _ANY, 32, True, 64, 16, 1024, 8),
-            Tile(4, _ANY, 512, True, 128, 16, 2048, 5),
-            Tile(4, _ANY, _ANY, True, 512, 8, 4096, 2),
-            Tile(4, 1 << 22, 128, False, 512, 16, 4096, 1),
-            Tile(4, _ANY, 128, False, 512, 8, 4096, 2),
-            Tile(4, _ANY, _ANY, False, 1024, 8, 4096, 1),
-            Tile(8, _ANY, 128, True, 256, 4, 1024, 4),
-            Tile(8, _ANY, 256, True, 128, 16, 2048, 4),
-            Tile(8, _ANY, _ANY, True, 512, 8, 4096, 2),
-            Tile(8, 1 << 22, 128, False, 512, 8, 2048, 1),
-            Tile(8, _ANY, 128, False, 512, 4, 2048, 2),
-            Tile(8, _ANY, _ANY, False, 512, 16, 4096, 1),
-        ),
-        digits=((4, 16), (8, 8)),
-        counting=512,
-        several=3,
-        blocks=132,
-        counting_blocks=2 * 132,
-        part=8192,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _DIGIT = 11

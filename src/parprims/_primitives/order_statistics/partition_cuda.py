@@ -38,17 +38,7 @@ class Tuning(_cuda.Tuning):
     """The threads of a block that goes through the tiles of a row."""
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        least=1 << 17,
-        threads=256,
-        items=((4, 16), (8, 8)),
-        resident=2,
-        scanning=1024,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _COUNTS_BYTES = 16

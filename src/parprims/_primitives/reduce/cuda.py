@@ -52,20 +52,7 @@ class Tuning(_cuda.Tuning):
     counted = ("blocks", "column_blocks")
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        threads=256,
-        long_threads=512,
-        bytes_in_flight=64,
-        blocks=4 * 132,
-        rounds=16,
-        column_bytes=32,
-        column_blocks=2 * 132,
-        scratch_bytes=1 << 19,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

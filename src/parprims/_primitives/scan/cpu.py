@@ -459,80 +459,7 @@ def kind(xp: Namespace, r: Call) -> str:
     return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "operator": 0,
-            "recurrence": 0,
-            "add, line": 4096,
-            "add, short line": 4096,
-            "add, narrow": 16384,
-            "add, few columns": 4096,
-            "add, columns": 1024,
-            "add of integers, line": 65536,
-            "add of integers, short line": 16384,
-            "add of integers, narrow": 16384,
-            "add of integers, few columns": 4096,
-            "add of integers, columns": 1024,
-            "add of narrow integers, line": 16384,
-            "add of narrow integers, short line": 16384,
-            "add of narrow integers, narrow": 16384,
-            "add of narrow integers, few columns": 4096,
-            "add of narrow integers, columns": 1024,
-            "multiply, line": 4096,
-            "multiply, short line": 4096,
-            "multiply, narrow": 4096,
-            "multiply, few columns": 4096,
-            "multiply, columns": 1024,
-            "multiply of integers, line": 262144,
-            "multiply of integers, short line": 16384,
-            "multiply of integers, narrow": 1048576,
-            "multiply of integers, few columns": 16384,
-            "multiply of integers, columns": 1024,
-            "multiply of narrow integers, line": 65536,
-            "multiply of narrow integers, short line": 16384,
-            "multiply of narrow integers, narrow": 1048576,
-            "multiply of narrow integers, few columns": 16384,
-            "multiply of narrow integers, columns": 1024,
-            "maximum, line": 4096,
-            "maximum, short line": 4096,
-            "maximum, narrow": 4096,
-            "maximum, few columns": 4096,
-            "maximum, columns": 1024,
-            "maximum of integers, line": 65536,
-            "maximum of integers, short line": 65536,
-            "maximum of integers, narrow": 1048576,
-            "maximum of integers, few columns": 16384,
-            "maximum of integers, columns": 1024,
-            "logaddexp, line": 262144,
-            "logaddexp, short line": 4096,
-            "logaddexp, few columns": 1024,
-        },
-        "jax": {
-            "operator": 65536,
-            "recurrence": 16384,
-        },
-        "torch": {
-            "operator": 0,
-            "recurrence": 0,
-            "add, narrow": 1048576,
-            "add, columns": 65536,
-            "add of integers, narrow": 65536,
-            "add of integers, columns": 16384,
-            "multiply, narrow": 1048576,
-            "multiply, columns": 65536,
-            "multiply of integers, narrow": 262144,
-            "multiply of integers, columns": 65536,
-            "maximum, line": 16384,
-            "maximum, narrow": 262144,
-            "maximum, columns": 4096,
-            "maximum of integers, line": 65536,
-            "maximum of integers, narrow": 262144,
-            "maximum of integers, columns": 4096,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 
 
 _PAGED = 1 << 25
@@ -549,7 +476,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
             return None
     own = isinstance(r, Scan) and is_own(r.op)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
-    return reason or CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
+    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:

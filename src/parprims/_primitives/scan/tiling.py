@@ -93,33 +93,7 @@ MOST_STRIPS = 4
 """The most blocks with strips of lines that are to fit on a multiprocessor."""
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        threads=256,
-        line_bytes=160,
-        long_line_bytes=320,
-        shared_bytes=160,
-        column_bytes=320,
-        columns_bytes=256,
-        columns=8,
-        strip_threads=256,
-        strip_bytes=MOST_STRIPS * 55 << 10,
-        column_state_bytes=32,
-        tiles=132,
-        chained_lines=128,
-        serial_lines=256,
-        serial_parts=40 * 132,
-        serial_tiles=3,
-        serial_threads=(128, 192, 256),
-        serial_bytes=9 << 10,
-        serial_resident=4,
-        skewed_elements=64,
-        block_bytes=226 << 10,
-        ahead_bytes=10 << 20,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 DECLARED_BYTES = 47 << 10

@@ -39,26 +39,13 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "any": 4096,
-        },
-        "torch": {
-            "any": 16384,
-        },
-        "jax": {
-            "any": 4096,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Elements to search for from which kernels save a hundred-thousandth of a second beside the library's own way."""
 
 
 def slower(xp: Namespace, c: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "any", math.prod(c.arrays[1].shape))
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.arrays[1].shape))
 
 
 def prepare(xp: Namespace, c: Any) -> Callable[..., Array]:

@@ -46,21 +46,7 @@ class Tuning(_cuda.Tuning):
     limited = ("shared_bytes",)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        threads=1024,
-        each=(2, 1),
-        shared_bytes=128 << 10,
-        blocks=132,
-        resident=1,
-        few=64,
-        alone=132 * 2048,
-        alone_keys=1 << 17,
-        alone_threads=256,
-    )
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _FAN_BITS = 3

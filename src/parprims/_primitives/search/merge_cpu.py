@@ -51,26 +51,13 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "any": 65536,
-        },
-        "torch": {
-            "any": 65536,
-        },
-        "jax": {
-            "any": 16384,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Elements of the result from which kernels save a hundred-thousandth of a second beside the library's own way."""
 
 
 def slower(xp: Namespace, c: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "any", math.prod(c.results[0][0]))
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.results[0][0]))
 
 
 def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:

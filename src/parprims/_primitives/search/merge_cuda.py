@@ -39,14 +39,7 @@ class Tuning(_cuda.Tuning):
     scaled = ("alone",)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        tiles=(Tile(2, 256, 19), Tile(4, 256, 15), Tile(8, 256, 11)),
-        alone=4 * 132,
-    )
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

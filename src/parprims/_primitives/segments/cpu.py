@@ -108,22 +108,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return None
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
-    least={
-        "numpy": {
-            "direct": 65536,
-            "operator": 0,
-        },
-        "torch": {
-            "direct": 4096,
-            "operator": 0,
-        },
-        "jax": {
-            "operator": 256,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""
 
 
@@ -131,7 +116,7 @@ def slower(xp: Namespace, c: Any, direct: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
-    return reason or CROSSOVERS.slower(library(xp), "direct" if direct else "operator", count)
+    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), "direct" if direct else "operator", count)
 
 
 def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:

@@ -50,17 +50,7 @@ class Tuning(_cuda.Tuning):
         return dataclasses.replace(super().fitted(measured, device), lane_bytes=lane_bytes)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        warps=4,
-        lane_bytes=320,
-        shared_bytes=228 << 10,
-        resident=((8, 5), (1 << 30, 3)),
-        runs=4,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------

@@ -55,17 +55,7 @@ class Tuning(_cuda.Tuning):
         return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        threads=512,
-        tiles=((2, 512, 32, 3), (4, 256, 32, 6), (8, 256, 16, 6), (16, 256, 8, 6)),
-        blocks=132,
-        counters=8 * 132,
-        each=64,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 FEWEST = 4

@@ -311,112 +311,12 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     return _cpu.refusal(xp, call.arrays, differentiable=True)  # `derivative_rules.sorting` adds the derivative
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 256,
-            "floats of 16 bits, columns": 0,
-            "8 bits, line": 1024,
-            "8 bits, narrow": 1024,
-            "8 bits, columns": 1024,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-        "jax": {
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 512,
-            "floats of 16 bits, columns": 0,
-            "8 bits, line": 2048,
-            "8 bits, narrow": 4096,
-            "8 bits, columns": 1024,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-        "torch": {
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 256,
-            "floats of 16 bits, columns": 0,
-            "8 bits, line": 1024,
-            "8 bits, narrow": 2048,
-            "8 bits, columns": 1024,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Lengths of lines of keys alone, and elements of other calls, from which kernels on one thread are faster.
 
 NumPy sorts lines of 32 and 64 bits by vectors: by AVX-512 in less than half the time of the kernel on one thread, by
 AVX2 in about the same.
 """
-ON_ZEN_4 = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc-family-25-model-17.json",
-    least={
-        "numpy": {
-            "floats, line": 512,
-            "floats, narrow": 512,
-            "floats, columns": 0,
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 1024,
-            "floats of 16 bits, columns": 0,
-            "integers, line": 512,
-            "integers, narrow": 512,
-            "integers, columns": 0,
-            "8 bits, line": 8192,
-            "8 bits, narrow": 1024,
-            "8 bits, columns": 4096,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-        "jax": {
-            "floats, line": 512,
-            "floats, narrow": 1024,
-            "floats, columns": 0,
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 1024,
-            "floats of 16 bits, columns": 0,
-            "integers, line": 512,
-            "integers, narrow": 1024,
-            "integers, columns": 0,
-            "8 bits, line": 65536,
-            "8 bits, narrow": 4096,
-            "8 bits, columns": 8192,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-        "torch": {
-            "floats, line": 512,
-            "floats, narrow": 512,
-            "floats, columns": 512,
-            "floats of 16 bits, line": 0,
-            "floats of 16 bits, narrow": 1024,
-            "floats of 16 bits, columns": 0,
-            "integers, line": 512,
-            "integers, narrow": 512,
-            "integers, columns": 0,
-            "8 bits, line": 2048,
-            "8 bits, narrow": 1024,
-            "8 bits, columns": 8192,
-            "16 bits, line": 262144,
-            "16 bits, narrow": 262144,
-            "indices": 0,
-            "values": 0,
-        },
-    },
-)
-"""The same for processors on which NumPy's sort by AVX-512 takes ten times as long (`_cpu.compresses_slowly`)."""
 _FEW = 1 << 12
 """Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
 _THREADS, _SHARE = 4, 1 << 17
@@ -442,7 +342,7 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
         return f"{spoken(xp)} sorts so few elements in little time"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
-    table = ON_ZEN_4 if _cpu.compresses_slowly() else CROSSOVERS
+    table = _cpu.for_processor(CROSSOVERS)
     return table.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)
 
 

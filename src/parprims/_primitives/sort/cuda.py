@@ -124,38 +124,7 @@ _RADIX = 256
 """The values of a digit: a block has at least as many threads."""
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        lanes=32,
-        each=4,
-        rows=(
-            RowTile(128, 32, 128, digit=5),
-            RowTile(1024, 32, 128),
-            RowTile(8192, 256, 256),
-        ),
-        few=(
-            RowTile(128, 32, 128, digit=5),
-            RowTile(14336, 256, 256),
-            RowTile(16384, 512, 512),
-        ),
-        shared_bytes=64 << 10,
-        few_bytes=200 << 10,
-        alone=((1, 512, 18, 2), (2, 512, 20, 2), (4, 384, 28, 2), (8, 384, 12, 3)),
-        together=((2, 512, 16, 2), (4, 512, 18, 2), (8, 384, 15, 2), (16, 384, 5, 3)),
-        ahead_bytes=4 << 20,
-        blocks=132,
-        counters=8 * 132,
-        counting=256,
-        counting_threads=1536,
-        chunk=16384,
-        besides=1 << 20,
-        counts=2**30 - 1,
-        segment=2**29,
-        places=2**32,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

@@ -103,7 +103,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     """
     keys = call.keys
     integers = dtype_kind(keys.dtype) == "int" and dtype_bits(keys.dtype) >= 32 and keys.shape[call.axis] >= _COMPRESSED
-    if shares_memory(xp, call.arrays) and not (integers and _cpu.compresses_slowly()):
+    if shares_memory(xp, call.arrays) and not (integers and _cpu.processor.compresses_slowly()):
         return _by_numpy(xp, call)
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):

@@ -203,23 +203,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     return reason
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "system": 0,
-            "systems": 0,
-        },
-        "jax": {
-            "system": 1024,
-            "systems": 0,
-        },
-        "torch": {
-            "system": 256,
-            "systems": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 
 
 def slower(xp: Namespace, s: System) -> str | None:
@@ -229,7 +213,7 @@ def slower(xp: Namespace, s: System) -> str | None:
     """
     plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
     kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
-    return CROSSOVERS.slower(library(xp), kind, math.prod(s.shape))
+    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(s.shape))
 
 
 _runs: Memo[Callable[..., Array]] = Memo()

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from parprims import _cuda
 from parprims._core.layout import Axis, Layout, access, around, broadcast_strides, row_major
 from parprims._cuda import Number, Numbers, Pointer, Struct, device_source, power_of_two
-from parprims._cuda import Tuning as Base
 from parprims._operators.languages import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning(Base):
+class Tuning(_cuda.Tuning):
     """How the kernels divide their work on devices of one compute capability.
 
     Keys of mappings are the bytes of a number: 4, 8 and 16. The bits of a solution depend on the rows of a thread and
@@ -92,37 +92,7 @@ class Tuning(Base):
     limited = ("shared_bytes",)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        shared_bytes=227 << 10,
-        rows={4: 8, 8: 8, 16: 4},
-        threads=128,
-        interleaved_systems=32,
-        interleaved_words=512,
-        resident_blocks=4,
-        blocks=16 * 132,
-        rows_in_order={4: 8, 8: 8, 16: 4},
-        threads_in_order={4: 256, 8: 512, 16: 256},
-        interleaved_threads_in_order=512,
-        rows_exchanging={4: 8, 8: 8, 16: 2},
-        threads_exchanging={4: 256, 8: 512, 16: 512},
-        block_exchanging=64,
-        interleaved_block_exchanging=256,
-        waiting_threads={4: 256, 8: 512, 16: 512},
-        resident_threads_exchanging={4: 768, 8: 384, 16: 0},
-        resident_blocks_exchanging=10,
-        reducing_threads=128,
-        reduced_rows={4: 8, 8: 4, 16: 2},
-        reduced_threads=256,
-        chunk_threads=128,
-        few_unknowns=1 << 19,
-        window_threads=128,
-        long_blocks=32 * 132,
-        few_blocks=4 * 132,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

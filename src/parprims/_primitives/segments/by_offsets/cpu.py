@@ -146,24 +146,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return _cpu.refusal(xp, c.arrays, differentiable=True) or scan_cpu.refusal(xp, as_scan(xp, c))
 
 
-CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
-    least={
-        "numpy": {
-            "operator": 0,
-            "add": 16384,
-            "multiply": 4096,
-            "maximum": 4194304,
-            "logaddexp": 1024,
-        },
-        "jax": {
-            "operator": 16384,
-        },
-        "torch": {
-            "operator": 0,
-        },
-    },
-)
+CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
 
 
@@ -176,7 +159,8 @@ def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
-    return reason or CROSSOVERS.slower("numpy" if by_numpy else library(xp), kind(c, by_numpy), count)
+    measured_on = "numpy" if by_numpy else library(xp)
+    return reason or _cpu.for_processor(CROSSOVERS).slower(measured_on, kind(c, by_numpy), count)
 
 
 def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -54,15 +54,7 @@ class Tuning(_cuda.Tuning):
         return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        tiles=(Tile(4, 512, 15, 2, 3), Tile(8, 256, 9, 3, 3)),
-        blocks=3 * 132,
-        places=2**32,
-    )
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _FILES = (

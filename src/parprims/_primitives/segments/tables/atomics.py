@@ -42,19 +42,7 @@ class Tuning(_cuda.Tuning):
         return dataclasses.replace(super().fitted(measured, device), words_bytes=words_bytes)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        threads=512,
-        blocks=2,
-        shared_bytes=220 << 10,
-        flushed=2,
-        stored=16 << 10,
-        words_bytes=96 << 20,
-        looked=16,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------

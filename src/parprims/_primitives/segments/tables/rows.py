@@ -38,19 +38,7 @@ class Tuning(_cuda.Tuning):
     limited = ("shared_bytes",)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        threads=512,
-        resident=((8, 2), (1 << 30, 1)),
-        lanes=32,
-        state_bytes=32,
-        row_bytes=128,
-        least=32,
-        shared_bytes=224 << 10,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 

@@ -47,19 +47,7 @@ class Tuning(_cuda.Tuning):
     limited = ("shared_bytes",)
 
 
-TUNING = {
-    90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
-        multiprocessors=132,
-        warps=8,
-        fewest=((1 << 18, 2), (1 << 21, 4), (1 << 63, 8)),
-        resident=((8, 4), (1 << 30, 3)),
-        shared_bytes=220 << 10,
-        each=128,
-        flushed=4,
-        stored=16 << 10,
-    ),
-}
+TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------

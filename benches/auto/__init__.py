@@ -1,0 +1,1 @@
+"""The table of calls on a CPU by which `auto` is judged."""

@@ -1,0 +1,1 @@
+"""Arrays split over several devices."""

@@ -1,0 +1,1 @@
+"""Loops as people write them by hand, compiled by Numba."""

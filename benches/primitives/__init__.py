@@ -1,0 +1,1 @@
+"""The cases of the comparison, a module for each primitive."""

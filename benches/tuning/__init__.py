@@ -1,0 +1,1 @@
+"""The search for what stands in the measured tables of the library."""

@@ -1,0 +1,93 @@
+"""Tables in data files, each read once, when its first entry is asked for.
+
+The table of the module ``scan/cpu.py`` is the file ``scan/data/cpu.json``. It has the unit of its numbers and its
+entries by key. Entries are dataclasses: what their annotations say of fields is what the file must have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key", int, str)
+Entry = TypeVar("Entry")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """An entry whose numbers were chosen by measurements.
+
+    Parameters
+    ----------
+    record : str
+        The results file of the measurements.
+    device : str
+        The processor or GPU that was measured.
+    """
+
+    record: str
+    device: str
+
+
+class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
+    """The table of a module, by keys of one type. What is set in it holds until the process ends.
+
+    Parameters
+    ----------
+    key, entry : type
+        Those of keys and of entries.
+    module : str
+        The name of the module, which is that of the file.
+    """
+
+    def __init__(self, key: type[Key], entry: type[Entry], module: str) -> None:
+        self._key: type[Key] = key
+        self._entry = entry
+        _, *rooms, name = module.split(".")
+        self.file = "/".join((*rooms, "data", f"{name}.json"))
+
+    @functools.cached_property
+    def _entries(self) -> dict[Key, Entry]:
+        import json  # both at the first call: to import the library takes no longer
+        import pkgutil
+
+        found = json.loads(pkgutil.get_data("parprims", self.file) or b"")["entries"]
+        return {self._key(key): typed(self._entry, one) for key, one in found.items()}
+
+    def __getitem__(self, key: Key) -> Entry:
+        return self._entries[key]
+
+    def __setitem__(self, key: Key, entry: Entry) -> None:
+        self._entries[key] = entry
+
+    def __delitem__(self, key: Key) -> None:
+        del self._entries[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """Return a value of a JSON text as the type that an annotation names; raise TypeError where it is another."""
+    if type(value) is kind:
+        return value
+    made, given = typing.get_origin(kind), typing.get_args(kind)
+    if made is tuple and isinstance(value, list):
+        if given[-1] is Ellipsis:
+            given = given[:1] * len(value)
+        return tuple([typed(*one) for one in zip(given, value, strict=True)])
+    if made in (dict, Mapping) and isinstance(value, dict):
+        return {given[0](key): typed(given[1], one) for key, one in value.items()}
+    if isinstance(value, dict) and isinstance(kind, type):  # a dataclass, or a tuple with names
+        hints = _hints(kind)
+        return kind(**{name: typed(hints[name], one) if name in hints else one for name, one in value.items()})
+    raise TypeError(f"{value!r} is not of the type {kind}")
+
+
+_hints = functools.cache(typing.get_type_hints)
