@@ -6,6 +6,8 @@
 // A thread without elements has no partial result: its Optional is not valid and is left out. The in-order shuffle
 // tree follows Ladner and Fischer, J. ACM 27(4), 1980.
 
+#include "common.cuh"
+
 constexpr int WARP_SIZE = 32;
 
 // A state, or no state.

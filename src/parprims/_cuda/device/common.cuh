@@ -1,8 +1,9 @@
 // Device functions shared by all kernels: 16-bit floats, complex numbers, the elementwise functions that traced
-// operators call, warp shuffles of structures, and asynchronous copies to shared memory. No header is included: NVRTC
-// compiles this text alone.
+// operators call, warp shuffles of structures, and asynchronous copies to shared memory.
 
 #define DEVICE __device__ __forceinline__
+
+using Index = long long;
 
 // ---- Element types that C++ does not have ---------------------------------------------------------------------
 

@@ -4,6 +4,8 @@
 // The functions take digits, not keys. A tile is what a group of threads, a warp or a whole block, holds in registers:
 // ITEMS elements per thread.
 
+#include "common.cuh"
+
 namespace digits {
 
 constexpr int WARP = 32;

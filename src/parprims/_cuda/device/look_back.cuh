@@ -1,12 +1,13 @@
 // Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
-// look-back. Needs common.cuh and block_reduce.cuh.
+// look-back.
 //
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure of any size
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
 // An Optional<State> that is not valid stands for "no elements", in place of an identity.
 
-using Index = long long;
+#include "block_reduce.cuh"
+#include "common.cuh"
 
 // ---- Scans within a warp and a block --------------------------------------------------------------------------
 

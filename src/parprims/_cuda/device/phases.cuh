@@ -5,6 +5,8 @@
 // blocks have taken all of these, and none of them waits for a later phase. So the launch ends, however few blocks run
 // at a time. The counters are zero before a launch, and the last block to leave zeroes them again.
 
+#include "common.cuh"
+
 struct PhaseCounters {
     unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory
     unsigned long long done;              // the items that are done

@@ -1,4 +1,7 @@
-// Searches by a warp. Needs common.cuh, block_reduce.cuh and look_back.cuh.
+// Searches by a warp.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
 
 constexpr int HALF_WARP = 16;
 

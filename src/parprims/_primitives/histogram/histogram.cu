@@ -25,9 +25,11 @@
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
 
-namespace histogram {
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "ticket.cuh"
 
-using Index = long long;
+namespace histogram {
 
 // How many elements a thread loads before it uses the first.
 template <class T>

@@ -1,8 +1,9 @@
 // Quantiles, given rows in which the elements wanted, and the last, stand where they would if the rows were sorted.
-// Needs common.cuh.
 //
 // A quantile lies between two elements of a row, at a part of the way from the first. Products and sums are rounded one
 // after the other, as by the operations of array libraries. A row whose last element is NaN has no other quantile.
+
+#include "common.cuh"
 
 namespace between {
 

@@ -1,6 +1,5 @@
 // Partition of every row of an array around one of its elements, the pivot, which quantile.cu has found: the smaller
-// elements, then the equal ones, then the larger ones, each in the order they had. Needs common.cuh, digits.cuh,
-// sort.cu and key_order.cuh (for the order of keys).
+// elements, then the equal ones, then the larger ones, each in the order they had.
 //
 // Three kernels:
 //   count_parts    a block for each tile of a row counts the smaller and the equal elements
@@ -12,6 +11,10 @@
 // for each of 4. A radix sort has 36, and ranks every element four times.
 //
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
+
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
 
 namespace partitions {
 

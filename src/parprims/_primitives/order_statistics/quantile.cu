@@ -1,7 +1,6 @@
 // The element at a place of every sorted row, the one after it, and the last one, by a radix select: the digits of the
 // key are found one after another, the highest first. For each digit all keys are read, and those are counted that
-// begin with the digits found so far. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and
-// ticket.cuh.
+// begin with the digits found so far.
 //
 // Two kernels:
 //   select_alone    many rows: a block for each row finds all digits
@@ -18,6 +17,11 @@
 //
 // T. Alabi, J. D. Blanchard, B. Gordon and R. Steinbach, Fast K-Selection Algorithms for Graphics Processing Units, ACM
 // Journal of Experimental Algorithmics 17, 2012.
+
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "ticket.cuh"
 
 namespace quantiles {
 

@@ -1,5 +1,5 @@
 // The first k elements of every row in the order of a sort, and their positions. Every element is read once, in one
-// launch. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and ticket.cuh.
+// launch.
 //
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements that are not after
@@ -18,6 +18,11 @@
 // K. E. Batcher, Sorting Networks and Their Applications, AFIPS Spring Joint Computer Conference, 1968.
 // J. Zhang, A. Naruse, X. Li and Y. Wang, Parallel Top-K Algorithms on GPU: A Comprehensive Study and New Methods,
 // SC, 2023.
+
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "ticket.cuh"
 
 namespace top {
 

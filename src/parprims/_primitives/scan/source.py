@@ -165,8 +165,8 @@ class Specialisation:
                 sizes.append(size)
         return places, sizes
 
-    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True, skewed: bool = False) -> str:
-        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways.
+    def source(self, file: str, accesses: Sequence[str], *, stages_outputs: bool = True, skewed: bool = False) -> str:
+        """Return the CUDA text of the kernels of a package file, for arrays that are accessed in these ways.
 
         With ``skewed``, lines of the arrays need not begin where a vector does.
         """
@@ -176,13 +176,7 @@ class Specialisation:
         types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(
             (
-                _cuda.device_source(
-                    "_cuda/device/common.cuh",
-                    "_cuda/device/block_reduce.cuh",
-                    "_cuda/device/look_back.cuh",
-                    "_cuda/device/view.cuh",
-                    *(kernels or ("_primitives/scan/scan.cu",)),
-                ),
+                _cuda.device_source(file),
                 self.definitions,
                 *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
                 "};",

@@ -22,6 +22,9 @@
 //
 // C. Kim et al., FAST: Fast Architecture Sensitive Tree Search on Modern CPUs and GPUs, SIGMOD 2010.
 
+#include "common.cuh"
+#include "key_order.cuh"
+
 namespace searches {
 
 using sorting::Compared;

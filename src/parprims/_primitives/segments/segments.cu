@@ -1,7 +1,6 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh, search.cuh, staging.cuh and
-// tables/segment_parts.cuh.
+// are.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
@@ -30,6 +29,14 @@
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "search.cuh"
+#include "tables/segment_parts.cuh"
+#include "staging.cuh"
+#include "ticket.cuh"
+#include "view.cuh"
 
 // Returns the combination of the elements of `count` runs from element `begin` on, in every lane.
 template <int ROUNDS, int VEC, class Scan, class Inputs>

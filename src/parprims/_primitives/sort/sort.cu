@@ -10,94 +10,21 @@
 //                  count_digits first counts the digits of all keys.
 //
 // Template parameters:
-//   Order     the keys and their order: Key (an unsigned integer as wide as a key), KIND, INFINITE (the bits of
-//             infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
-//             differ). Keys are moved with their bits unchanged; ordered(key) is compared.
+//   Order     the keys and their order (see key_order.cuh). Keys are moved with their bits unchanged; ordered(key) is
+//             compared.
 //   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
 //             that move with the keys) and Indices<Index> (the original positions of the sorted keys).
 //
 // The kernels of long rows are in sort_tiles.cu.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "sort_results.cuh"
+
 namespace sorting {
 
 using namespace digits;
-
-using Position = long long;
-
-// ---- Keys -------------------------------------------------------------------------------------------------------
-
-enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };
-
-// Returns an unsigned integer in the order asked for. It is the same for equal keys, and the largest (if DESCENDING the
-// smallest) for NaN.
-template <class Order>
-DEVICE typename Order::Key ordered(typename Order::Key bits) {
-    using Key = typename Order::Key;
-    constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
-    Key key = bits;
-    if (Order::KIND == BOOL) key = bits != 0;
-    if (Order::KIND == SIGNED) key = bits ^ SIGN;
-    if (Order::KIND == FLOATING && sizeof(Key) == 4) {
-        // Adding 0 makes -0 to +0, and every NaN to the same one, whose bits are all set but the sign.
-        key = (Key)__float_as_uint(__fadd_rn(__uint_as_float((unsigned)bits), 0.0f));
-        key ^= (Key)((int)key >> 31) | SIGN;
-    } else if (Order::KIND == FLOATING) {
-        // From sign and magnitude to a number counted from -infinity. NaN of either sign is above +infinity, where the
-        // minimum makes all NaN the same.
-        const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
-        key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - Order::INFINITE));
-        key = min(key, (Key)(2 * Order::INFINITE + 1));
-    }
-    return Order::DESCENDING ? (Key)~key : key;
-}
-
-// The bits of a key that no other key comes after. ALL_ARE_SET tells whether all bits of `ordered` of it are set, so that
-// each of its digits is the largest.
-template <class Order>
-struct LastKey {
-    using Key = typename Order::Key;
-    static constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
-    static constexpr bool ALL_ARE_SET = Order::KIND != FLOATING || (sizeof(Key) == 4 && !Order::DESCENDING);
-
-    static DEVICE Key bits() {
-        if (Order::KIND == BOOL) return !Order::DESCENDING;
-        if (Order::KIND == FLOATING)  // -infinity or NaN
-            return Order::DESCENDING ? (Key)(SIGN | Order::INFINITE) : (Key)(SIGN - 1);
-        return ordered<Order>((Key)~(Key)0);  // for integers, ordered(ordered(key)) is the key
-    }
-};
-
-template <class Order, int BITS>
-DEVICE unsigned digit_of(typename Order::Key bits, int shift) {
-    return (unsigned)(ordered<Order>(bits) >> shift) & ((1u << BITS) - 1);
-}
-
-// ---- Results ----------------------------------------------------------------------------------------------------
-
-// The sorted keys.
-template <class Key>
-struct Keys {
-    Key* out;
-};
-
-// Elements that move with their keys. The launches for long rows use `own`, temporary memory of the same size.
-template <class V>
-struct Move {
-    const V* in;
-    V* own;
-    V* out;
-};
-
-// The original positions of the sorted keys. For long rows they are numbers of type Place between launches, alternately
-// in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than such a
-// number.
-template <class Index, class Place = Index>
-struct Indices {
-    Place* own;
-    Place* aside;
-    Index* out;
-    int apart;
-};
 
 // ---- Rows of at most 32 keys: one key for each lane -------------------------------------------------------------
 

@@ -36,7 +36,14 @@
 //
 // A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "sort_results.cuh"
+
 namespace sorting {
+
+using namespace digits;
 
 // The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. Two bits say that
 // a row is not in order, and that a row is not in reverse order. The bits from NEEDED on are a set of digits: those in

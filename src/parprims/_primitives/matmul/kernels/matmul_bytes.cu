@@ -1,6 +1,6 @@
 // The products of bytes by which matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
 //
-// Needs matmul_groups.cu and matmul_residues.cu. The text after this defines the instruction, for bytes with signs:
+// The text after this defines the instruction, for bytes with signs:
 //   struct ByteWgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. Both factors are in shared memory, along k.
@@ -11,6 +11,12 @@
 //   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
 //   multiply_lost      multiplies marked tiles in float64
 // Tiles are stored as they will lie in shared memory, so that bulk copies need no tensor maps.
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_pipeline.cuh"
+#include "matmul_residues.cuh"
+#include "matmul_tensor.cuh"
 
 namespace residues {
 

@@ -1,7 +1,7 @@
 // Matrix product on tensor cores by the instructions of a warp group (wgmma, compute capability 9.0 alone).
 //
-// Needs matmul_tensor.cu, and matmul_pipeline.cuh, which tells how the threads of a block divide the work. The
-// instruction is a template parameter, which depends on the kind and the width:
+// See matmul_pipeline.cuh for how the threads of a block divide the work. The instruction is a template parameter,
+// which depends on the kind and the width:
 //   struct Wgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. a is 64 x DEPTH, in shared memory (given by its
@@ -19,12 +19,17 @@
 //                             has copied.
 //   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
 //
-// Template parameters besides those in matmul.cu and matmul_tensor.cu:
+// Template parameters besides those in matmul.cu and matmul_tensor.cuh:
 //   Wgmma      see above
 //   HOW        how tiles are copied (see Copying)
 //   Cluster    the cluster of blocks that copy to each other, or have parts of the same sums
 //   SWAPPED    whether the left factor is b
 //   LEFT_VECTOR, LEFT_ALONG    A_VECTOR and A_ALONG for the left factor
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_pipeline.cuh"
+#include "matmul_tensor.cuh"
 
 #if __CUDA_ARCH__ == 900
 

@@ -1,8 +1,6 @@
 // How the warp groups of a block multiply matrices (compute capability 9.0 alone): one group copies tiles of the factors
 // to shared memory, and the others multiply them there.
 //
-// Needs matmul_tensor.cu.
-//
 // Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
 // is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They
 // synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when all of a tile has arrived,
@@ -22,6 +20,10 @@
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
 // Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_tensor.cuh"
 
 #if __CUDA_ARCH__ == 900
 

@@ -65,13 +65,6 @@ TUNING = {
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
-_FILES = (
-    "_cuda/device/block_reduce.cuh",
-    "_cuda/device/look_back.cuh",
-    "_cuda/device/search.cuh",
-    "_primitives/search/merge.cu",
-    "_primitives/segments/by_offsets/sort_segments.cu",
-)
 _PIECES_BYTES = 40
 """sizeof(Pieces) in sort_segments.cu."""
 
@@ -138,7 +131,7 @@ def plan(
     bounds = Struct(Pointer(f"in{inputs}", f"const {bound}"), numbers("offsets", segments + 1), length, parts)
     pieces = Pointer("scratch", "Pieces") if levels else None
     shared_bytes = _shared_bytes(spec.key_bytes, threads, items)
-    source = spec.source(*_FILES)
+    source = spec.source("_primitives/segments/by_offsets/sort_segments.cu")
     first = Launch(
         source=source,
         template="sort_pieces",

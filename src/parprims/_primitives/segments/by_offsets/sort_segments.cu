@@ -24,7 +24,15 @@
 //
 // S. Baxter, moderngpu: segmented sort, 2013. O. Green, R. McColl and D. A. Bader, GPU Merge Path, ICS 2012.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "merge_path.cuh"
+#include "search.cuh"
+
 namespace sorting {
+
+using namespace digits;
 
 // The keys: where they are read, another copy, and the result. If `keyless` they are no result, though the last level
 // reads them there.

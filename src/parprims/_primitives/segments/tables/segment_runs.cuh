@@ -1,4 +1,7 @@
-// Elements with the numbers of their segments, in the lanes of a warp. Needs common.cuh.
+// Elements with the numbers of their segments, in the lanes of a warp.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
 
 // Lanes combine elements with each other if there are no more runs of equal segments among the elements of a warp, on
 // average, than these.

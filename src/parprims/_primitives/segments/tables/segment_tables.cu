@@ -1,6 +1,5 @@
 // Reduction of elements by the numbers of their segments, "ids": y[o, s] = x[o, i] op x[o, j] op ... over the places
-// i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted. Needs
-// common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh and segment_runs.cuh.
+// i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted.
 //
 // A "line" is one (o, :). `blocks` blocks share a line, and each warp of them takes equally many elements in a row.
 // Template parameters:
@@ -25,9 +24,13 @@
 // The turns are those of the histograms of C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance
 // Predictable Histogramming on GPUs, GPGPU-4, 2011.
 
-namespace tables {
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "segment_runs.cuh"
+#include "ticket.cuh"
+#include "view.cuh"
 
-using Index = long long;
+namespace tables {
 
 // Stores the result of a segment of which some elements were found, or none.
 template <bool JOINS, class Scan, class Outputs>

@@ -9,6 +9,12 @@
 // that does not suffice, by the stable solver. It mostly does, because the inverse of a matrix that needs row exchanges
 // mostly decays fast away from its diagonal. If neither suffices, the whole system is left to the stable solver.
 
+#include "common.cuh"
+#include "exchanging.cuh"
+#include "phases.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 // A level of reduced systems. Its unknowns are the first and last unknowns of the blocks of the level below. Its three
 // arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays
 // have whole vectors.

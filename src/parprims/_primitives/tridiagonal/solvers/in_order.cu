@@ -19,6 +19,12 @@
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
 //   FIRST_LEVEL    whether the rows are those of the given systems
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "ticket.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 
 // The interface row of a thread, and the first unknown of its rows. The interface row is the equation

@@ -10,6 +10,12 @@
 //   5. Second solutions are copied to the result if they are better. A solution with a number that is not finite
 //      becomes NaN.
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "stable.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;

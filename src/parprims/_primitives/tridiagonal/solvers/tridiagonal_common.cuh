@@ -27,9 +27,9 @@
 // Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992 (the tree);
 // R. D. Skeel, Math. Comp. 35, 1980 (refinement).
 
-// ---- Systems in memory ----------------------------------------------------------------------------------------
+#include "common.cuh"
 
-using Index = long long;
+// ---- Systems in memory ----------------------------------------------------------------------------------------
 
 // a / b by 32-bit division. Both are below 2^32, for no batch has more parts.
 DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
@@ -308,4 +308,3 @@ DEVICE bool any_of_system(bool mine, int system) {
         return found;
     }
 }
-

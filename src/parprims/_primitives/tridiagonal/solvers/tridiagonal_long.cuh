@@ -2,6 +2,10 @@
 // phases (phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
 // is empty returns at once.
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "tridiagonal_common.cuh"
+
 // What the launches record about a system.
 struct SystemState {
     // The largest backward errors of the first and the second solution, as bits.

@@ -1,6 +1,6 @@
 // Matrix product on tensor cores by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// Needs matmul.cu. KIND says what is multiplied:
+// KIND says what is multiplied:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, with fragments loaded by ldmatrix, which can transpose
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
 //   SPLIT         float32 as the sum of two such numbers. The second one, the remainder, is multiplied by UNITS, so
@@ -26,6 +26,9 @@
 // S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R.
 // Yokota, Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
 // performance, IJHPCA 36(4), 2022.
+
+#include "common.cuh"
+#include "matmul_common.cuh"
 
 enum Kind { HALF, BFLOAT, TF32, SPLIT, DOUBLE };
 
