@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import parprims
+from parprims._cuda.look_back import COUNTER_WORDS
 from parprims._cuda.plan import device_source, included
 
 SOURCE = Path(parprims.__file__).parent
@@ -104,3 +105,8 @@ def test_once():
     assert "#include" not in text
     assert text.count("#define DEVICE ") == text.count("struct LastKey {") == text.count("namespace digits {") == 1
     assert text.index("#define DEVICE ") < text.index("struct LastKey {") < text.index("DEVICE void sort_tiles(")
+
+
+def test_look_back():
+    """Plans reserve as many words for the tile counter as kernels leave out."""
+    assert f"constexpr int COUNTER_WORDS = {COUNTER_WORDS};" in device_source("_cuda/device/look_back.cuh")

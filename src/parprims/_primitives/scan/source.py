@@ -24,7 +24,6 @@ from parprims._core.arrays import (
     ring_dtype,
 )
 from parprims._core.memo import Memo
-from parprims._cuda.look_back import COUNTER_WORDS, look_back_bytes
 from parprims._dispatch.dispatch import Checked
 from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
 from parprims._operators.operator import BUILT_IN, Operator, check_components
@@ -330,8 +329,7 @@ def _specialise(
     combined = trace_combine(op, states, immutable=immutable, language=language)
     definitions = (
         operator_struct("Operator", states, combined, commutative=op.commutative),
-        f"static_assert(COUNTER_WORDS == {COUNTER_WORDS} && 16 * StateSlots<Operator::State>::WORDS =="
-        f' {look_back_bytes(1, 1, size) - look_back_bytes(0, 1, size)} / 2, "look_back_bytes of _cuda/look_back.py");',
+        f'static_assert(sizeof(Operator::State) == {size}, "by which plans reserve memory for states");',
         "struct Scan {",
         "    using Op = Operator;",
         "    using State = Operator::State;",

@@ -41,10 +41,6 @@ DEVICE bool combine_parts_of_groups(
                                            [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
-// The row and column, in the tile of a group, of the element of c in register `at` of a thread.
-DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
-DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
-
 // Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. Each warp stores 64 columns of its 16 rows
 // at a time through shared memory, so that its lanes store whole lines of memory: vectors if rows are made of them
 // (VECTOR), otherwise words, for a row may begin in the middle of one.

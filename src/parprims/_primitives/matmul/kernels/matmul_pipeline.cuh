@@ -81,6 +81,10 @@ struct Bulk {
     void* maps;
 };
 
+// The row and column, in the tile of a group, of the element of c in register `at` of a thread.
+DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
+DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
+
 // Returns a value that all lanes of a warp have. The shuffle tells the compiler so. It then computes in the registers of
 // the warp, from which products take descriptors: copying them there took longer than a product of 64 x 64 numbers.
 DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(~0u, value, 0); }
