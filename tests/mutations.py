@@ -513,7 +513,7 @@ MUTATIONS = (
         _M,
         "__syncthreads();  // separates the reads from the writes of the next tiles",
         _matmul("TestSanitized::test_ladder[emulated-packed]"),
-        before="\n    }\n    save_element<Op, M, N>(sum, products.result(matrix), tile);\n}\n\n// ---- conflict_free",
+        before="\n    }\n    save_element<Op, N>(sum, products.result(matrix), tile);\n}\n\n// ---- conflict_free",
     ),
     _dropped(
         _M,

@@ -7,8 +7,6 @@
 
 namespace sorting {
 
-using Position = long long;
-
 enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };
 
 // Returns an unsigned integer in the order asked for. It is the same for equal keys, and the largest (if DESCENDING the

@@ -7,8 +7,6 @@
 
 namespace between {
 
-using Position = long long;
-
 DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
 DEVICE float sum(float a, float b) { return __fadd_rn(a, b); }
@@ -16,7 +14,7 @@ DEVICE double sum(double a, double b) { return __dadd_rn(a, b); }
 
 // Places in a row of two elements, and the bits of the part as a double: 0 if only the first one counts.
 struct Step {
-    Position low, high, part;
+    Index low, high, part;
 };
 
 template <int COUNT>
@@ -36,9 +34,9 @@ DEVICE T on_the_line(T one, T other, double part) {
 
 // Writes, for each step, the quantile of every row. A row has `length` elements of type T, the last of them the largest.
 template <class T, class Result, int COUNT>
-DEVICE void interpolate(const T* x, Result* out, Position rows, Position length, Steps<COUNT> steps) {
+DEVICE void interpolate(const T* x, Result* out, Index rows, Index length, Steps<COUNT> steps) {
     using Working = decltype(value(Result()));
-    const Position row = (Position)blockIdx.x * blockDim.x + threadIdx.x;
+    const Index row = (Index)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const T* const from = x + row * length;
     const auto last = value(from[length - 1]);

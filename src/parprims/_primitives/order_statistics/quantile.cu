@@ -27,7 +27,6 @@ namespace quantiles {
 
 using namespace digits;
 
-using Position = long long;
 using Count = unsigned long long;
 using Wide = unsigned long long;  // a key of any size
 
@@ -92,7 +91,7 @@ struct Memory {
 
 // Counts the digits of the keys load(begin), ... before `end`; with LAST finds the ends too, in `ends` of each thread.
 template <int THREADS, int ITEMS, bool LAST, class Key, class Load>
-DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Position begin, Position end, const Load& load) {
+DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Index begin, Index end, const Load& load) {
     for (int at = threadIdx.x; at < RADIX * COPIES; at += THREADS) counters[at] = 0;
     __syncthreads();  // separates the zeros from the counting
     const auto take = [&](Key key) {
@@ -102,7 +101,7 @@ DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Posit
             if (digit.is_above(key)) ends.above = max(ends.above, (Key)~key);
         }
     };
-    Position at = begin + threadIdx.x;
+    Index at = begin + threadIdx.x;
     for (; at + (ITEMS - 1) * THREADS < end; at += ITEMS * THREADS) {
         Key keys[ITEMS];
 #pragma unroll
@@ -180,13 +179,13 @@ DEVICE void combine(const Ends<Key>& ends, Key* largest, Key* above) {
 // Finds what is at a place of every row of n keys. Of a row of the result, `columns` long, elements `column` to
 // column + 2 are written.
 template <int THREADS, int ITEMS, class Order>
-DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out, Position n, Count place,
-                         Position column, Position columns) {
+DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out, Index n, Count place,
+                         Index column, Index columns) {
     constexpr int WIDTH = Order::WIDTH;
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     __shared__ Memory<THREADS, Key> memory;
     const typename Order::Key* const from = x + blockIdx.x * n;
-    const auto load = [&](Position at) { return sorting::compared<Order>(__ldg(from + at)); };
+    const auto load = [&](Index at) { return sorting::compared<Order>(__ldg(from + at)); };
     const auto of_block = [&](int digit) { return counted(memory.counters, digit); };
     Digit digit = {WIDTH, 0, true, 0, place};
     Ends<Key> ends = {0, 0};
@@ -228,12 +227,12 @@ struct Found {
 // The same as select_alone, for one digit: that of `bits` bits above `shift`. Only the first launch has the place. The
 // last one writes the result.
 template <int THREADS, int ITEMS, bool FIRST, bool LAST, class Order>
-DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out, void* shared_by_rows, Found* found, Position n,
-                         Position parts, Position shift, Position bits, Count place, Position column,
-                         Position columns) {
+DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out, void* shared_by_rows, Found* found, Index n,
+                         Index parts, Index shift, Index bits, Count place, Index column,
+                         Index columns) {
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     __shared__ Memory<THREADS, Key> memory;
-    const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
+    const Index row = blockIdx.x / parts, part = blockIdx.x - row * parts;
     const typename Order::Key* const from = x + row * n;
     auto& shared = reinterpret_cast<Shared<Key>*>(shared_by_rows)[row];
     Digit digit = {(int)shift, (int)bits, FIRST, 0, place};
@@ -243,7 +242,7 @@ DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out,
     }
     Ends<Key> ends = {0, 0};
     count<THREADS, ITEMS, LAST>(memory.counters, ends, digit, n * part / parts, n * (part + 1) / parts,
-                                [&](Position at) { return sorting::compared<Order>(__ldg(from + at)); });
+                                [&](Index at) { return sorting::compared<Order>(__ldg(from + at)); });
     for (int one = threadIdx.x; one < RADIX; one += THREADS) {
         const Count sum = counted(memory.counters, one);
         if (sum > 0) atomicAdd(&shared.counts[one], sum);

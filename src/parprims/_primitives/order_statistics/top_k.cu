@@ -28,8 +28,6 @@ namespace top {
 
 using namespace digits;
 
-using Position = long long;
-
 // ---- Candidates -------------------------------------------------------------------------------------------------
 
 // A key of 32 bits and its position in the part, in one number that orders both.
@@ -61,7 +59,7 @@ struct __align__(16) Candidate<unsigned long long> {
 // What a block tells the last one of its row.
 struct Told {
     unsigned long long key;
-    Position position;  // in the row
+    Index position;  // in the row
 };
 
 // Sorts the first `count` of some candidates by all threads. There is memory for the next power of two, at least 64. A
@@ -313,20 +311,20 @@ struct Best {
 // Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements, fewer
 // than 2^32 - 1; only the last part may have fewer. If there are several, `told` has k places for each, and `tickets` a
 // zero for each row.
-template <int THREADS, int ITEMS, int CAPACITY, class Order, class Index>
-DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Index* indices, unsigned* told,
-                     unsigned* tickets, Position n, Position first, Position parts, Position length) {
+template <int THREADS, int ITEMS, int CAPACITY, class Order, class Result>
+DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Result* indices, unsigned* told,
+                     unsigned* tickets, Index n, Index first, Index parts, Index length) {
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     using One = Candidate<Key>;
     extern __shared__ __align__(16) uint4 memory[];
     One* const all = reinterpret_cast<One*>(memory);
     const int k = (int)first;
-    const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
-    const Position begin = part * length, end = min(begin + length, n);
+    const Index row = blockIdx.x / parts, part = blockIdx.x - row * parts;
+    const Index begin = part * length, end = min(begin + length, n);
     const typename Order::Key* const from = x + row * n;
-    const auto write = [&](int place, Position position) {
+    const auto write = [&](int place, Index position) {
         values[row * k + place] = from[position];
-        indices[row * k + place] = (Index)position;
+        indices[row * k + place] = (Result)position;
     };
     Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
     own.find(
@@ -337,7 +335,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
         return;
     }
-    const Position others = row * parts * k;
+    const Index others = row * parts * k;
     for (int place = threadIdx.x; place < k; place += THREADS) {
         // What the last part lacks comes after all others.
         const bool exists = place < own.held;
@@ -356,7 +354,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         });
     for (int place = threadIdx.x; place < k; place += THREADS) {
         const unsigned position = all[place].position(), its_part = position / (unsigned)k;
-        const Position at = (Position)(position - its_part * (unsigned)k) * parts + its_part;
+        const Index at = (Index)(position - its_part * (unsigned)k) * parts + its_part;
         write(place, load_of_others<Told>(told, others + at).position);
     }
 }

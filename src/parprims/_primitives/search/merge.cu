@@ -41,7 +41,7 @@ struct Merged {
 template <class Bound>
 struct Runs {
     const Bound* bounds;
-    Position first_n, second_n, n, tiles;
+    Index first_n, second_n, n, tiles;
 };
 
 // The runs of one row: where they begin, and their lengths. Of equal keys those of the first run come first: if the array
@@ -50,11 +50,11 @@ template <class Order>
 struct RunsOfRow {
     const typename Order::Key* first;
     const typename Order::Key* second;
-    Position first_at, second_at, first_n, second_n;
+    Index first_at, second_at, first_n, second_n;
     bool turned = false;
 
     template <class Bound>
-    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Position row)
+    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Index row)
         : first_at(row * runs.first_n), second_at(row * runs.second_n), first_n(runs.first_n), second_n(runs.second_n) {
         if (runs.bounds) {
             const Bound* const own = runs.bounds + row * 5;
@@ -79,26 +79,26 @@ struct RunsOfRow {
 // them, a half each, so that the threads search between these: what they read then lies close together. A thread looks at
 // PROBES places at a time.
 template <int TILE, class Order, class Bound>
-DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Position* splits, Position count) {
+DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Index* splits, Index count) {
     constexpr int PROBES = 3;
-    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
-    const Position row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
+    const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
+    const Index row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
     const RunsOfRow<Order> own(keys, runs, row);
-    const Position diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
-    Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
+    const Index diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
+    Index low = max((Index)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
     if (__all_sync(ALL_LANES, row == __shfl_sync(ALL_LANES, row, 0))) {
         const int lane = threadIdx.x % WARP, end = lane < WARP / 2 ? 0 : WARP - 1;
-        const Position wanted = __shfl_sync(ALL_LANES, diagonal, end);
-        const Position found = merge_path<Order, WARP / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
+        const Index wanted = __shfl_sync(ALL_LANES, diagonal, end);
+        const Index found = merge_path<Order, WARP / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
         low = max(low, __shfl_sync(ALL_LANES, found, 0));
         high = min(high, __shfl_sync(ALL_LANES, found, WARP - 1));
     }
     while (low < high) {  // invariant: low <= i <= high
-        const Position step = (high - low) / (PROBES + 1) + 1;
+        const Index step = (high - low) / (PROBES + 1) + 1;
         int passed = 0;
 #pragma unroll
         for (int k = 0; k < PROBES; ++k) {
-            const Position place = min(low + (k + 1) * step, high) - 1;
+            const Index place = min(low + (k + 1) * step, high) - 1;
             passed += comes_first<Order>(own.first[place], own.second[diagonal - 1 - place]);
         }
         high = min(high, low + (passed + 1) * step - 1);
@@ -109,7 +109,7 @@ DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Posi
 
 // `splits` are those of find_splits, or null.
 template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
-DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Position* splits, Moved... moved) {
+DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Index* splits, Moved... moved) {
     using Key = typename Order::Key;
     constexpr int TILE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
@@ -117,33 +117,33 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     static_assert(TILE <= 32768, "the highest bit of a place tells the run");
     __shared__ Key held[TILE + 1];
     __shared__ unsigned short places[MOVES ? TILE : 1];
-    __shared__ Position ends[2];
+    __shared__ Index ends[2];
 
     const unsigned row_number = blockIdx.x / (unsigned)runs.tiles;
-    const Position row = row_number, begin = (Position)(blockIdx.x - row_number * (unsigned)runs.tiles) * TILE;
+    const Index row = row_number, begin = (Index)(blockIdx.x - row_number * (unsigned)runs.tiles) * TILE;
     const RunsOfRow<Order> own(keys, runs, row);
-    const Position first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
+    const Index first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
     const Key* const first = own.first;
     const Key* const second = own.second;
-    const Position total = first_n + second_n;
+    const Index total = first_n + second_n;
     if (begin >= total) return;
-    const int length = (int)min((Position)TILE, total - begin);
+    const int length = (int)min((Index)TILE, total - begin);
     if (splits) {
         if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
     } else if (threadIdx.x < 2 * WARP) {
         const int which = threadIdx.x / WARP;
-        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
+        const Index found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
         if (threadIdx.x % WARP == 0) ends[which] = found;
     }
     __syncthreads();  // separates the write of the ends from their reads
-    const Position first_begin = ends[0], second_begin = begin - first_begin;
+    const Index first_begin = ends[0], second_begin = begin - first_begin;
     // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
-    const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+    const int first_length = (int)max((Index)0, min(ends[1] - first_begin, (Index)length));
 
     merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
                                             length);
 
-    const Position out = row * runs.n + begin;
+    const Index out = row * runs.n + begin;
     Key* const to = keys.out + out + threadIdx.x;
     const int mine = length - (int)threadIdx.x;
 #pragma unroll

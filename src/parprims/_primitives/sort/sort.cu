@@ -13,7 +13,7 @@
 //   Order     the keys and their order (see key_order.cuh). Keys are moved with their bits unchanged; ordered(key) is
 //             compared.
 //   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
-//             that move with the keys) and Indices<Index> (the original positions of the sorted keys).
+//             that move with the keys) and Indices<Result> (the original positions of the sorted keys).
 //
 // The kernels of long rows are in sort_tiles.cu.
 
@@ -34,16 +34,16 @@ struct SortedLanes {
     using Key = typename Order::Key;
 
     const Key* in;
-    Position row, rows, at;  // the first row, how many there are, and this thread's element of the first
+    Index row, rows, at;  // the first row, how many there are, and this thread's element of the first
     int n, lane, places[ROWS];
 
     static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys of a vector
     using Vector = typename Word<TOGETHER * sizeof(Key)>::Type;
 
-    DEVICE SortedLanes(const Key* keys_in, Position count, int length) : in(keys_in), rows(count), n(length) {
+    DEVICE SortedLanes(const Key* keys_in, Index count, int length) : in(keys_in), rows(count), n(length) {
         __shared__ Vector shared[ROWS][THREADS / TOGETHER];
         __shared__ int owners[ROWS][THREADS];
-        row = (Position)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
+        row = (Index)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
         lane = threadIdx.x % LANES;
         at = row * n + lane;
         const int first = threadIdx.x - lane;
@@ -99,11 +99,11 @@ struct SortedLanes {
         move(array.in + at, array.out);
     }
 
-    template <class Index>
-    DEVICE void answer(Indices<Index> indices) const {
-        Index held[ROWS];
+    template <class Result>
+    DEVICE void answer(Indices<Result> indices) const {
+        Result held[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) held[i] = (Index)lane;
+        for (int i = 0; i < ROWS; ++i) held[i] = (Result)lane;
         write(held, indices.out);
     }
 
@@ -127,7 +127,7 @@ struct SortedLanes {
 
 // Sorts THREADS / LANES * ROWS rows of n keys in each block.
 template <int THREADS, int LANES, int ROWS, class Order, class... Asked>
-DEVICE void sort_lanes(const typename Order::Key* keys, Position rows, Position n, Asked... asked) {
+DEVICE void sort_lanes(const typename Order::Key* keys, Index rows, Index n, Asked... asked) {
     const SortedLanes<THREADS, LANES, ROWS, Order> sorted(keys, rows, (int)n);
     (sorted.answer(asked), ...);
 }
@@ -150,16 +150,16 @@ struct SortedRows {
 
     Key keys[ITEMS];
     unsigned short sources[SOURCES ? ITEMS : 1];
-    Position row, rows;
+    Index row, rows;
     int n, thread;
 
-    DEVICE SortedRows(const Key* in, Position count, int length) : rows(count), n(length) {
+    DEVICE SortedRows(const Key* in, Index count, int length) : rows(count), n(length) {
         extern __shared__ uint4 dynamic[];
         if (FULL) n = SIZE;
         const int group = THREADS == GROUP ? 0 : threadIdx.x / GROUP;
         Shared& shared = reinterpret_cast<Shared*>(dynamic)[group];
         thread = threadIdx.x % GROUP;
-        row = (Position)blockIdx.x * (THREADS / GROUP) + group;
+        row = (Index)blockIdx.x * (THREADS / GROUP) + group;
         const Key* from = in + (row < rows ? row : rows - 1) * n;
         if (WARPS > 1 && thread == 0) shared.needed = 0;
         // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
@@ -247,18 +247,18 @@ struct SortedRows {
         }
     }
 
-    template <class Index>
-    DEVICE void answer(Indices<Index> indices) const {
+    template <class Result>
+    DEVICE void answer(Indices<Result> indices) const {
         static_assert(SOURCES);
-        Index* to = indices.out + row * n;
-        each([&](int i, int at) { to[at] = (Index)sources[i]; });
+        Result* to = indices.out + row * n;
+        each([&](int i, int at) { to[at] = (Result)sources[i]; });
     }
 };
 
 // Sorts THREADS / GROUP rows of n keys in each block, which has SHARED_BYTES of dynamic shared memory.
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES, int SHARED_BYTES, class Order,
           class... Asked>
-DEVICE void sort_rows(const typename Order::Key* keys, Position rows, Position n, Asked... asked) {
+DEVICE void sort_rows(const typename Order::Key* keys, Index rows, Index n, Asked... asked) {
     using Rows = SortedRows<THREADS, GROUP, ITEMS, BITS, FULL, SOURCES, Order>;
     static_assert(sizeof(typename Rows::Shared) * (THREADS / GROUP) <= SHARED_BYTES);
     const Rows sorted(keys, rows, (int)n);

@@ -19,11 +19,11 @@ struct Move {
 // The original positions of the sorted keys. For long rows they are numbers of type Place between launches, alternately
 // in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than such a
 // number.
-template <class Index, class Place = Index>
+template <class Result, class Place = Result>
 struct Indices {
     Place* own;
     Place* aside;
-    Index* out;
+    Result* out;
     int apart;
 };
 

@@ -66,7 +66,7 @@ DEVICE S add_tile(S sum, const S* a, const S* b, int depth) {
     return sum;
 }
 
-template <class Op, int M, int N>
+template <class Op, int N>
 DEVICE void save_element(typename Op::Sum sum, const Result<typename Op::Element>& c, const WorkTile& tile) {
     const Index i = tile.row + threadIdx.x / N, j = tile.column + threadIdx.x % N;
     if (i < c.m && j < c.n) c.base[i * c.n + j] = Op::save(sum);
@@ -102,7 +102,7 @@ DEVICE void multiply_tiled(const Products& products) {
         sum = add_tile<Op, M, N>(sum, tile_a, tile_b, (int)min((Index)K, tile.end - k));
         __syncthreads();  // separates the reads from the writes of the next tiles
     }
-    save_element<Op, M, N>(sum, work.c, tile);
+    save_element<Op, N>(sum, work.c, tile);
 }
 
 // Packs a factor, one tile for each block, without conversion, in the order [k][line]. Every matrix has `tiles` tiles.
@@ -201,7 +201,7 @@ DEVICE void multiply_packed(const Products& products, const typename Op::Element
         sum = add_tile<Op, M, N>(sum, tile_a, tile_b, (int)min((Index)K, tile.end - k));
         __syncthreads();  // separates the reads from the writes of the next tiles
     }
-    save_element<Op, M, N>(sum, products.result(matrix), tile);
+    save_element<Op, N>(sum, products.result(matrix), tile);
 }
 
 // ---- conflict_free ----------------------------------------------------------------------------------------------

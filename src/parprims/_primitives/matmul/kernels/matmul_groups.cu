@@ -146,7 +146,7 @@ DEVICE void multiply_by_groups(
     make_maps<KIND, M, N, TileA, TileB, false, HOW, Cluster>(products, bulk);
     const auto first = first_work<M, N, false, HOW, Cluster>(products);
     const Pipeline<GROUPS, STAGES, false, false, HOW, Cluster> pipeline;
-    if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, first, units, shared_a, shared_b, bulk)) return;
+    if (copy_units<M, N, K, TileA, TileB, false>(pipeline, products, first, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     const Descriptor from_a = TileA::descriptor(shared_a, row), from_b = TileB::descriptor(shared_b, 0);
     unsigned at = 0;  // counts tiles along k, through all units
@@ -222,7 +222,7 @@ DEVICE void multiply_floats_by_groups(
             }
         }
     };
-    if (copy_units<KIND, M, N, K, Left, Right, SWAPPED>(
+    if (copy_units<M, N, K, Left, Right, SWAPPED>(
             pipeline, products, first, units, shared_left, shared_right, bulk, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
@@ -354,7 +354,7 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * SharedA::SIZE;
     const auto first = first_work<M, N, false, BY_THREADS, Alone>(products);
     const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
-    if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
+    if (copy_units<M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     const int lane = threadIdx.x % WARP;

@@ -447,8 +447,8 @@ struct Nothing {
 // Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
 // all units, the first of which is `first`, of the left and the right factor, and gets true when it is done. It passes
 // `prepare` to the pipeline. If there are two groups that multiply, the first one gives registers to them.
-template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
-          bool LOADED, Copying HOW, class Cluster, class Products, class Prepare = Nothing,
+template <int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
+          Copying HOW, class Cluster, class Products, class Prepare = Nothing,
           class T = typename Products::T>
 DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Cluster>& pipeline,
                        const Products& products, const typename Products::Work& first, unsigned units, T* left,

@@ -12,6 +12,7 @@
 
 #include "common.cuh"
 #include "phases.cuh"
+#include "relaxed.cuh"
 #include "stable.cuh"
 #include "tridiagonal_common.cuh"
 #include "tridiagonal_long.cuh"
