@@ -122,8 +122,8 @@ MUTATIONS = (
     _dropped(_C, 'asm volatile("cp.async.commit_group;" ::: "memory");', SERIAL),
     Mutation(
         _C,
-        "__shfl_up_sync(0xffffffffu, words[word], distance)",
-        "__shfl_up_sync(0xffffffffu, words[word], distance + 1)",
+        "__shfl_up_sync(ALL_LANES, words[word], distance)",
+        "__shfl_up_sync(ALL_LANES, words[word], distance + 1)",
         _scan("shape5-1"),
     ),
     Mutation(
@@ -357,7 +357,7 @@ MUTATIONS = (
     _dropped(_OT, "__syncthreads();  // separates the zeros from what is added to them", _sort(6)),
     Mutation(_OT, "__syncthreads_and(ordering.forward)", "ordering.forward", ORDERED),
     Mutation(_OT, "__syncthreads_and(ordering.reverse)", "ordering.reverse", ORDERED),
-    Mutation(_OT, "if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);", "", ORDERED),
+    Mutation(_OT, "if (threadIdx.x % WARP_SIZE < WARP_SIZE - 1) add(keys[N - 1], next);", "", ORDERED),
     Mutation(
         _OT,
         "THREADS * LOADED)\n            if (k > 0) ordering.add",
@@ -578,7 +578,7 @@ MUTATIONS = (
     ),
     Mutation(
         _P,
-        "if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));",
+        "if (LOADED || threadIdx.x % WARP_SIZE == 0) arrive(empty(at));",
         "if (threadIdx.x % 128 == 0) arrive(empty(at));",
         HALVES,
     ),

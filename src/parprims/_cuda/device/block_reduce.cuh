@@ -8,8 +8,6 @@
 
 #include "common.cuh"
 
-constexpr int WARP_SIZE = 32;
-
 // A state, or no state.
 template <class State>
 struct Optional {

@@ -5,6 +5,9 @@
 
 using Index = long long;
 
+constexpr int WARP_SIZE = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;  // the mask of a whole warp
+
 // ---- Element types that C++ does not have ---------------------------------------------------------------------
 
 struct Half {
@@ -433,7 +436,7 @@ DEVICE T shuffle_down(const T& mine, int distance) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(0xffffffffu, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(ALL_LANES, words[word], distance);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
@@ -446,7 +449,7 @@ DEVICE T shuffle_up(const T& mine, int distance) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(0xffffffffu, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(ALL_LANES, words[word], distance);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
@@ -459,7 +462,7 @@ DEVICE T shuffle(const T& mine, int lane) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(0xffffffffu, words[word], lane);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(ALL_LANES, words[word], lane);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;

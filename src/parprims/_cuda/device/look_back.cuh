@@ -179,7 +179,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         do {
             if (!arrived) arrived = totals.at((Index)(group - warp) * WARP_SIZE + lane).poll(mine);
             if (looks && !seen) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
-        } while (!__all_sync(0xffffffffu, arrived));
+        } while (!__all_sync(ALL_LANES, arrived));
         mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0, lane `place` also has the tile's own aggregate
     }
     __shared__ State groups[LOOKING];
@@ -190,7 +190,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
     if (warp == 0) {
         if (group > 0) {
             unsigned there;
-            while ((there = __ballot_sync(0xffffffffu, seen)) == 0)
+            while ((there = __ballot_sync(ALL_LANES, seen)) == 0)
                 if (looks) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
             int since = __ffs(there) - 1;
             start = {shuffle(prefix, since), true};

@@ -4,12 +4,9 @@
 // O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
 #include "common.cuh"
-#include "digits.cuh"
 #include "key_order.cuh"
 
 namespace sorting {
-
-using namespace digits;
 
 // Returns what keys are compared by: numbers of floating point as they are, others in the order asked for.
 template <class Order>
@@ -49,16 +46,16 @@ DEVICE constexpr typename Order::Key last_key() {
 
 // Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it, and
 // each group of LANES searches for itself.
-template <class Order, int LANES = WARP>
+template <class Order, int LANES = WARP_SIZE>
 DEVICE Index merge_path(const typename Order::Key* first, Index first_n, const typename Order::Key* second,
                            Index second_n, Index diagonal) {
-    const int lane = threadIdx.x % LANES, group = threadIdx.x % WARP - lane;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x % WARP_SIZE - lane;
     Index low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
     while (__any_sync(ALL_LANES, low < high)) {  // invariant: low <= i <= high
         const Index step = (high - low + LANES - 1) / LANES, at = low + lane * step;
         const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at]);
         // The first `count` lanes of the group.
-        const int count = __popc(__ballot_sync(ALL_LANES, before) >> group & ALL_LANES >> (WARP - LANES));
+        const int count = __popc(__ballot_sync(ALL_LANES, before) >> group & ALL_LANES >> (WARP_SIZE - LANES));
         const Index next = low + count * step;
         if (next < high) high = next;
         if (count) low = next - step + 1;

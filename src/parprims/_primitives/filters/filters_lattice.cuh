@@ -17,7 +17,6 @@
 // G. Szego, Orthogonal Polynomials, AMS, 1939, chapter 11; N. Levinson, J. Math. Phys. 25, 1947;
 // T. J. Dekker, A Floating-Point Technique for Extending the Available Precision, Numerische Mathematik 18, 1971.
 
-#include "block_reduce.cuh"
 #include "common.cuh"
 #include "filters_common.cuh"
 

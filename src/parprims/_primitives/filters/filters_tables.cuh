@@ -1,6 +1,5 @@
 // Tables of cascades of short sections (see filters.cu).
 
-#include "block_reduce.cuh"
 #include "common.cuh"
 #include "filters_common.cuh"
 

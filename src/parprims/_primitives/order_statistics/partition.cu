@@ -33,11 +33,11 @@ DEVICE int part_of(typename Order::Key x, typename Order::Key pivot) {
     return one < other ? 0 : one == other ? 1 : 2;
 }
 
-// The parts of the elements of a tile, element i of lane l being number i * WARP + l of those of its warp.
+// The parts of the elements of a tile, element i of lane l being number i * WARP_SIZE + l of those of its warp.
 template <int THREADS, int ITEMS, class Order>
 struct Parts {
     using Key = typename Order::Key;
-    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP_SIZE;
     struct Shared {
         int smaller[WARPS], equal[WARPS];
     };
@@ -63,9 +63,9 @@ struct Parts {
             own_smaller += __popc(__ballot_sync(ALL_LANES, part(i) == 0));
             own_equal += __popc(__ballot_sync(ALL_LANES, part(i) == 1));
         }
-        if (threadIdx.x % WARP == 0) {
-            shared.smaller[threadIdx.x / WARP] = own_smaller;
-            shared.equal[threadIdx.x / WARP] = own_equal;
+        if (threadIdx.x % WARP_SIZE == 0) {
+            shared.smaller[threadIdx.x / WARP_SIZE] = own_smaller;
+            shared.equal[threadIdx.x / WARP_SIZE] = own_equal;
         }
         __syncthreads();  // separates the writes of counts from their reads
         smaller = equal = 0;
@@ -81,15 +81,15 @@ struct Parts {
     // Calls take(i, place) for the elements of this thread, where `place` is that in the order of parts.
     template <class Take>
     DEVICE void rank(const Shared& shared, Take take) const {
-        const int own = threadIdx.x / WARP;
+        const int own = threadIdx.x / WARP_SIZE;
         int next[3] = {0, smaller, smaller + equal};  // of the parts, in this warp
 #pragma unroll
         for (int warp = 0; warp < WARPS; ++warp)
             if (warp < own) {
                 next[0] += shared.smaller[warp], next[1] += shared.equal[warp];
-                next[2] += WARP * ITEMS - shared.smaller[warp] - shared.equal[warp];  // earlier warps are full
+                next[2] += WARP_SIZE * ITEMS - shared.smaller[warp] - shared.equal[warp];  // earlier warps are full
             }
-        const unsigned before = (1u << threadIdx.x % WARP) - 1;
+        const unsigned before = (1u << threadIdx.x % WARP_SIZE) - 1;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int mine = part(i);
@@ -118,7 +118,7 @@ DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key*
 // Replaces the counts of a row's tiles by those of all tiles before, and writes those of the row behind them.
 template <int THREADS>
 DEVICE void scan_parts(Counts* counts, Index tiles) {
-    __shared__ Index sums[2][THREADS / WARP];
+    __shared__ Index sums[2][THREADS / WARP_SIZE];
     __shared__ Counts total;
     Counts* const own = counts + blockIdx.x * (tiles + 1);
     Counts before = {0, 0};

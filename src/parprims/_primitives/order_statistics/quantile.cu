@@ -83,7 +83,7 @@ struct Ends {
 template <int THREADS, class Key>
 struct Memory {
     unsigned counters[RADIX * COPIES];
-    Count sums[THREADS / WARP];
+    Count sums[THREADS / WARP_SIZE];
     Choice choice;
     unsigned next;  // the complement of the next digit
     Key largest, above;
@@ -164,11 +164,11 @@ template <class Key>
 DEVICE void combine(const Ends<Key>& ends, Key* largest, Key* above) {
     Ends<Key> all = ends;
 #pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+    for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
         all.largest = max(all.largest, __shfl_xor_sync(ALL_LANES, all.largest, distance));
         all.above = max(all.above, __shfl_xor_sync(ALL_LANES, all.above, distance));
     }
-    if (threadIdx.x % WARP == 0) {
+    if (threadIdx.x % WARP_SIZE == 0) {
         atomicMax(largest, all.largest);
         atomicMax(above, all.above);
     }

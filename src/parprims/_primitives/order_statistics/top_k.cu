@@ -20,13 +20,10 @@
 // SC, 2023.
 
 #include "common.cuh"
-#include "digits.cuh"
 #include "key_order.cuh"
 #include "ticket.cuh"
 
 namespace top {
-
-using namespace digits;
 
 // ---- Candidates -------------------------------------------------------------------------------------------------
 
@@ -66,7 +63,7 @@ struct Told {
 // warp compares pairs within 64 neighbours at distances up to 32, which needs no barrier of the block.
 template <int THREADS, class One>
 DEVICE void sort_candidates(One* all, int count) {
-    int size = 2 * WARP;
+    int size = 2 * WARP_SIZE;
     while (size < count) size *= 2;
     __syncthreads();  // separates the writes of candidates from the sort
     for (int at = count + threadIdx.x; at < size; at += THREADS) all[at] = One::none();
@@ -83,7 +80,7 @@ DEVICE void sort_candidates(One* all, int count) {
                 }
             }
             const int next = distance > 1 ? distance / 2 : span;  // the distance of the next step
-            if (distance <= WARP && next <= WARP)
+            if (distance <= WARP_SIZE && next <= WARP_SIZE)
                 __syncwarp();  // separates the steps of the warp
             else
                 __syncthreads();  // separates the steps of the block
@@ -111,13 +108,13 @@ struct Best {
     DEVICE static int reserve(int mine, unsigned* added) {
         int upto = mine;
 #pragma unroll
-        for (int distance = 1; distance < WARP; distance *= 2) {
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
             const int before = __shfl_up_sync(ALL_LANES, upto, distance);
-            if (threadIdx.x % WARP >= distance) upto += before;
+            if (threadIdx.x % WARP_SIZE >= distance) upto += before;
         }
         int first = 0;
-        if (threadIdx.x % WARP == WARP - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
-        return __shfl_sync(ALL_LANES, first, WARP - 1) + upto - mine;
+        if (threadIdx.x % WARP_SIZE == WARP_SIZE - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
+        return __shfl_sync(ALL_LANES, first, WARP_SIZE - 1) + upto - mine;
     }
 
     // Returns a key that at least k of the keys of all threads are at most, and only a few more unless keys are equal.
@@ -133,7 +130,7 @@ struct Best {
             int of_warp = 0;
 #pragma unroll
             for (int e = 0; e < EACH; ++e) of_warp += __popc(__ballot_sync(ALL_LANES, keys[e] <= middle));
-            if (threadIdx.x % WARP == 0 && of_warp > 0) atomicAdd(&counted[turn], (unsigned)of_warp);
+            if (threadIdx.x % WARP_SIZE == 0 && of_warp > 0) atomicAdd(&counted[turn], (unsigned)of_warp);
             const int next = turn == 2 ? 0 : turn + 1;
             if (threadIdx.x == 0) counted[next] = 0;  // which all threads read before the barrier of the step before
             __syncthreads();                          // separates the counting from the read of the count
@@ -151,7 +148,7 @@ struct Best {
     }
 
     // How many candidates are so few that it does not pay to look for fewer before they are sorted.
-    DEVICE int enough() const { return k + k / 4 + WARP; }
+    DEVICE int enough() const { return k + k / 4 + WARP_SIZE; }
 
     // Drops candidates that cannot be among the first k.
     DEVICE void drop() {

@@ -18,13 +18,10 @@
 // O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
 #include "common.cuh"
-#include "digits.cuh"
 #include "key_order.cuh"
 #include "merge_path.cuh"
 
 namespace sorting {
-
-using namespace digits;
 
 // Rows of two runs, and their rows in the result.
 template <class V>
@@ -87,11 +84,11 @@ DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Inde
     const Index diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
     Index low = max((Index)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
     if (__all_sync(ALL_LANES, row == __shfl_sync(ALL_LANES, row, 0))) {
-        const int lane = threadIdx.x % WARP, end = lane < WARP / 2 ? 0 : WARP - 1;
+        const int lane = threadIdx.x % WARP_SIZE, end = lane < WARP_SIZE / 2 ? 0 : WARP_SIZE - 1;
         const Index wanted = __shfl_sync(ALL_LANES, diagonal, end);
-        const Index found = merge_path<Order, WARP / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
+        const Index found = merge_path<Order, WARP_SIZE / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
         low = max(low, __shfl_sync(ALL_LANES, found, 0));
-        high = min(high, __shfl_sync(ALL_LANES, found, WARP - 1));
+        high = min(high, __shfl_sync(ALL_LANES, found, WARP_SIZE - 1));
     }
     while (low < high) {  // invariant: low <= i <= high
         const Index step = (high - low) / (PROBES + 1) + 1;
@@ -113,7 +110,7 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     using Key = typename Order::Key;
     constexpr int TILE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
-    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(THREADS >= 2 * WARP_SIZE, "two warps search for the ends of a tile");
     static_assert(TILE <= 32768, "the highest bit of a place tells the run");
     __shared__ Key held[TILE + 1];
     __shared__ unsigned short places[MOVES ? TILE : 1];
@@ -130,10 +127,10 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     const int length = (int)min((Index)TILE, total - begin);
     if (splits) {
         if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
-    } else if (threadIdx.x < 2 * WARP) {
-        const int which = threadIdx.x / WARP;
+    } else if (threadIdx.x < 2 * WARP_SIZE) {
+        const int which = threadIdx.x / WARP_SIZE;
         const Index found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
-        if (threadIdx.x % WARP == 0) ends[which] = found;
+        if (threadIdx.x % WARP_SIZE == 0) ends[which] = found;
     }
     __syncthreads();  // separates the write of the ends from their reads
     const Index first_begin = ends[0], second_begin = begin - first_begin;

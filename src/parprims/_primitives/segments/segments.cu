@@ -164,7 +164,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
         do {
             const bool here = place <= last;
             if (here && place < RUN) atomicOr(&run.marks[place / EACH], 1u << place % EACH);
-            count = __popc(__ballot_sync(0xffffffffu, here));
+            count = __popc(__ballot_sync(ALL_LANES, here));
             behind += count;
             if (count == WARP_SIZE) {
                 ends = end_of(behind + lane);
@@ -213,8 +213,8 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
                     run.states[lane * Run::STRIDE + at] = mine;
                 }
             }
-            const unsigned heads = __ballot_sync(0xffffffffu, marks != 0);
-            const unsigned heads_so_far = heads & 0xffffffffu >> (WARP_SIZE - 1 - lane);
+            const unsigned heads = __ballot_sync(ALL_LANES, marks != 0);
+            const unsigned heads_so_far = heads & ALL_LANES >> (WARP_SIZE - 1 - lane);
             const int head = heads_so_far ? WARP_SIZE - 1 - __clz(heads_so_far) : 0;
 #pragma unroll
             for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
@@ -237,10 +237,10 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
             for (Index batch = next; batch < behind; batch += WARP_SIZE) {
                 const Index segment = batch + lane;
                 place = min(last, place_of(batch == next ? window : end_of(segment)));
-                int begins = __shfl_up_sync(0xffffffffu, place, 1);
+                int begins = __shfl_up_sync(ALL_LANES, place, 1);
                 if (lane == 0) begins = before_batch;
-                before_batch = __shfl_sync(0xffffffffu, place, WARP_SIZE - 1);
-                latest = __shfl_sync(0xffffffffu, place, (int)min((Index)WARP_SIZE, behind - batch) - 1);
+                before_batch = __shfl_sync(ALL_LANES, place, WARP_SIZE - 1);
+                latest = __shfl_sync(ALL_LANES, place, (int)min((Index)WARP_SIZE, behind - batch) - 1);
                 if (segment < behind) {
                     Optional<State> found;
                     found.valid = place > begins || (segment == next && total.valid);

@@ -28,8 +28,6 @@
 
 namespace compaction {
 
-constexpr unsigned ALL_LANES = 0xffffffffu;
-
 // Loads N elements, as one vector if they are aligned.
 template <class T, int N>
 DEVICE void load_adjacent(T (&to)[N], const T* from) {

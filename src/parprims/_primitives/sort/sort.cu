@@ -139,13 +139,13 @@ DEVICE void sort_lanes(const typename Order::Key* keys, Index rows, Index n, Ask
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES, class Order>
 struct SortedRows {
     using Key = typename Order::Key;
-    static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
-    static_assert(GROUP == WARP || GROUP == THREADS, "every digit has barriers, and rows skip different digits");
+    static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP_SIZE;
+    static_assert(GROUP == WARP_SIZE || GROUP == THREADS, "every digit has barriers, and rows skip different digits");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
         alignas(16) unsigned counts[WARPS][DIGITS];  // aligned so that a thread reads the counts of 4 digits at once
-        unsigned sums[DIGITS / WARP + 1], needed;
+        unsigned sums[DIGITS / WARP_SIZE + 1], needed;
     };
 
     Key keys[ITEMS];
@@ -184,7 +184,7 @@ struct SortedRows {
             needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (DIGITS - 1)) != 0) != 0) << shift / BITS;
         if (WARPS > 1) {
             __syncthreads();  // separates the zero from what is added to it
-            if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+            if (threadIdx.x % WARP_SIZE == 0) atomicOr(&shared.needed, needed);
             __syncthreads();  // separates the additions from the read
             needed = shared.needed;
         }
@@ -198,7 +198,7 @@ struct SortedRows {
         // Elements past the end have the last key, and no element with the same digit comes after them: they stay there.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<Order, BITS>(keys[i], shift);
-        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
+        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP_SIZE];
         count_in_warp<BITS>(digits, own);
         place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
         rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {

@@ -105,7 +105,7 @@ struct Ordering {
 #pragma unroll
         for (int k = 0; k + 1 < N; ++k) add(keys[k], keys[k + 1]);
         const Key next = (Key)__shfl_down_sync(ALL_LANES, keys[0], 1);
-        if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);
+        if (threadIdx.x % WARP_SIZE < WARP_SIZE - 1) add(keys[N - 1], next);
         forward = __all_sync(ALL_LANES, forward);
         reverse = __all_sync(ALL_LANES, reverse);
     }
@@ -145,7 +145,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     const Index end = min(begin + chunk, n);
     const Key* keys = in + (first_row + row) * n;
     const Key first = ordered<Order>(keys[0]);
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
     const Counts counter;
     // Adds `number` to the counts of all digits in one word of a key.
     const auto add = [&](Key key, int word, unsigned number) {
@@ -190,7 +190,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     if (like_first) add(first, 1, like_first);
     if (__syncthreads_or(ordering.any())) {  // separates the additions to the counts from the reads
         // The other neighbours: between warps, between chunks, and those of the last keys.
-        constexpr int LOADED = WARP * VECTOR;
+        constexpr int LOADED = WARP_SIZE * VECTOR;
         for (Index k = begin + (Index)threadIdx.x * LOADED; k < tail; k += THREADS * LOADED)
             if (k > 0) ordering.add(keys[k - 1], keys[k]);
         for (Index k = tail + threadIdx.x; k < end; k += THREADS)
@@ -198,7 +198,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     }
     const bool forward = __syncthreads_and(ordering.forward), reverse = __syncthreads_and(ordering.reverse);
 
-    if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
+    if (threadIdx.x < WARP_SIZE) {  // a lane for each digit, which is needed unless all keys are alike in it
         const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
             lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
@@ -237,7 +237,7 @@ struct SortedTile {
     using Key = typename Order::Key;
     static constexpr int DIGIT = RadixPasses<Order>::DIGIT, RADIX = RadixPasses<Order>::RADIX;
     static constexpr int PASSES = RadixPasses<Order>::PASSES;
-    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP_SIZE;
     static constexpr bool SEGMENTS = sizeof(Count) > sizeof(unsigned);
     static constexpr unsigned AGGREGATE = 1u << 30, PREFIX = 2u << 30;   // 0: not published
     static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // set in a published prefix of a segment
@@ -264,7 +264,7 @@ struct SortedTile {
         const unsigned tiles = (unsigned)extent.tiles;
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
-        __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
+        __shared__ Count offsets[RADIX], sums[RADIX / WARP_SIZE + 1];
         extern __shared__ uint4 dynamic[];
         if (threadIdx.x == 0) shared = draw(scratch.control->word, extent.rows, together, tiles, extent.n);
         __syncthreads();  // separates the write of what is drawn from its reads
@@ -295,7 +295,7 @@ struct SortedTile {
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
                 if (place_of(i) >= shared.length) digits[i] = RADIX - 1;
-        unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
+        unsigned(&own)[RADIX] = counts[threadIdx.x / WARP_SIZE];
         count_in_warp<DIGIT>(digits, own);
 
         // In launches of odd number, the highest bit of a word is inverted.
@@ -377,17 +377,17 @@ struct SortedTile {
             from += row_begin() + drawn->behind - place_of(0);
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
-                if (i * WARP < length) to[i] = from[-i * WARP];
+                if (i * WARP_SIZE < length) to[i] = from[-i * WARP_SIZE];
             return;
         }
         from += drawn->begin + place_of(0);
         if (full)
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP];
+            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP_SIZE];
         else
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
-                if (i * WARP < length) to[i] = from[i * WARP];
+                if (i * WARP_SIZE < length) to[i] = from[i * WARP_SIZE];
     }
 
     // Begins to bring the keys of a later tile of the row, a full one, into the L2 cache.

@@ -334,7 +334,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     using S = typename Op::Sum;
     using Own = OuterProduct<S>;
     constexpr int ROW = SharedVector<S>::COUNT, ROWS = Own::ROWS, COLUMNS = Own::COLUMNS;
-    constexpr int WARPS = N / Own::WARP_COLUMNS, THREADS = M / Own::WARP_ROWS * WARPS * WARP;
+    constexpr int WARPS = N / Own::WARP_COLUMNS, THREADS = M / Own::WARP_ROWS * WARPS * WARP_SIZE;
     static_assert(M % Own::WARP_ROWS == 0 && N % Own::WARP_COLUMNS == 0, "a tile is made of whole tiles of warps");
     static_assert(2 * (M + N) * K * sizeof(S) <= BYTES, "two tiles of each factor fit in shared memory");
     using TileA = RegisterTile<Op, M, K, THREADS, A_VECTOR, A_ALONG>;
@@ -345,7 +345,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     const WorkTile& part = work.tile;
     extern __shared__ uint4 memory[];
     S *shared_a = reinterpret_cast<S*>(memory), *shared_b = shared_a + 2 * M * K;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int lane_row = lane / 16 * 2 + lane % 2, lane_column = lane / 2 % 8;
     const int row = warp / WARPS * Own::WARP_ROWS + lane_row * ROW,
               column = warp % WARPS * Own::WARP_COLUMNS + lane_column * ROW;

@@ -94,7 +94,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
     const bool copying = own_warp() < 4;  // one thread of the first group copies
-    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
+    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP_SIZE - 4;
     const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
     __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
     int turn = 0;
@@ -144,8 +144,8 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
                     }
                 }
             }
-            const bool any = __any_sync(0xffffffffu, lost);
-            if (threadIdx.x % WARP == 0) {
+            const bool any = __any_sync(ALL_LANES, lost);
+            if (threadIdx.x % WARP_SIZE == 0) {
                 marks[(Index)unit * 8 + warp] = any;
                 if (!again) tried[(Index)unit * 8 + warp] = any;
             }

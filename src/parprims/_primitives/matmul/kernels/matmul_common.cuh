@@ -3,7 +3,7 @@
 #include "common.cuh"
 #include "ticket.cuh"
 
-constexpr int WARP = 32, BAND = 8;
+constexpr int BAND = 8;
 
 // ---- Work of a block ----------------------------------------------------------------------------------------------
 

@@ -49,9 +49,9 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
     using T = typename Op::Element;
     constexpr int ROWS = 16, WIDTH = 64, EIGHTS = WIDTH / 8;
     __shared__ __align__(16) T shared[GROUPS * 4][ROWS][WIDTH + 8];  // writes have no bank conflicts
-    auto& tile = shared[threadIdx.x / WARP - 4];
-    const int lane = threadIdx.x % WARP;
-    row += threadIdx.x / WARP % 4 * ROWS;
+    auto& tile = shared[threadIdx.x / WARP_SIZE - 4];
+    const int lane = threadIdx.x % WARP_SIZE;
+    row += threadIdx.x / WARP_SIZE % 4 * ROWS;
 #pragma unroll
     for (int begin = 0; begin < 2 * COUNT; begin += WIDTH) {
         __syncwarp();  // separates the reads of the last columns from the writes of these
@@ -65,7 +65,7 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
         T* const to = c.base + row * c.n + column + begin;
         if constexpr (VECTOR) {
 #pragma unroll
-            for (int at = lane; at < ROWS * EIGHTS; at += WARP) {
+            for (int at = lane; at < ROWS * EIGHTS; at += WARP_SIZE) {
                 const int i = at / EIGHTS, eight = at % EIGHTS;
                 if (row + i < c.m && eight * 8 < count)
                     *reinterpret_cast<uint4*>(to + i * c.n + eight * 8) =
@@ -233,7 +233,7 @@ DEVICE void multiply_floats_by_groups(
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
         for (int k = 0; k < K; k += 8)
-            take_rows<Left>(from, row + threadIdx.x / WARP % 4 * 16, k,
+            take_rows<Left>(from, row + threadIdx.x / WARP_SIZE % 4 * 16, k,
                             [&](int i, T number) { to[k / 2 + i] = number; });
     };
     using Registers = unsigned[K / 8][PARTS][4];
@@ -355,9 +355,9 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     const auto first = first_work<M, N, false, BY_THREADS, Alone>(products);
     const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
     if (copy_units<M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
-    const int warp = threadIdx.x / WARP - 4;
+    const int warp = threadIdx.x / WARP_SIZE - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
     TileReader<SharedA, 8, 4> from_a(row + lane / 4, lane % 4);
     TileReader<SharedB, 8, 4> from_b(column + lane / 4, lane % 4);
     S x[2][4], y[2][BROAD][2];

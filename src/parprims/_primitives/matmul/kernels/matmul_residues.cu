@@ -102,25 +102,25 @@ template <class Moduli, Which WHICH, bool ALONG, class Products, class Shared>
 DEVICE void measure_factor(const Products& products, unsigned block, Index groups, Line* lines, Shared& shared) {
     const unsigned matrix = matrix_of(block, groups);
     const auto from = products.template factor<WHICH>(matrix);
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const Index line = (block - matrix * groups) * WARP + (ALONG ? warp : lane);
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const Index line = (block - matrix * groups) * WARP_SIZE + (ALONG ? warp : lane);
     lines += matrix * from.length;
     Measure<typename Products::T> measure;
     if (line < from.length) {
         const auto* at = from.base + line * from.outer;
 #pragma unroll 8
-        for (Index k = ALONG ? lane : warp; k < products.k; k += WARP) measure.add(at[k * from.along]);
+        for (Index k = ALONG ? lane : warp; k < products.k; k += WARP_SIZE) measure.add(at[k * from.along]);
     }
     if constexpr (ALONG) {
 #pragma unroll
-        for (int step = WARP / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
+        for (int step = WARP_SIZE / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
         if (lane == 0 && line < from.length) lines[line] = measure.template line<Moduli>(products.k);
     } else {
         shared[warp][lane] = measure;
         __syncthreads();  // separates writes from reads
         if (warp == 0 && line < from.length) {
 #pragma unroll 1
-            for (int other = 1; other < WARP; ++other) measure.add(shared[other][lane]);
+            for (int other = 1; other < WARP_SIZE; ++other) measure.add(shared[other][lane]);
             lines[line] = measure.template line<Moduli>(products.k);
         }
     }
@@ -130,7 +130,7 @@ DEVICE void measure_factor(const Products& products, unsigned block, Index group
 template <class Moduli, bool A_ALONG, bool B_ALONG, class Products>
 DEVICE void measure_lines(const Products& products, Index groups_a, Index groups_b, Index blocks_a, Line* lines_a,
                           Line* lines_b) {
-    __shared__ Measure<typename Products::T> shared[A_ALONG && B_ALONG ? 1 : WARP][WARP];
+    __shared__ Measure<typename Products::T> shared[A_ALONG && B_ALONG ? 1 : WARP_SIZE][WARP_SIZE];
     if (blockIdx.x < blocks_a)
         measure_factor<Moduli, FACTOR_A, A_ALONG>(products, blockIdx.x, groups_a, lines_a, shared);
     else
@@ -214,7 +214,7 @@ DEVICE void take_factor(const Products& products, unsigned block, Line* lines, c
     const Index unit = block - matrix * units;
     const Index first = (ALONG ? unit / to.deep : unit % wide) * LINES, deep = ALONG ? unit % to.deep : unit / wide;
     const auto from = products.template factor<WHICH>(matrix);
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     const int row = warp * 4 + (ALONG ? lane / 8 : lane % 4), part = ALONG ? lane % 8 : lane / 4;
     const Index line = first + row, k = deep * SIDE + part * EACH;
     T x[EACH];
@@ -335,7 +335,7 @@ DEVICE void combine_residues(const Products& products, const unsigned char* mark
     for (int at = 0; at < Moduli::COUNT; ++at) words[at] = from[at * RESIDUES];
     const auto c = products.result(matrix);
     const int thread = threadIdx.x % 128, word = threadIdx.x / 128;
-    const Index i = part.row + piece / 8 * 64 + thread / WARP * 16 + thread % WARP / 4;
+    const Index i = part.row + piece / 8 * 64 + thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4;
     const Index j = part.column + piece % 8 * 32 + word * 8 + thread % 4 * 2;
     int across[2];
 #pragma unroll

@@ -93,14 +93,15 @@ DEVICE void store_as(To* to, V x) {
 template <int THREADS, int ITEMS, class Order>
 struct SortedPieces {
     using Key = typename Order::Key;
-    static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP;
-    static constexpr int WORDS = (SIZE + WARP * WARP - 1) / (WARP * WARP) * WARP;  // of a bit for each element
+    static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP_SIZE;
+    // Words of a bit for each element.
+    static constexpr int WORDS = (SIZE + WARP_SIZE * WARP_SIZE - 1) / (WARP_SIZE * WARP_SIZE) * WARP_SIZE;
     static_assert(WORDS <= THREADS && SIZE <= 1 << 16, "a thread for each word, and 16 bits for a place");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SIZE];
         alignas(16) unsigned counts[WARPS][RADIX];
-        unsigned sums[RADIX / WARP + 1], needed;
+        unsigned sums[RADIX / WARP_SIZE + 1], needed;
         unsigned heads[WORDS], before[WORDS];  // whether a segment begins, and how many do before each word
         Index found[2];
         Pieces pieces;
@@ -131,7 +132,7 @@ struct SortedPieces {
 #pragma unroll
         for (int shift = 0; shift < Order::WIDTH; shift += BITS)
             needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (RADIX - 1)) != 0) != 0) << shift / BITS;
-        if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+        if (threadIdx.x % WARP_SIZE == 0) atomicOr(&shared.needed, needed);
         __syncthreads();  // separates the additions from the read
         needed = shared.needed;
         for (; needed; needed &= needed - 1) {
@@ -148,7 +149,7 @@ struct SortedPieces {
         const Offset* const offsets = bounds.offsets;
         const Index count = bounds.count, n = bounds.n, end = begin + length;
         if (threadIdx.x < WORDS) shared.heads[threadIdx.x] = 0;
-        if (threadIdx.x < WARP) {
+        if (threadIdx.x < WARP_SIZE) {
             const Index wanted = threadIdx.x < HALF_WARP ? begin : end - 1;
             const Index found = count_before(count, [&](Index at) { return (Index)offsets[at] <= wanted; });
             if (threadIdx.x % HALF_WARP == 0) shared.found[threadIdx.x / HALF_WARP] = found;
@@ -156,7 +157,7 @@ struct SortedPieces {
         __syncthreads();  // separates the zeros, and what is found, from their uses
         const Index first = shared.found[0], last = max(first, shared.found[1]);
         const auto mark = [&](Index at) {
-            if (at > 0 && at < length) atomicOr(&shared.heads[at / WARP], 1u << at % WARP);
+            if (at > 0 && at < length) atomicOr(&shared.heads[at / WARP_SIZE], 1u << at % WARP_SIZE);
         };
         if (last - first <= 8 * SIZE) {
             for (Index at = first + threadIdx.x; at < last; at += THREADS) mark((Index)offsets[at] - begin);
@@ -193,7 +194,8 @@ struct SortedPieces {
 
     // Returns the number of the segment of an element, counted from that of the first element of the tile.
     DEVICE unsigned number_of(int at) const {
-        return shared.before[at / WARP] + __popc(shared.heads[at / WARP] & ALL_LANES >> (WARP - 1 - at % WARP));
+        return shared.before[at / WARP_SIZE] +
+               __popc(shared.heads[at / WARP_SIZE] & ALL_LANES >> (WARP_SIZE - 1 - at % WARP_SIZE));
     }
 
     template <class Digit>
@@ -203,7 +205,7 @@ struct SortedPieces {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
             digits[i] = in_tile<ITEMS>(threadIdx.x, i) < length ? digit(i) : RADIX - 1;
-        unsigned(&own)[RADIX] = shared.counts[threadIdx.x / WARP];
+        unsigned(&own)[RADIX] = shared.counts[threadIdx.x / WARP_SIZE];
         count_in_warp<BITS>(digits, own);
         place_digits<THREADS, RADIX>(shared.counts, threadIdx.x, shared.sums, [](unsigned) {});
         rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
@@ -273,7 +275,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Index n, Index tiles, 
     using Key = typename Order::Key;
     constexpr int SIZE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
-    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(THREADS >= 2 * WARP_SIZE, "two warps search for the ends of a tile");
     __shared__ Key held[SIZE + 1];
     __shared__ unsigned short places[MOVES ? SIZE : 1];
     __shared__ Index ends[2];
@@ -297,11 +299,11 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Index n, Index tiles, 
         const bool from_own = left % 2;
         const Key* const first = (from_own ? keys.own : keys.out) + row + low;
         const Key* const second = first + first_n;
-        if (threadIdx.x < 2 * WARP) {
-            const int end = threadIdx.x / WARP;
+        if (threadIdx.x < 2 * WARP_SIZE) {
+            const int end = threadIdx.x / WARP_SIZE;
             const Index diagonal = begin - low + end * length;
             const Index found = merge_path<Order>(first, first_n, second, second_n, diagonal);
-            if (threadIdx.x % WARP == 0) ends[end] = found;
+            if (threadIdx.x % WARP_SIZE == 0) ends[end] = found;
         }
         __syncthreads();  // separates the write of the ends from their reads
         const Index first_begin = ends[0], second_begin = begin - low - first_begin;

@@ -1,6 +1,5 @@
 // Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend.
 
-#include "block_reduce.cuh"
 #include "common.cuh"
 #include "search.cuh"
 

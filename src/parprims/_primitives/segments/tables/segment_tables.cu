@@ -129,12 +129,12 @@ DEVICE void reduce_in_tables(const Inputs& in, const Outputs& out, const Starts&
         join_runs<Op, STEPS>(one, segment);
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            const unsigned equal = __match_any_sync(0xffffffffu, segment[k]);
+            const unsigned equal = __match_any_sync(ALL_LANES, segment[k]);
             turn[k] = segment[k] < 0 ? -1 : __popc(equal & ((1u << lane) - 1));
         }
 #pragma unroll
         for (int k = 0; k < STEPS; ++k)
-            for (int now = 0; __any_sync(0xffffffffu, turn[k] >= now); ++now) {
+            for (int now = 0; __any_sync(ALL_LANES, turn[k] >= now); ++now) {
                 if (turn[k] == now) append<Op>(own[segment[k]], one[k]);
                 __syncwarp();  // separates the turns of lanes with equal ids
             }

@@ -122,7 +122,7 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
             const bool large = own.template has_large_error<false>(x, before, behind, residual);
             off = any_of_system<THREADS, SYSTEMS, SHARED>(large, system);
             if constexpr (!SHARED)
-                more = __any_sync(0xffffffffu, off);
+                more = __any_sync(ALL_LANES, off);
             else
                 more = SYSTEMS == 1 ? off : __syncthreads_or(off);
             if (!off) {

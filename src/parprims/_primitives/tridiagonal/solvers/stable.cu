@@ -110,7 +110,7 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
                 if constexpr (INTERLEAVED || THREADS > 32)
                     together = __syncthreads_or(refine);
                 else
-                    together = __any_sync(0xffffffffu, refine);
+                    together = __any_sync(ALL_LANES, refine);
             }
         }
         if (together) {

@@ -102,7 +102,7 @@ struct SegmentLevel {
 template <class R>
 DEVICE void record_error(R mine, unsigned long long* largest) {
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) mine = ::fmax(mine, __shfl_xor_sync(0xffffffffu, mine, lanes));
+    for (int lanes = 16; lanes > 0; lanes /= 2) mine = ::fmax(mine, __shfl_xor_sync(ALL_LANES, mine, lanes));
     const unsigned long long bits = (unsigned long long)__double_as_longlong((double)mine);
     if (threadIdx.x % 32 == 0 && bits > read_current(largest)) atomicMax(largest, bits);
 }
