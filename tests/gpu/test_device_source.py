@@ -60,9 +60,10 @@ def declared(file: str) -> frozenset[str]:
 
 @functools.cache
 def used(file: str) -> frozenset[str]:
-    """Return the words of a file that are not members of something, nor declared in it."""
+    """Return the words of a file that are not members of something, nor declared in it, in a function or a template."""
     code = _code((SOURCE / file).read_text())
-    return frozenset(re.findall(r"(?<![.>\w])[A-Za-z_]\w*", code)) - declared(file)
+    own = re.findall(r"\b(?:using|class|bool|int|struct) (\w+)(?= =|[,>])", code)
+    return frozenset(re.findall(r"(?<![.>\w])[A-Za-z_]\w*", code)) - declared(file) - {*own}
 
 
 def _in_python(file: str) -> set[str]:

@@ -479,6 +479,26 @@ struct Flag {
 // Begins to bring the 128 bytes around an address into the L2 cache.
 DEVICE void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
+// Writes a word that other blocks may be reading. It arrives whole, in no order with other words.
+DEVICE void publish_word(unsigned* to, unsigned word) {
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+DEVICE void publish_word(unsigned long long* to, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+// Returns a word that other blocks may be writing.
+DEVICE unsigned long long read_current(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+DEVICE unsigned read_current(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
 template <int BYTES>
 struct Word;
 template <>

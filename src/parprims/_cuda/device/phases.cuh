@@ -6,7 +6,6 @@
 // at a time. The counters are zero before a launch, and the last block to leave zeroes them again.
 
 #include "common.cuh"
-#include "relaxed.cuh"
 
 struct PhaseCounters {
     unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory

@@ -41,7 +41,7 @@ class Tuning(_cuda.Tuning):
     tiles: int
     """A line of several tiles is divided further until all lines together have so many."""
     chained_lines: int
-    """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/scan_tile.cuh)."""
+    """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
     inside: int
     """The most blocks that each make the tables of powers; for more of them, a launch before does."""
     shared_bytes: int

@@ -38,7 +38,6 @@
 #include "filters_lattice.cuh"
 #include "filters_tables.cuh"
 #include "look_back.cuh"
-#include "scan_tile.cuh"
 #include "staging.cuh"
 #include "view.cuh"
 

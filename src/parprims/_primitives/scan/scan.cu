@@ -45,7 +45,6 @@
 #include "block_reduce.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
-#include "scan_tile.cuh"
 #include "view.cuh"
 
 // ---- Threads along the lines: scan_rows -----------------------------------------------------------------------

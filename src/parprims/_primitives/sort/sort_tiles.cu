@@ -39,7 +39,6 @@
 #include "common.cuh"
 #include "digits.cuh"
 #include "key_order.cuh"
-#include "relaxed.cuh"
 #include "sort_results.cuh"
 
 namespace sorting {

@@ -24,7 +24,6 @@
 #include "block_reduce.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
-#include "scan_tile.cuh"
 #include "search.cuh"
 #include "staging.cuh"
 #include "view.cuh"

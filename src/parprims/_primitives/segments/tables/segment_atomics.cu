@@ -14,7 +14,6 @@
 //   3. Words are decoded as results, by the last block (see ticket.cuh), or if there are many by a launch.
 
 #include "common.cuh"
-#include "relaxed.cuh"
 #include "segment_runs.cuh"
 #include "ticket.cuh"
 

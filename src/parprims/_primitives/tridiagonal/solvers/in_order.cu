@@ -21,7 +21,6 @@
 
 #include "common.cuh"
 #include "phases.cuh"
-#include "relaxed.cuh"
 #include "ticket.cuh"
 #include "tridiagonal_common.cuh"
 #include "tridiagonal_long.cuh"

@@ -12,7 +12,6 @@
 
 #include "common.cuh"
 #include "phases.cuh"
-#include "relaxed.cuh"
 #include "stable.cuh"
 #include "tridiagonal_common.cuh"
 #include "tridiagonal_long.cuh"
