@@ -1,16 +1,15 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error, on a spill that is not in `SPILLS`, where asynchronous products would wait for each other, and where
-no block fits a multiprocessor. One architecture, or the one in `WHOLE`, compiles the whole list. Each of the others
-compiles beside it the first kernel of each template; the first of each way of each template that its own tuning
-changes; and the first of each way goes to one of them in turn. Kernels with instructions of one architecture alone,
-which is that in `WHOLE`, compile for it.
+compile error, on a spill that is not in `SPILLS`, where asynchronous products would wait for each other, where no block
+fits a multiprocessor, and where a file of device code does not compile by itself, with what it includes. One
+architecture, or the one in `WHOLE`, compiles the whole list. Each of the others compiles beside it the first kernel of
+each template; the first of each way of each template that its own tuning changes; and the first of each way goes to one
+of them in turn. Kernels with instructions of one architecture alone, which is that in `WHOLE`, compile for it.
 
 The same text, options and compiler give nearly the same result: only the registers of a few kernels vary from run to
 run. So `RECORD` keeps results by a digest of these, and only new texts are compiled, with a few others at random, whose
-results must be near those on record. ``--all`` compiles every
-kernel, and ``--record`` writes the record anew.
+results must be near those on record. ``--all`` compiles every kernel, and ``--record`` writes the record anew.
 """
 
 import argparse
@@ -28,12 +27,14 @@ from collections.abc import Iterator
 
 import parprims
 from parprims import _cuda
-from parprims._cuda import Plan, compiler
+from parprims._cuda import Plan, compiler, device_source
 from tests.tables import of_device
 from tests.texts import text_plan
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 WHOLE = "sm_90"
+ALONE = ("compute_75", "compute_90a")
+"""The architectures for which every file compiles by itself: those of the most branches of the preprocessor."""
 
 RECORD = pathlib.Path(__file__).with_name("compiled.json")
 SAMPLE = 40
@@ -215,6 +216,18 @@ def _is_near(result: Result, other: Result) -> bool:
     return 4 * abs(result[0] - other[0]) <= other[0] and result[2] == other[2]
 
 
+def incomplete() -> dict[str, str]:
+    """Return the files of device code that do not compile by themselves, with what they include, and the errors."""
+    folder, found = pathlib.Path(parprims.__path__[0]), {}
+    for file in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.cu*")):
+        for architecture in ALONE:
+            try:
+                compiler.compile_source(device_source(file), architecture)
+            except _cuda.CudaError as error:
+                found[f"{file} for {architecture}"] = str(error)
+    return found
+
+
 def digest(text: str, architecture: str) -> str:
     """Return what a result is found again by."""
     return hashlib.sha256(compiler.identity(text, architecture).encode()).hexdigest()[:24]
@@ -274,7 +287,10 @@ def main(arguments: list[str] | None = None) -> int:
     again = known if options.all else random.sample(known, min(SAMPLE, len(known)))
     compiled = [job for job in wanted if job[0] not in record] + again
     print(f"{len(wanted)} kernels, {len(known)} on record; {len(compiled)} are compiled by {compiler.working()}")
-    results, failures = dict(record), 0
+    results, alone = dict(record), incomplete()
+    for file, error in alone.items():
+        print(f"FAILED {file}\n{error}")
+    failures = len(alone)
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
         # Those on record come first, for they need no wait.
         for job in [job for job in known if job not in again]:
@@ -286,7 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
             failures += not _told(wanted[job], job[2], result, error)
             if result:
                 results[job[0]] = result
-    print(f"{len(wanted) - failures} passed, {failures} failed")
+    print(f"{len(wanted) + len(alone) - failures} passed, {failures} failed")
     if options.record and not failures:
         lines = sorted(f'"{job[0]}": {list(results[job[0]])}' for job in wanted)
         RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -106,11 +106,13 @@ _TE, _TS, _TSL = (
 _TEL, _PH = "_primitives/tridiagonal/solvers/exchanging_long.cu", "_cuda/device/phases.cuh"
 _M, _W, _G, _P = (
     "_primitives/matmul/kernels/matmul.cu",
-    "_primitives/matmul/kernels/matmul_tensor.cu",
+    "_primitives/matmul/kernels/matmul_tensor.cuh",
     "_primitives/matmul/kernels/matmul_groups.cu",
     "_primitives/matmul/kernels/matmul_pipeline.cuh",
 )
 _RESIDUES, _BYTES = "_primitives/matmul/kernels/matmul_residues.cu", "_primitives/matmul/kernels/matmul_bytes.cu"
+_TEH, _TSH = "_primitives/tridiagonal/solvers/exchanging.cuh", "_primitives/tridiagonal/solvers/stable.cuh"
+_MC = "_primitives/matmul/kernels/matmul_common.cuh"
 _H = "_primitives/histogram/histogram.cu"
 
 MUTATIONS = (
@@ -120,8 +122,8 @@ MUTATIONS = (
     _dropped(_C, 'asm volatile("cp.async.commit_group;" ::: "memory");', SERIAL),
     Mutation(
         _C,
-        "__shfl_up_sync(0xffffffffu, words[word], distance)",
-        "__shfl_up_sync(0xffffffffu, words[word], distance + 1)",
+        "__shfl_up_sync(ALL_LANES, words[word], distance)",
+        "__shfl_up_sync(ALL_LANES, words[word], distance + 1)",
         _scan("shape5-1"),
     ),
     Mutation(
@@ -355,7 +357,7 @@ MUTATIONS = (
     _dropped(_OT, "__syncthreads();  // separates the zeros from what is added to them", _sort(6)),
     Mutation(_OT, "__syncthreads_and(ordering.forward)", "ordering.forward", ORDERED),
     Mutation(_OT, "__syncthreads_and(ordering.reverse)", "ordering.reverse", ORDERED),
-    Mutation(_OT, "if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);", "", ORDERED),
+    Mutation(_OT, "if (threadIdx.x % WARP_SIZE < WARP_SIZE - 1) add(keys[N - 1], next);", "", ORDERED),
     Mutation(
         _OT,
         "THREADS * LOADED)\n            if (k > 0) ordering.add",
@@ -415,17 +417,17 @@ MUTATIONS = (
     ),
     _dropped(_TE, "__syncthreads();  // the equations of all warps are there", PARTIAL),
     _dropped(_TE, "__syncthreads();  // the unknowns around all warps are there", PARTIAL),
-    Mutation(_TE, "swap = abs1(a) > abs1(chain.last);", "swap = abs1(a) < abs1(chain.last);", REGISTERS),
+    Mutation(_TEH, "swap = abs1(a) > abs1(chain.last);", "swap = abs1(a) < abs1(chain.last);", REGISTERS),
     Mutation(_TE, "PLACE * (INTERLEAVED ? thread : system * segments + rank)", "PLACE * thread", PARTIAL),
     Mutation(_TE, "if (waiting) own.store_arrays(place, ROWS);", "own.store_arrays(place, ROWS);", PARTIAL),
     Mutation(
-        _TS,
+        _TSH,
         "const T factor = divide(other.a[unknown], first.a[unknown], pivot_reciprocal);",
         "const T factor = divide(first.a[unknown], other.a[unknown], pivot_reciprocal);",
         _IN + "tridiagonal/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(
-        _TS,
+        _TSH,
         "sync();  // all have read their ys before the slots are written again",
         TURNS,
         "every caller has another barrier before that",
@@ -511,16 +513,16 @@ MUTATIONS = (
         _M,
         "__syncthreads();  // separates the reads from the writes of the next tiles",
         _matmul("TestSanitized::test_ladder[emulated-packed]"),
-        before="\n    }\n    save_element<Op, M, N>(sum, products.result(matrix), tile);\n}\n\n// ---- Sums",
+        before="\n    }\n    save_element<Op, N>(sum, products.result(matrix), tile);\n}\n\n// ---- conflict_free",
     ),
     _dropped(
         _M,
         "__syncthreads();  // separates the writes of the tile from its reads",
         _matmul("TestGroups::test_laid_along_k[emulated-tf32-views0]"),
     ),
-    Mutation(_M, "Op::combine(sums[i], part[", "Op::combine(part[(i - COUNT) * THREADS], part[", CUT),
+    Mutation(_MC, "Op::combine(sums[i], part[", "Op::combine(part[(i - COUNT) * THREADS], part[", CUT),
     Mutation(
-        _M,
+        _MC,
         "for (int split = 1; split < tile.splits; ++split)",
         "for (int split = 1; split <= tile.splits - 2; ++split)",
         CUT,
@@ -576,7 +578,7 @@ MUTATIONS = (
     ),
     Mutation(
         _P,
-        "if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));",
+        "if (LOADED || threadIdx.x % WARP_SIZE == 0) arrive(empty(at));",
         "if (threadIdx.x % 128 == 0) arrive(empty(at));",
         HALVES,
     ),

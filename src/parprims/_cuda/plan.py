@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import posixpath
+import re
 from typing import Any, TypeAlias
 
 from parprims._operators.languages import Captured, word_name
@@ -283,11 +285,42 @@ def _word(name: str, at: int) -> str:
     return f"__device__ __forceinline__ long long {name}() {{ long long word; {read} return word; }}"
 
 
-@functools.cache
-def device_source(*files: str) -> str:
-    """Return the CUDA text of package files, joined: NVRTC sees one text, so that a cached result cannot be stale."""
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
+_HEADERS = "_cuda/device"
+
+
+def included(file: str) -> tuple[str, ...]:
+    """Return the package files that a package file includes: those beside it, and others in `_HEADERS`."""
     folder = importlib.resources.files("parprims")
-    return "\n".join((folder / file).read_text(encoding="utf-8") for file in files)
+    names = _INCLUDE.findall(folder.joinpath(file).read_text(encoding="utf-8"))
+    beside = [posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) for name in names]
+    return tuple(
+        path if folder.joinpath(path).is_file() else posixpath.join(_HEADERS, name)
+        for path, name in zip(beside, names, strict=True)
+    )
+
+
+@functools.cache
+def device_source(file: str) -> str:
+    """Return the CUDA text of a package file, with each file that it includes, directly or not, in it once.
+
+    NVRTC sees one text, so that a cached result cannot be stale.
+    """
+    folder, seen = importlib.resources.files("parprims"), {file}
+
+    def whole(file: str) -> str:
+        files = iter(included(file))
+
+        def text_of(_: re.Match[str]) -> str:
+            header = next(files)
+            if header in seen:
+                return ""
+            seen.add(header)
+            return f"{whole(header)}\n"
+
+        return _INCLUDE.sub(text_of, folder.joinpath(file).read_text(encoding="utf-8"))
+
+    return whole(file)
 
 
 def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:

@@ -6,7 +6,7 @@
 // A thread without elements has no partial result: its Optional is not valid and is left out. The in-order shuffle
 // tree follows Ladner and Fischer, J. ACM 27(4), 1980.
 
-constexpr int WARP_SIZE = 32;
+#include "common.cuh"
 
 // A state, or no state.
 template <class State>

@@ -1,8 +1,12 @@
 // Device functions shared by all kernels: 16-bit floats, complex numbers, the elementwise functions that traced
-// operators call, warp shuffles of structures, and asynchronous copies to shared memory. No header is included: NVRTC
-// compiles this text alone.
+// operators call, warp shuffles of structures, and asynchronous copies to shared memory.
 
 #define DEVICE __device__ __forceinline__
+
+using Index = long long;
+
+constexpr int WARP_SIZE = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;  // the mask of a whole warp
 
 // ---- Element types that C++ does not have ---------------------------------------------------------------------
 
@@ -432,7 +436,7 @@ DEVICE T shuffle_down(const T& mine, int distance) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(0xffffffffu, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(ALL_LANES, words[word], distance);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
@@ -445,7 +449,7 @@ DEVICE T shuffle_up(const T& mine, int distance) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(0xffffffffu, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(ALL_LANES, words[word], distance);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
@@ -458,7 +462,7 @@ DEVICE T shuffle(const T& mine, int lane) {
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(0xffffffffu, words[word], lane);
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(ALL_LANES, words[word], lane);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
@@ -474,6 +478,26 @@ struct Flag {
 
 // Begins to bring the 128 bytes around an address into the L2 cache.
 DEVICE void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+// Writes a word that other blocks may be reading. It arrives whole, in no order with other words.
+DEVICE void publish_word(unsigned* to, unsigned word) {
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+DEVICE void publish_word(unsigned long long* to, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+// Returns a word that other blocks may be writing.
+DEVICE unsigned long long read_current(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+DEVICE unsigned read_current(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
 
 template <int BYTES>
 struct Word;

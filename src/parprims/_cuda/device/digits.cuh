@@ -4,15 +4,14 @@
 // The functions take digits, not keys. A tile is what a group of threads, a warp or a whole block, holds in registers:
 // ITEMS elements per thread.
 
-namespace digits {
+#include "common.cuh"
 
-constexpr int WARP = 32;
-constexpr unsigned ALL_LANES = 0xffffffffu;
+namespace digits {
 
 // Barrier of the threads that hold one tile.
 template <int THREADS>
 DEVICE void wait_for_group() {
-    if (THREADS == WARP)
+    if (THREADS == WARP_SIZE)
         __syncwarp();
     else
         __syncthreads();
@@ -22,7 +21,7 @@ DEVICE void wait_for_group() {
 // lanes are adjacent: row i of the warp.
 template <int ITEMS>
 DEVICE int in_tile(int thread, int i) {
-    return thread / WARP * (WARP * ITEMS) + i * WARP + threadIdx.x % WARP;
+    return thread / WARP_SIZE * (WARP_SIZE * ITEMS) + i * WARP_SIZE + threadIdx.x % WARP_SIZE;
 }
 
 // ---- Ranks among equal digits -----------------------------------------------------------------------------------
@@ -50,7 +49,7 @@ DEVICE unsigned lanes_with(unsigned digit) {
 // Counts the elements of a warp by their digits. Overwrites `counts`.
 template <int BITS, int ITEMS>
 DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
-    for (int digit = threadIdx.x % WARP; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
+    for (int digit = threadIdx.x % WARP_SIZE; digit < 1 << BITS; digit += WARP_SIZE) counts[digit] = 0;
     __syncwarp();  // separates the zeros from what is added to them
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
@@ -60,7 +59,8 @@ DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
 // first element with the digit, and is advanced past each element. Calls take(i, place + 1) for every row i.
 template <int BITS, int ITEMS, class Take>
 DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take take) {
-    const unsigned upto = ALL_LANES >> (WARP - 1 - threadIdx.x % WARP);  // the mask of this lane and those before it
+    // The mask of this lane and those before it.
+    const unsigned upto = ALL_LANES >> (WARP_SIZE - 1 - threadIdx.x % WARP_SIZE);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         unsigned digit = digits[i];
@@ -78,8 +78,8 @@ DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take
 // Exclusive scan of one number from each of the first SIZE threads of a group.
 template <int THREADS, int SIZE, class T>
 DEVICE T exclusive_scan(T mine, int thread, T* sums) {
-    constexpr int LANES = SIZE < WARP ? SIZE : WARP;
-    const int lane = threadIdx.x % WARP;
+    constexpr int LANES = SIZE < WARP_SIZE ? SIZE : WARP_SIZE;
+    const int lane = threadIdx.x % WARP_SIZE;
     T total = mine;
 #pragma unroll
     for (int distance = 1; distance < LANES; distance *= 2) {
@@ -87,12 +87,12 @@ DEVICE T exclusive_scan(T mine, int thread, T* sums) {
         if (lane >= distance) total += before;
     }
     T start = total - mine;
-    if (SIZE > WARP) {
-        if (lane == WARP - 1 && thread < SIZE) sums[thread / WARP] = total;
+    if (SIZE > WARP_SIZE) {
+        if (lane == WARP_SIZE - 1 && thread < SIZE) sums[thread / WARP_SIZE] = total;
         wait_for_group<THREADS>();  // separates the writes of sums from their reads
 #pragma unroll
-        for (int warp = 0; warp < SIZE / WARP; ++warp)
-            if (warp < thread / WARP) start += sums[warp];
+        for (int warp = 0; warp < SIZE / WARP_SIZE; ++warp)
+            if (warp < thread / WARP_SIZE) start += sums[warp];
     }
     return start;
 }
@@ -109,7 +109,7 @@ DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* su
 #pragma unroll
         for (int one = 0; one < EACH; ++one)
 #pragma unroll
-            for (int warp = 0; warp < THREADS / WARP; ++warp) count += counts[warp][thread * EACH + one];
+            for (int warp = 0; warp < THREADS / WARP_SIZE; ++warp) count += counts[warp][thread * EACH + one];
         counted(count);
     }
     const unsigned start = exclusive_scan<THREADS, SIZE>(count, thread, sums);
@@ -118,7 +118,7 @@ DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* su
 #pragma unroll
         for (int one = 0; one < EACH; ++one)
 #pragma unroll 4
-            for (int warp = 0; warp < THREADS / WARP; ++warp) {
+            for (int warp = 0; warp < THREADS / WARP_SIZE; ++warp) {
                 const unsigned own = counts[warp][thread * EACH + one];
                 counts[warp][thread * EACH + one] = place;
                 place += own;
@@ -137,25 +137,26 @@ DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* su
 // step all lanes add in different banks.
 template <int DIGITS, int RADIX>
 struct DigitCounts {
-    static constexpr int COPIES = WARP / DIGITS, COUNTS = RADIX * WARP;  // of a word
+    static constexpr int COPIES = WARP_SIZE / DIGITS, COUNTS = RADIX * WARP_SIZE;  // of a word
     static_assert(DIGITS == 1 || RADIX <= 256, "the digits of a word have 8 bits each");
 
     unsigned banks[DIGITS];
     int rotation;
 
     DEVICE DigitCounts() {
-        const int lane = threadIdx.x % WARP;
+        const int lane = threadIdx.x % WARP_SIZE;
         rotation = lane / COPIES * 8;
 #pragma unroll
         for (int digit = 0; digit < DIGITS; ++digit) {
-            banks[digit] = (lane + digit * COPIES) % WARP * sizeof(unsigned);
+            banks[digit] = (lane + digit * COPIES) % WARP_SIZE * sizeof(unsigned);
             asm("" : "+r"(banks[digit]));  // else the compiler computes it from the thread's number for every addition
         }
     }
 
     // Adds `number` to the counters of all digits of word number `word` of an element, whose value is `value`.
     DEVICE void add(unsigned* counts, int word, unsigned value, unsigned number) const {
-        constexpr int EACH = WARP * sizeof(unsigned);  // bytes of a value's counters: byte offsets save an instruction
+        // The bytes of a value's counters: byte offsets save an instruction.
+        constexpr int EACH = WARP_SIZE * sizeof(unsigned);
         const unsigned long long bits = value;
         const unsigned long long rotated = DIGITS == 1 ? bits : (unsigned)((bits << 8 * DIGITS | bits) >> rotation);
 #pragma unroll

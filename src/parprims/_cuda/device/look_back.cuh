@@ -1,12 +1,13 @@
 // Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
-// look-back. Needs common.cuh and block_reduce.cuh.
+// look-back.
 //
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure of any size
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
 // An Optional<State> that is not valid stands for "no elements", in place of an identity.
 
-using Index = long long;
+#include "block_reduce.cuh"
+#include "common.cuh"
 
 // ---- Scans within a warp and a block --------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         do {
             if (!arrived) arrived = totals.at((Index)(group - warp) * WARP_SIZE + lane).poll(mine);
             if (looks && !seen) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
-        } while (!__all_sync(0xffffffffu, arrived));
+        } while (!__all_sync(ALL_LANES, arrived));
         mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0, lane `place` also has the tile's own aggregate
     }
     __shared__ State groups[LOOKING];
@@ -189,7 +190,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
     if (warp == 0) {
         if (group > 0) {
             unsigned there;
-            while ((there = __ballot_sync(0xffffffffu, seen)) == 0)
+            while ((there = __ballot_sync(ALL_LANES, seen)) == 0)
                 if (looks) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
             int since = __ffs(there) - 1;
             start = {shuffle(prefix, since), true};
@@ -203,4 +204,55 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         }
     }
     return start;
+}
+
+// ---- The tiles of scans ---------------------------------------------------------------------------------------
+
+// What a result knows of the next element, if there is one.
+template <class Peek>
+struct Next {
+    Peek peek;
+    bool exists;
+};
+
+// How a tile gets its prefix, that is the state before its first element.
+//     ALONE        the line has no other tile
+//     SERIAL       from the previous tile in the same block, which began to load this tile meanwhile: a block goes along
+//                  a part of the line. The prefix of the part comes from the block that has the previous part, and is
+//                  nearly always there, because parts are drawn across the lines; for so many lines that each block may
+//                  have a part of its own
+//     CHAINED      from the previous tile, which is nearly always done, because tiles are drawn across the lines
+//     LOOK_BACK    from all previous tiles; for so few lines that many tiles of one line are in flight
+enum Carry { ALONE, SERIAL, CHAINED, LOOK_BACK };
+
+template <class State>
+struct Tile {
+    unsigned line, number;
+    StateSlots<State> slots;
+    unsigned order;  // how many are drawn before
+};
+
+// Returns the tile of this block to all its threads, or with SERIAL the part of a line, as if that were a tile.
+template <class State, Carry CARRY>
+DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
+    if (CARRY == ALONE) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
+    const Ticket ticket = draw_ticket(scratch, lines, tiles);
+    const unsigned order = ticket.number();
+    const unsigned number = CARRY == LOOK_BACK ? order % tiles : order / lines;
+    const unsigned line = CARRY == LOOK_BACK ? order / tiles : order % lines;
+    return {line, number, first_slot<State>(scratch, ticket), order};
+}
+
+// Calls visit(line, number) for the tile that is drawn `ahead` tiles after this one, if there is one.
+template <Carry CARRY, class State, class Visit>
+DEVICE void visit_later_tile(const Tile<State>& tile, unsigned ahead, unsigned lines, unsigned tiles,
+                             const Visit& visit) {
+    const unsigned order = tile.order + ahead;
+    if (ahead == 0 || order >= lines * tiles) return;
+    visit(CARRY == CHAINED ? order % lines : order / tiles, CARRY == CHAINED ? order / lines : order % tiles);
+}
+
+template <class Scan>
+DEVICE void read_as_first(typename Scan::Raw& raw) {
+    if constexpr (Scan::IGNORES_FIRST) raw.x0 = {};
 }

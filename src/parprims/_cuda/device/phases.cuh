@@ -5,23 +5,13 @@
 // blocks have taken all of these, and none of them waits for a later phase. So the launch ends, however few blocks run
 // at a time. The counters are zero before a launch, and the last block to leave zeroes them again.
 
+#include "common.cuh"
+
 struct PhaseCounters {
     unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory
     unsigned long long done;              // the items that are done
     unsigned left;                        // the blocks that have left
 };
-
-// Returns what other blocks may be writing.
-DEVICE unsigned long long read_current(const unsigned long long* from) {
-    unsigned long long word;
-    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    return word;
-}
-DEVICE unsigned read_current(const unsigned* from) {
-    unsigned word;
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
-    return word;
-}
 
 // Calls each(phase, item) for the items that this block takes. Items are numbered from 0 in each phase. length(phase)
 // returns the number of items of a phase, and is called when the phases before are done. All threads of a block call

@@ -1,4 +1,6 @@
-// Searches by a warp. Needs common.cuh, block_reduce.cuh and look_back.cuh.
+// Searches by a warp.
+
+#include "common.cuh"
 
 constexpr int HALF_WARP = 16;
 
@@ -9,11 +11,11 @@ template <class IsBefore>
 DEVICE Index count_before(Index count, const IsBefore& is_before) {
     const int lane = threadIdx.x % HALF_WARP, half = threadIdx.x % WARP_SIZE / HALF_WARP;
     Index found = 0;
-    while (__any_sync(0xffffffffu, count > 0)) {
+    while (__any_sync(ALL_LANES, count > 0)) {
         const Index step = count / (HALF_WARP + 1) + 1;
         const Index at = step * (lane + 1) - 1;
         const bool before = at < count && is_before(found + at);
-        const int steps = __popc(__ballot_sync(0xffffffffu, before) >> half * HALF_WARP & 0xffffu);
+        const int steps = __popc(__ballot_sync(ALL_LANES, before) >> half * HALF_WARP & 0xffffu);
         found += steps * step;
         count = min(count, (steps + 1) * step - 1) - steps * step;
     }

@@ -1,6 +1,8 @@
 // Vectors that lanes copy for each other. WIDTH lanes copy ROUNDS x WIDTH adjacent vectors of VEC elements through shared
 // memory, in which each lane then has ROUNDS adjacent ones. A lane copies every WIDTH-th, so that adjacent lanes access
-// adjacent memory. Needs common.cuh.
+// adjacent memory.
+
+#include "common.cuh"
 
 // Calls copy(r, i, past) for the vectors that a lane copies, in round r that from element i on. Where all elements from
 // `begin` on are in front of the end, `past` is the end of the vector: the compiler leaves out the search for the end.

@@ -1,5 +1,7 @@
 // Strided input arrays of shape (outer, n, inner), positions in place of one, and several of them read together.
 
+#include "common.cuh"
+
 // One array, with its strides in elements. VECTOR promises that the elements of a vector are adjacent in memory, and
 // that every vector is aligned to its size.
 template <class T, bool VECTOR>

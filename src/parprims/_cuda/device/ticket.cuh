@@ -6,6 +6,8 @@
 //
 // This is the scheme of NVIDIA's threadFenceReduction sample (M. Harris).
 
+#include "common.cuh"
+
 // Returns whether the calling threads are the last of `blocks` groups of threads to arrive at this ticket. `barrier`
 // synchronizes the threads of one group, and `thread` is the caller's number in it. If it returns true, all that the
 // threads of all groups wrote before they arrived can be read.

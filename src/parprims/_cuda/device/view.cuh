@@ -1,5 +1,7 @@
 // Views of strided arrays: how threads load and store vectors of elements, in registers or through shared memory.
-// Several arrays can be handled together, as one array of records. Needs common.cuh.
+// Several arrays can be handled together, as one array of records.
+
+#include "common.cuh"
 
 template <class T>
 struct Unconst {

@@ -1,5 +1,5 @@
 // Banded and block tridiagonal systems by elimination with row exchanges: one thread solves one system, so that many
-// systems keep a device busy. Needs common.cuh.
+// systems keep a device busy.
 //
 // Rows are taken in groups of K: the rows of a block, or for bands as many rows as the matrix has diagonals on either
 // side. So a group has coefficients in the columns of the group before it, in its own, and in those of the next.
@@ -24,9 +24,9 @@
 //
 // G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, 2013, 4.3 and 4.5.
 
-namespace banded {
+#include "common.cuh"
 
-using Index = long long;
+namespace banded {
 
 // ---- Arithmetic ------------------------------------------------------------------------------------------------
 

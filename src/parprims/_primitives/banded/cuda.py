@@ -85,7 +85,7 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     together = k * (1 + kind.periodic)
     saved = together * (together + 1) // 2 + 2 * together**2 + together * one
     launch = _cuda.Launch(
-        _cuda.device_source("_cuda/device/common.cuh", "_primitives/banded/banded.cu"),
+        _cuda.device_source("_primitives/banded/banded.cu"),
         "banded::solve",
         (own, together, one, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
         (

@@ -41,7 +41,7 @@ class Tuning(_cuda.Tuning):
     tiles: int
     """A line of several tiles is divided further until all lines together have so many."""
     chained_lines: int
-    """From this number of lines on, tiles are chained (see `Carry` in scan/scan.cu)."""
+    """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
     inside: int
     """The most blocks that each make the tables of powers; for more of them, a launch before does."""
     shared_bytes: int
@@ -98,7 +98,7 @@ class Kind:
 
     @property
     def lattice(self) -> bool:
-        """Whether tables are those of filters_lattice.cu, which are of one section: lfilter's, of every order."""
+        """Whether tables are those of filters_lattice.cuh, which are of one section: lfilter's, of every order."""
         return len(self.counts) == 2
 
     @property
@@ -208,16 +208,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
     Outputs are the lines filtered, and the states after.
     """
-    shared = (
-        "_cuda/device/common.cuh",
-        "_cuda/device/block_reduce.cuh",
-        "_cuda/device/look_back.cuh",
-        "_cuda/device/view.cuh",
-        "_primitives/scan/scan.cu",
-        "_cuda/device/staging.cuh",
-        "_primitives/filters/filters.cu",
-    )
-    source = _cuda.device_source(*shared, *(("_primitives/filters/filters_lattice.cu",) if kind.lattice else ()))
+    source = _cuda.device_source("_primitives/filters/filters.cu")
     numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
     signal = 2 if kind.lattice else 1

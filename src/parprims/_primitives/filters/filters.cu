@@ -1,11 +1,10 @@
 // Filters along contiguous lines: S sections of order K one after another, each with constant coefficients,
 //     y = b[0] x + z[0],   z[i] = z[i + 1] + b[i + 1] x - a[i + 1] y,
-// which is the transposed direct form II. Every sample is read once and every result written once, in one launch. Needs
-// scan.cu with all that it needs, and staging.cuh.
+// which is the transposed direct form II. Every sample is read once and every result written once, in one launch.
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
-//     Powers     the tables: Lattice of one section (see filters_lattice.cu), or Tables of a cascade
+//     Powers     the tables: Lattice of one section (see filters_lattice.cuh), or Tables of a cascade
 //     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
 //     STATES     whether states are given, and returned
 //     INSIDE     whether every block makes the tables of powers; otherwise a launch before has made them
@@ -21,7 +20,7 @@
 // The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
 // z nearly cancel each other. So between threads the state is in other numbers: with Lattice those that
-// filters_lattice.cu explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
+// filters_lattice.cuh explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
 // -1 (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
 // where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
@@ -33,38 +32,16 @@
 // R. H. Middleton and G. C. Goodwin, Improved finite word length characteristics in digital control using delta operators,
 // IEEE Trans. Automatic Control 31(11), 1986.
 
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "filters_common.cuh"
+#include "filters_lattice.cuh"
+#include "filters_tables.cuh"
+#include "look_back.cuh"
+#include "staging.cuh"
+#include "view.cuh"
+
 namespace filters {
-
-// ---- Arithmetic ------------------------------------------------------------------------------------------------
-
-using Wide = Complex<double>;
-
-// a b + c
-DEVICE double product_sum(double a, double b, double c) { return __fma_rn(a, b, c); }
-DEVICE Wide product_sum(Wide a, Wide b, Wide c) {
-    return {__fma_rn(a.re, b.re, __fma_rn(-a.im, b.im, c.re)), __fma_rn(a.re, b.im, __fma_rn(a.im, b.re, c.im))};
-}
-
-// Numbers that are not finite become the largest: a power that overflows then leaves a state of zero as it is.
-DEVICE double bounded(double x) { return ::fabs(x) <= 1.7976931348623157e308 ? x : 1.7976931348623157e308; }
-DEVICE Wide bounded(Wide x) { return {bounded(x.re), bounded(x.im)}; }
-
-// The sum of a and b, and its error in addition to `error`.
-DEVICE double exact_sum(double a, double b, double& error) {
-    const double sum = __dadd_rn(a, b), part = __dadd_rn(sum, -a);
-    error = __dadd_rn(error, __dadd_rn(__dadd_rn(a, -__dadd_rn(sum, -part)), __dadd_rn(b, -part)));
-    return sum;
-}
-DEVICE Wide exact_sum(Wide a, Wide b, Wide& error) {
-    return {exact_sum(a.re, b.re, error.re), exact_sum(a.im, b.im, error.im)};
-}
-
-// The point on the unit circle, of few, that is nearest to the mean of the poles, whose sum is -a.
-DEVICE double side_of_poles(double a) { return a > 0 ? -1. : 1.; }
-DEVICE Wide side_of_poles(Wide a) {
-    if (::fabs(a.re) >= ::fabs(a.im)) return {side_of_poles(a.re), 0.};
-    return {0., side_of_poles(a.im)};
-}
 
 // The type that an element is computed in before it is stored.
 template <class T>
@@ -84,248 +61,6 @@ DEVICE T stored(W x) {
     return store<T>(ops::cast<typename Stored<T>::Type>(x));
 }
 
-template <class W>
-DEVICE W one() {
-    return ops::cast<W>(1.);
-}
-
-// y += M x for the D x D matrix M, whose elements are STEP apart. A section depends on none that comes after it.
-template <int D, int K, int STEP, class W>
-DEVICE void add_product(W (&y)[D], const W* m, const W (&x)[D]) {
-#pragma unroll
-    for (int row = 0; row < D; ++row)
-#pragma unroll
-        for (int column = 0; column < D; ++column)
-            if (column / K <= row / K) y[row] = product_sum(m[(row * D + column) * STEP], x[column], y[row]);
-}
-
-// ---- Coefficients and tables of powers -------------------------------------------------------------------------
-
-// The coefficients in memory: section t has `b_count` of them from b + t * step on, and `a_count` from a + t * step on.
-template <class C>
-struct Coefficients {
-    const C *b, *a;
-    Index b_count, a_count, step;
-};
-
-// Filters one sample, and changes the states.
-template <int S, int K, class W>
-DEVICE W filter_sample(const W (&b)[S][K + 1], const W (&a)[S][K], W (&z)[S * K], W x) {
-#pragma unroll
-    for (int t = 0; t < S; ++t) {
-        const W y = product_sum(b[t][0], x, z[t * K]);
-#pragma unroll
-        for (int i = 0; i < K; ++i) {
-            const W moved = i + 1 < K ? product_sum(b[t][i + 1], x, z[t * K + (i + 1 < K ? i + 1 : 0)])
-                                      : ops::multiply(b[t][i + 1], x);
-            z[t * K + i] = product_sum(ops::negative(a[t][i]), y, moved);
-        }
-        x = y;
-    }
-    return x;
-}
-
-// The sections at hand: coefficients in registers.
-template <class W, int S, int K>
-struct Sections {
-    W b[S][K + 1], a[S][K];
-
-    template <class Tables>
-    explicit DEVICE Sections(const Tables& tables) {
-#pragma unroll
-        for (int t = 0; t < S; ++t) {
-#pragma unroll
-            for (int i = 0; i <= K; ++i) {
-                b[t][i] = tables.b[t][i];
-                if (i < K) a[t][i] = tables.a[t][i];
-            }
-        }
-    }
-
-    DEVICE W step(W (&z)[S * K], W x) const { return filter_sample<S, K>(b, a, z, x); }
-};
-
-// What is the same for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one step: over
-// the samples of 1, 2, ... threads, warps and tiles. Entry i of `responses` is what a sample adds to the state after it
-// and i samples more. ITEMS are the samples of a thread.
-template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
-struct Tables {
-    static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
-    enum { UNROLLED = 8 };                     // the steps of scans: all of them
-    static constexpr bool DIRECT = true;       // whether between_threads takes few products
-    using Spare = W[2 * D * D];                // what the tables are made in: two matrices
-    W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
-    W warps[WARPS * D * D];
-    W tiles[GROUP * D * D];
-    W responses[ITEMS * D];
-    W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
-    W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
-
-    // Returns what filters samples.
-    DEVICE Sections<W, S, K> filter() const { return Sections<W, S, K>(*this); }
-
-    // Makes what belongs to section t.
-    template <class C>
-    DEVICE void make_section(const Coefficients<C>& given, int t) {
-        const auto load = [](const C* from, Index i, Index count) {
-            return i < count ? ops::cast<W>(value(from[i])) : W();
-        };
-        const C *from_b = given.b + t * given.step, *from_a = given.a + t * given.step;
-        const W first = load(from_a, 0, given.a_count);
-        W up[K + 1], down[K + 1], up_error[K + 1], down_error[K + 1];
-#pragma unroll
-        for (int i = 0; i <= K; ++i) {
-            up[i] = b[t][i] = ops::divide(load(from_b, i, given.b_count), first);
-            down[i] = i ? ops::divide(load(from_a, i, given.a_count), first) : one<W>();
-            if (i) a[t][i - 1] = down[i];
-            up_error[i] = down_error[i] = W();
-        }
-        const W s = side_of_poles(down[1]);
-        side[t] = s;
-        // Both polynomials around s, by repeated division by what is zero there.
-#pragma unroll
-        for (int done = 0; done < K; ++done)
-#pragma unroll
-            for (int i = 1; i <= K - done; ++i) {
-                up_error[i] = ops::add(up_error[i], ops::multiply(s, up_error[i - 1]));
-                up[i] = exact_sum(up[i], ops::multiply(s, up[i - 1]), up_error[i]);
-                down_error[i] = ops::add(down_error[i], ops::multiply(s, down_error[i - 1]));
-                down[i] = exact_sum(down[i], ops::multiply(s, down[i - 1]), down_error[i]);
-            }
-        W alpha[K];
-#pragma unroll
-        for (int i = 0; i < K; ++i) {
-            alpha[i] = ops::add(down[i + 1], down_error[i + 1]);
-            last[t][K - 1 - i] = ops::negative(alpha[i]);
-            W sum = ops::add(up[i + 1], up_error[i + 1]);
-            sum = product_sum(ops::negative(alpha[i]), b[t][0], sum);
-#pragma unroll
-            for (int j = 0; j < i; ++j) sum = product_sum(ops::negative(alpha[j]), g[t][i - 1 - j], sum);
-            g[t][i] = sum;
-        }
-        for (int j = 0; j < K; ++j)
-            for (int i = 0; i < K; ++i) {
-                if (j == 0) {
-                    rows[t][j][i] = i == 0 ? one<W>() : W();
-                    continue;
-                }
-                W sum = i > 0 ? rows[t][j - 1][i - 1] : W();
-                if (i == 0)
-                    for (int c = 0; c < j; ++c) sum = product_sum(ops::negative(rows[t][j - 1][c]), a[t][c], sum);
-                rows[t][j][i] = product_sum(ops::negative(s), rows[t][j - 1][i], sum);
-            }
-    }
-
-    // Makes the state after one step that begins with state number `column` one, or for column D with a sample of one, and
-    // with zeros else. Its numbers are STEP apart.
-    template <int STEP>
-    DEVICE void make_column(W* to, int column) const {
-        W x = column == D ? one<W>() : W();
-        for (int t = 0; t < S; ++t) {
-            const auto state = [&](int j) { return t * K + j == column ? one<W>() : W(); };
-            for (int j = 0; j < K; ++j) {
-                W next = product_sum(side[t], state(j), product_sum(g[t][j], x, j + 1 < K ? state(j + 1) : W()));
-                if (j + 1 == K)
-                    for (int i = 0; i < K; ++i) next = product_sum(last[t][i], state(i), next);
-                to[(t * K + j) * STEP] = next;
-            }
-            x = product_sum(b[t][0], x, state(0));
-        }
-    }
-
-    // Returns an element of the product of matrices, whose elements are STEP apart.
-    template <int STEP = 1>
-    static DEVICE W element(const W* x, const W* y, int at) {
-        return row_times<STEP, D * STEP>(x, y + at % D * STEP, at / D);
-    }
-
-    // Returns a row of a matrix times a vector.
-    template <int STEP = 1, int VECTOR_STEP = 1>
-    static DEVICE W row_times(const W* x, const W* y, int row) {
-        W sum = W();
-        for (int i = 0; i < D; ++i) sum = product_sum(x[(row * D + i) * STEP], y[i * VECTOR_STEP], sum);
-        return bounded(sum);
-    }
-
-    // Makes powers 2, 3, ..., COUNT of the first.
-    template <int COUNT, int STEP, int APART>
-    static DEVICE void make_powers(W* all) {
-        for (int there = 1; there < COUNT; there *= 2) {
-            const W* last = all + (there - 1) * APART;
-            for (int at = threadIdx.x; at < there * D * D; at += blockDim.x)
-                all[(there + at / (D * D)) * APART + at % (D * D) * STEP] =
-                    element<STEP>(all + at / (D * D) * APART, last, at % (D * D));
-            __syncthreads();  // separates these powers from their reads
-        }
-    }
-
-    // Makes all of it, by all threads of a block, in shared memory.
-    template <class C>
-    DEVICE void make(const Coefficients<C>& given, Spare& spare) {
-        const int thread = threadIdx.x, all = D * D;
-        if (thread < S) make_section(given, thread);
-        __syncthreads();  // separates the sections from their reads
-        if (thread < D) make_column<D>(spare + thread, thread);
-        if (thread == D) make_column<1>(responses, thread);
-        __syncthreads();  // separates the matrix from its reads
-        // Squares of the matrix: each doubles the number of responses, and the power ITEMS is the product of some.
-        W *square = spare, *next = spare + all, *power = warps, *spare_power = tiles;
-        for (int at = thread; at < all; at += blockDim.x) power[at] = at % (D + 1) == 0 ? one<W>() : W();
-        for (int bit = 1; bit <= ITEMS; bit *= 2) {
-            __syncthreads();  // separates squares, powers and responses from their reads
-            for (int at = thread; at < D * min(bit, ITEMS - bit); at += blockDim.x)
-                responses[bit * D + at] = row_times(square, responses + at / D * D, at % D);
-            for (int at = thread; at < all; at += blockDim.x) {
-                next[at] = element(square, square, at);
-                if (ITEMS & bit) spare_power[at] = element(power, square, at);
-            }
-            W *const old_square = square, *const old_power = power;
-            square = next, next = old_square;
-            if (ITEMS & bit) power = spare_power, spare_power = old_power;
-        }
-        __syncthreads();  // separates the power from its reads
-        for (int at = thread; at < all; at += blockDim.x) lanes[at * WARP_SIZE] = power[at];
-        __syncthreads();  // separates the first power of every table from its reads, here and below
-        make_powers<WARP_SIZE, WARP_SIZE, 1>(lanes);
-        for (int at = thread; at < all; at += blockDim.x) warps[at] = lanes[at * WARP_SIZE + WARP_SIZE - 1];
-        __syncthreads();
-        make_powers<WARPS, 1, D * D>(warps);
-        for (int at = thread; at < all; at += blockDim.x) tiles[at] = warps[(WARPS - 1) * all + at];
-        __syncthreads();
-        make_powers<GROUP, 1, D * D>(tiles);
-    }
-
-    // y += what a state x becomes over the samples of so many threads, warps or tiles, from 1 on.
-    DEVICE void add_after_lanes(W (&y)[D], int count, const W (&x)[D]) const {
-        add_product<D, K, WARP_SIZE>(y, lanes + count - 1, x);
-    }
-    DEVICE void add_after_warps(W (&y)[D], int count, const W (&x)[D]) const {
-        add_product<D, K, 1>(y, warps + (count - 1) * D * D, x);
-    }
-    DEVICE void add_after_tiles(W (&y)[D], unsigned count, const W (&x)[D]) const {
-        add_product<D, K, 1>(y, tiles + (count - 1) * D * D, x);
-    }
-
-    // The state as numbers w, and back.
-    DEVICE void between_threads(const W (&z)[D], W (&w)[D]) const {
-#pragma unroll
-        for (int j = 0; j < D; ++j) {
-            w[j] = z[j];
-#pragma unroll
-            for (int i = j / K * K; i < j; ++i) w[j] = product_sum(rows[j / K][j % K][i % K], z[i], w[j]);
-        }
-    }
-    DEVICE void within_thread(const W (&w)[D], W (&z)[D]) const {
-#pragma unroll
-        for (int j = 0; j < D; ++j) {
-            z[j] = w[j];
-#pragma unroll
-            for (int i = j / K * K; i < j; ++i)
-                z[j] = product_sum(ops::negative(rows[j / K][j % K][i % K]), z[i], z[j]);
-        }
-    }
-};
-
 template <class Tables>
 constexpr int TABLE_BYTES = (sizeof(Tables) + 15) / 16 * 16;
 
@@ -338,6 +73,13 @@ DEVICE void make_tables(const Coefficients<C>& given, W* to) {
     tables.make(given, *reinterpret_cast<typename Tables::Spare*>(spare));
     const W* from = reinterpret_cast<const W*>(&tables);
     for (int at = threadIdx.x; at < (int)(sizeof(Tables) / sizeof(W)); at += blockDim.x) to[at] = from[at];
+}
+
+// The same for tables that are made where they are.
+template <class Tables, class W, class C>
+DEVICE void make_lattice(const Coefficients<C>& given, W* to) {
+    extern __shared__ uint4 shared[];
+    reinterpret_cast<Tables*>(to)->make(given, *reinterpret_cast<typename Tables::Spare*>(shared));
 }
 
 // ---- The filter ------------------------------------------------------------------------------------------------

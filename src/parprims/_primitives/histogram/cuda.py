@@ -102,12 +102,7 @@ def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
 def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, float] | None = None) -> _cuda.Plan:
     """Return the launches for so many elements and bins, and for a range if that is what the bins are made of."""
     numbers, threads, way = _cuda.Numbers(), tuning.threads, "GLOBAL" if kind.bins == "edges" else "EVEN"
-    source = _cuda.device_source(
-        "_cuda/device/common.cuh",
-        "_cuda/device/block_reduce.cuh",
-        "_cuda/device/ticket.cuh",
-        "_primitives/histogram/histogram.cu",
-    )
+    source = _cuda.device_source("_primitives/histogram/histogram.cu")
     given = C_TYPES[kind.x], C_TYPES[kind.edges]
     blocks = min(tuning.blocks, -(-n // (threads * tuning.each)))
     zeroed_bytes, nbytes = 16, dtype_bits(kind.edges) // 8  # the first word is a ticket

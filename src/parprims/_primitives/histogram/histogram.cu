@@ -25,9 +25,11 @@
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
 
-namespace histogram {
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "ticket.cuh"
 
-using Index = long long;
+namespace histogram {
 
 // How many elements a thread loads before it uses the first.
 template <class T>
@@ -341,12 +343,12 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
             found[k] = from + k * 32 < end && found[k] >= first && found[k] < first + here ? found[k] - first : -1;
-            const unsigned equal = __match_any_sync(0xffffffffu, found[k]);
+            const unsigned equal = __match_any_sync(ALL_LANES, found[k]);
             turn[k] = found[k] < 0 ? -1 : __popc(equal & ((1u << lane) - 1u));
         }
 #pragma unroll
         for (int k = 0; k < STEPS; ++k)
-            for (int now = 0; __any_sync(0xffffffffu, turn[k] >= now); ++now) {
+            for (int now = 0; __any_sync(ALL_LANES, turn[k] >= now); ++now) {
                 if (turn[k] == now) own[found[k]] = ops::add(own[found[k]], added[k]);
                 __syncwarp();  // separates the turns of lanes with equal bins
             }

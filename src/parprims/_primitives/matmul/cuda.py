@@ -210,16 +210,11 @@ class _Builder:
         arguments: tuple[Argument, ...],
         parameters: tuple[Parameter, ...] = (),
         *,
-        files: tuple[str, ...] = (),
+        file: str = "matmul.cu",
         **sizes: Any,
     ) -> Launch:
-        """Return the launch of a template that is called with the products and other parameters.
-
-        ``files`` are those that it needs besides kernels/matmul.cu.
-        """
-        shared = _cuda.device_source(
-            "_cuda/device/common.cuh", "_cuda/device/ticket.cuh", "_primitives/matmul/kernels/matmul.cu", *files
-        )
+        """Return the launch of a template of a file that is called with the products and other parameters."""
+        shared = _cuda.device_source(f"_primitives/matmul/kernels/{file}")
         source = "\n".join(("#define EXTREMA_BY_INSTRUCTION", shared, self.text))
         return Launch(source, name, arguments, (self.products(), *parameters), **sizes)
 
@@ -293,10 +288,7 @@ def make_plan(
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *accesses, n % 2 == 0)
-    launch = make.launch(
-        "multiply_tensor", arguments, parts, files=("_primitives/matmul/kernels/matmul_tensor.cu",), **sizes
-    )
-    return make.plan(launch, **scratch)
+    return make.plan(make.launch("multiply_tensor", arguments, parts, file="matmul_tensor.cuh", **sizes), **scratch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,11 +363,6 @@ def _by_groups(
         packing.append(launch)
     if arithmetic.kind != "DOUBLE":
         make.text += wgmma(arithmetic, block.tile[1], a.along_k, b.along_k)
-    files = (
-        "_primitives/matmul/kernels/matmul_tensor.cu",
-        "_primitives/matmul/kernels/matmul_pipeline.cuh",
-        "_primitives/matmul/kernels/matmul_groups.cu",
-    )
     left = b if copies.swapped else a
     kind, tile = arithmetic.kind or "", (*block.tile, block.stages, block.shared_bytes)
     start = ("Semiring", "Wgmma", kind, *tile, copies.how)
@@ -394,7 +381,7 @@ def _by_groups(
         steps = make.number("matrix_step_a", a.step or 0), make.number("matrix_step_b", b.step or 0)
         parameters += (Struct(make.own["k"], count, *steps, Pointer("scratch"), type="Bulk"),)
         scratch = {**scratch, "scratch_bytes": 256 * sizes["grid"]}
-    return make.plan(*packing, make.launch(name, arguments, parameters, files=files, **sizes), **scratch)
+    return make.plan(*packing, make.launch(name, arguments, parameters, file="matmul_groups.cu", **sizes), **scratch)
 
 
 def _pack_lines(

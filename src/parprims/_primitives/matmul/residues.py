@@ -152,15 +152,9 @@ def plan(
     most = multiprocessors or entry.multiprocessors
     residues = scratch("residues_at", tiles * count * TILE[0] * TILE[1], "unsigned")
 
-    def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
-        files = (
-            "_primitives/matmul/kernels/matmul_tensor.cu",
-            "_primitives/matmul/kernels/matmul_pipeline.cuh",
-            "_primitives/matmul/kernels/matmul_groups.cu",
-            "_primitives/matmul/kernels/matmul_residues.cu",
-            "_primitives/matmul/kernels/matmul_bytes.cu",
-        )
-        found: Launch = make.launch(f"residues::{name}", arguments, parameters, files=files, **sizes)
+    def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **options: Any) -> Launch:
+        options = {"file": "matmul_residues.cu", **options}
+        found: Launch = make.launch(f"residues::{name}", arguments, parameters, **options)
         return found
 
     a, b = batch.a, batch.b
@@ -180,7 +174,8 @@ def plan(
                grid=sum(taken), block=256)
     )  # fmt: skip
     shared = 1024 + tuned.stages * 3 * SIDE * SIDE
-    sizes = {"block": 384, "shared_bytes": shared, "unbound_registers": True, "own_instructions": True}
+    sizes: dict[str, Any] = {"block": 384, "shared_bytes": shared, "unbound_registers": True, "own_instructions": True}
+    sizes["file"] = "matmul_bytes.cu"
     arguments: tuple[Argument, ...] = ("ByteWgmma", "Moduli", tuned.stages, shared)
     some = -(-deep // tuned.tested[dtype]) if deep >= tuned.tested_from else deep
     bound: tuple[Number, ...] = number("tested", min(some, LONGEST)), number("tested_at_most", min(deep, LONGEST))
@@ -212,6 +207,7 @@ def _in_float64(make: Any, marks: Pointer, launch: Callable[..., Launch], capabi
         "multiply_lost",
         ("Semiring", "DOUBLE", *stages, *accesses, n % 2 == 0),
         (marked, marks),
+        file="matmul_bytes.cu",
         grid=tiles * make.batch.matrices,
         block=own.threads,
         shared_bytes=own.shared_bytes,

@@ -173,7 +173,7 @@ class Arithmetic:
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
-        A name of `Kind` in kernels/matmul_tensor.cu, RESIDUES, or None where tensor cores cannot multiply.
+        A name of `Kind` in kernels/matmul_tensor.cuh, RESIDUES, or None where tensor cores cannot multiply.
     """
 
     memory: str

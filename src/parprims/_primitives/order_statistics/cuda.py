@@ -129,9 +129,7 @@ def plan(
     parts = -(-n // length)
     results = (*shape[:-1], k)
     launch = Launch(
-        source=spec.source(
-            "_cuda/device/key_order.cuh", "_cuda/device/ticket.cuh", "_primitives/order_statistics/top_k.cu"
-        ),
+        source=spec.source("_primitives/order_statistics/top_k.cu"),
         template="top::find_top",
         arguments=(threads, items, capacity, "Order", C_TYPES[index]),
         parameters=(
@@ -177,12 +175,7 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
     parts = max(1, min(sizes.counting_blocks // rows, n // sizes.part), -(-n // _LONGEST))
     alone = parts == 1
-    source, tile = (
-        spec.source(
-            "_cuda/device/key_order.cuh", "_cuda/device/ticket.cuh", "_primitives/order_statistics/quantile.cu"
-        ),
-        (sizes.counting, items),
-    )
+    source, tile = spec.source("_primitives/order_statistics/quantile.cu"), (sizes.counting, items)
     arrays = Pointer("in0", f"const {spec.word}"), Pointer("out0", spec.word)
     length, columns = numbers("n", n), numbers("columns", 3 * len(places))
     launches: list[Launch] = []
@@ -232,7 +225,7 @@ def between_plan(
         for (low, high, _), part in zip(steps, bits, strict=True)
     ]
     launch = Launch(
-        source=_cuda.device_source("_cuda/device/common.cuh", "_primitives/order_statistics/interpolate.cu"),
+        source=_cuda.device_source("_primitives/order_statistics/interpolate.cu"),
         template="between::interpolate",
         arguments=(C_TYPES[dtype], C_TYPES[result[1]], len(steps)),
         parameters=(

@@ -1,12 +1,11 @@
 // Quantiles, given rows in which the elements wanted, and the last, stand where they would if the rows were sorted.
-// Needs common.cuh.
 //
 // A quantile lies between two elements of a row, at a part of the way from the first. Products and sums are rounded one
 // after the other, as by the operations of array libraries. A row whose last element is NaN has no other quantile.
 
-namespace between {
+#include "common.cuh"
 
-using Position = long long;
+namespace between {
 
 DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
@@ -15,7 +14,7 @@ DEVICE double sum(double a, double b) { return __dadd_rn(a, b); }
 
 // Places in a row of two elements, and the bits of the part as a double: 0 if only the first one counts.
 struct Step {
-    Position low, high, part;
+    Index low, high, part;
 };
 
 template <int COUNT>
@@ -35,9 +34,9 @@ DEVICE T on_the_line(T one, T other, double part) {
 
 // Writes, for each step, the quantile of every row. A row has `length` elements of type T, the last of them the largest.
 template <class T, class Result, int COUNT>
-DEVICE void interpolate(const T* x, Result* out, Position rows, Position length, Steps<COUNT> steps) {
+DEVICE void interpolate(const T* x, Result* out, Index rows, Index length, Steps<COUNT> steps) {
     using Working = decltype(value(Result()));
-    const Position row = (Position)blockIdx.x * blockDim.x + threadIdx.x;
+    const Index row = (Index)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const T* const from = x + row * length;
     const auto last = value(from[length - 1]);

@@ -1,6 +1,5 @@
 // Partition of every row of an array around one of its elements, the pivot, which quantile.cu has found: the smaller
-// elements, then the equal ones, then the larger ones, each in the order they had. Needs common.cuh, digits.cuh,
-// sort.cu and key_order.cuh (for the order of keys).
+// elements, then the equal ones, then the larger ones, each in the order they had.
 //
 // Three kernels:
 //   count_parts    a block for each tile of a row counts the smaller and the equal elements
@@ -13,14 +12,17 @@
 //
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+
 namespace partitions {
 
 using namespace digits;
-using sorting::Position;
 
 // How many elements are smaller than the pivot, and how many equal.
 struct Counts {
-    Position smaller, equal;
+    Index smaller, equal;
 };
 static_assert(sizeof(Counts) == 16, "partition_cuda.py reserves memory for them");
 
@@ -31,23 +33,23 @@ DEVICE int part_of(typename Order::Key x, typename Order::Key pivot) {
     return one < other ? 0 : one == other ? 1 : 2;
 }
 
-// The parts of the elements of a tile, element i of lane l being number i * WARP + l of those of its warp.
+// The parts of the elements of a tile, element i of lane l being number i * WARP_SIZE + l of those of its warp.
 template <int THREADS, int ITEMS, class Order>
 struct Parts {
     using Key = typename Order::Key;
-    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP_SIZE;
     struct Shared {
         int smaller[WARPS], equal[WARPS];
     };
 
     Key keys[ITEMS];
-    Position row, tile, begin;
+    Index row, tile, begin;
     int length, smaller, equal;  // in the tile
 
-    DEVICE Parts(const Key* x, Key const* pivots, Position columns, Position n, Position tiles, Shared& shared) {
+    DEVICE Parts(const Key* x, Key const* pivots, Index columns, Index n, Index tiles, Shared& shared) {
         const unsigned number = blockIdx.x / (unsigned)tiles;
         row = number, tile = blockIdx.x - number * (unsigned)tiles;
-        begin = tile * SIZE, length = (int)min((Position)SIZE, n - begin);
+        begin = tile * SIZE, length = (int)min((Index)SIZE, n - begin);
         const Key* const from = x + row * n + begin;
         pivot = pivots[row * columns];
 #pragma unroll
@@ -61,9 +63,9 @@ struct Parts {
             own_smaller += __popc(__ballot_sync(ALL_LANES, part(i) == 0));
             own_equal += __popc(__ballot_sync(ALL_LANES, part(i) == 1));
         }
-        if (threadIdx.x % WARP == 0) {
-            shared.smaller[threadIdx.x / WARP] = own_smaller;
-            shared.equal[threadIdx.x / WARP] = own_equal;
+        if (threadIdx.x % WARP_SIZE == 0) {
+            shared.smaller[threadIdx.x / WARP_SIZE] = own_smaller;
+            shared.equal[threadIdx.x / WARP_SIZE] = own_equal;
         }
         __syncthreads();  // separates the writes of counts from their reads
         smaller = equal = 0;
@@ -79,15 +81,15 @@ struct Parts {
     // Calls take(i, place) for the elements of this thread, where `place` is that in the order of parts.
     template <class Take>
     DEVICE void rank(const Shared& shared, Take take) const {
-        const int own = threadIdx.x / WARP;
+        const int own = threadIdx.x / WARP_SIZE;
         int next[3] = {0, smaller, smaller + equal};  // of the parts, in this warp
 #pragma unroll
         for (int warp = 0; warp < WARPS; ++warp)
             if (warp < own) {
                 next[0] += shared.smaller[warp], next[1] += shared.equal[warp];
-                next[2] += WARP * ITEMS - shared.smaller[warp] - shared.equal[warp];  // earlier warps are full
+                next[2] += WARP_SIZE * ITEMS - shared.smaller[warp] - shared.equal[warp];  // earlier warps are full
             }
-        const unsigned before = (1u << threadIdx.x % WARP) - 1;
+        const unsigned before = (1u << threadIdx.x % WARP_SIZE) - 1;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int mine = part(i);
@@ -105,8 +107,8 @@ private:
 };
 
 template <int THREADS, int ITEMS, class Order>
-DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key* pivots, Counts* counts, Position columns,
-                        Position n, Position tiles) {
+DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key* pivots, Counts* counts, Index columns,
+                        Index n, Index tiles) {
     using Tile = Parts<THREADS, ITEMS, Order>;
     __shared__ typename Tile::Shared shared;
     const Tile own(x, pivots, columns, n, tiles, shared);
@@ -115,16 +117,16 @@ DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key*
 
 // Replaces the counts of a row's tiles by those of all tiles before, and writes those of the row behind them.
 template <int THREADS>
-DEVICE void scan_parts(Counts* counts, Position tiles) {
-    __shared__ Position sums[2][THREADS / WARP];
+DEVICE void scan_parts(Counts* counts, Index tiles) {
+    __shared__ Index sums[2][THREADS / WARP_SIZE];
     __shared__ Counts total;
     Counts* const own = counts + blockIdx.x * (tiles + 1);
     Counts before = {0, 0};
-    for (Position begin = 0; begin < tiles; begin += THREADS) {
-        const Position at = begin + threadIdx.x;
+    for (Index begin = 0; begin < tiles; begin += THREADS) {
+        const Index at = begin + threadIdx.x;
         const Counts mine = at < tiles ? own[at] : Counts{0, 0};
-        const Position smaller = before.smaller + exclusive_scan<THREADS, THREADS>(mine.smaller, threadIdx.x, sums[0]);
-        const Position equal = before.equal + exclusive_scan<THREADS, THREADS>(mine.equal, threadIdx.x, sums[1]);
+        const Index smaller = before.smaller + exclusive_scan<THREADS, THREADS>(mine.smaller, threadIdx.x, sums[0]);
+        const Index equal = before.equal + exclusive_scan<THREADS, THREADS>(mine.equal, threadIdx.x, sums[1]);
         if (at < tiles) own[at] = {smaller, equal};
         if (threadIdx.x == THREADS - 1) total = {smaller + mine.smaller, equal + mine.equal};
         __syncthreads();  // separates the write of the total, and the reads of sums, from what follows
@@ -137,7 +139,7 @@ DEVICE void scan_parts(Counts* counts, Position tiles) {
 // Writes elements, or if PLACES the positions that they had in their row.
 template <int THREADS, int ITEMS, bool PLACES, class Order, class V>
 DEVICE void move_parts(const typename Order::Key* x, const typename Order::Key* pivots, const Counts* counts, V* out,
-                       Position columns, Position n, Position tiles) {
+                       Index columns, Index n, Index tiles) {
     using Key = typename Order::Key;
     using Tile = Parts<THREADS, ITEMS, Order>;
     __shared__ typename Tile::Shared shared;
@@ -153,15 +155,15 @@ DEVICE void move_parts(const typename Order::Key* x, const typename Order::Key* 
     __syncthreads();  // separates the writes of elements from their reads
     const Counts before = counts[own.row * (tiles + 1) + own.tile], all = counts[own.row * (tiles + 1) + tiles];
     // What to add to a place in the tile, for each part.
-    const Position row = own.row * n, smaller = row + before.smaller;
-    const Position equal = row + all.smaller + before.equal - own.smaller;
-    const Position larger = row + all.smaller + all.equal + (own.begin - before.smaller - before.equal) -
+    const Index row = own.row * n, smaller = row + before.smaller;
+    const Index equal = row + all.smaller + before.equal - own.smaller;
+    const Index larger = row + all.smaller + all.equal + (own.begin - before.smaller - before.equal) -
                             own.smaller - own.equal;
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
         const int at = k * THREADS + threadIdx.x;
         if (at >= own.length) break;
-        const Position to = (at < own.smaller ? smaller : at < own.smaller + own.equal ? equal : larger) + at;
+        const Index to = (at < own.smaller ? smaller : at < own.smaller + own.equal ? equal : larger) + at;
         if constexpr (PLACES)
             out[to] = (V)(own.begin + places[at]);
         else

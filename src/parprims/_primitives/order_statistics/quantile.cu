@@ -1,7 +1,6 @@
 // The element at a place of every sorted row, the one after it, and the last one, by a radix select: the digits of the
 // key are found one after another, the highest first. For each digit all keys are read, and those are counted that
-// begin with the digits found so far. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and
-// ticket.cuh.
+// begin with the digits found so far.
 //
 // Two kernels:
 //   select_alone    many rows: a block for each row finds all digits
@@ -19,11 +18,15 @@
 // T. Alabi, J. D. Blanchard, B. Gordon and R. Steinbach, Fast K-Selection Algorithms for Graphics Processing Units, ACM
 // Journal of Experimental Algorithmics 17, 2012.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "ticket.cuh"
+
 namespace quantiles {
 
 using namespace digits;
 
-using Position = long long;
 using Count = unsigned long long;
 using Wide = unsigned long long;  // a key of any size
 
@@ -80,7 +83,7 @@ struct Ends {
 template <int THREADS, class Key>
 struct Memory {
     unsigned counters[RADIX * COPIES];
-    Count sums[THREADS / WARP];
+    Count sums[THREADS / WARP_SIZE];
     Choice choice;
     unsigned next;  // the complement of the next digit
     Key largest, above;
@@ -88,7 +91,7 @@ struct Memory {
 
 // Counts the digits of the keys load(begin), ... before `end`; with LAST finds the ends too, in `ends` of each thread.
 template <int THREADS, int ITEMS, bool LAST, class Key, class Load>
-DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Position begin, Position end, const Load& load) {
+DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Index begin, Index end, const Load& load) {
     for (int at = threadIdx.x; at < RADIX * COPIES; at += THREADS) counters[at] = 0;
     __syncthreads();  // separates the zeros from the counting
     const auto take = [&](Key key) {
@@ -98,7 +101,7 @@ DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Posit
             if (digit.is_above(key)) ends.above = max(ends.above, (Key)~key);
         }
     };
-    Position at = begin + threadIdx.x;
+    Index at = begin + threadIdx.x;
     for (; at + (ITEMS - 1) * THREADS < end; at += ITEMS * THREADS) {
         Key keys[ITEMS];
 #pragma unroll
@@ -161,11 +164,11 @@ template <class Key>
 DEVICE void combine(const Ends<Key>& ends, Key* largest, Key* above) {
     Ends<Key> all = ends;
 #pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+    for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
         all.largest = max(all.largest, __shfl_xor_sync(ALL_LANES, all.largest, distance));
         all.above = max(all.above, __shfl_xor_sync(ALL_LANES, all.above, distance));
     }
-    if (threadIdx.x % WARP == 0) {
+    if (threadIdx.x % WARP_SIZE == 0) {
         atomicMax(largest, all.largest);
         atomicMax(above, all.above);
     }
@@ -176,13 +179,13 @@ DEVICE void combine(const Ends<Key>& ends, Key* largest, Key* above) {
 // Finds what is at a place of every row of n keys. Of a row of the result, `columns` long, elements `column` to
 // column + 2 are written.
 template <int THREADS, int ITEMS, class Order>
-DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out, Position n, Count place,
-                         Position column, Position columns) {
+DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out, Index n, Count place,
+                         Index column, Index columns) {
     constexpr int WIDTH = Order::WIDTH;
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     __shared__ Memory<THREADS, Key> memory;
     const typename Order::Key* const from = x + blockIdx.x * n;
-    const auto load = [&](Position at) { return sorting::compared<Order>(__ldg(from + at)); };
+    const auto load = [&](Index at) { return sorting::compared<Order>(__ldg(from + at)); };
     const auto of_block = [&](int digit) { return counted(memory.counters, digit); };
     Digit digit = {WIDTH, 0, true, 0, place};
     Ends<Key> ends = {0, 0};
@@ -224,12 +227,12 @@ struct Found {
 // The same as select_alone, for one digit: that of `bits` bits above `shift`. Only the first launch has the place. The
 // last one writes the result.
 template <int THREADS, int ITEMS, bool FIRST, bool LAST, class Order>
-DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out, void* shared_by_rows, Found* found, Position n,
-                         Position parts, Position shift, Position bits, Count place, Position column,
-                         Position columns) {
+DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out, void* shared_by_rows, Found* found, Index n,
+                         Index parts, Index shift, Index bits, Count place, Index column,
+                         Index columns) {
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     __shared__ Memory<THREADS, Key> memory;
-    const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
+    const Index row = blockIdx.x / parts, part = blockIdx.x - row * parts;
     const typename Order::Key* const from = x + row * n;
     auto& shared = reinterpret_cast<Shared<Key>*>(shared_by_rows)[row];
     Digit digit = {(int)shift, (int)bits, FIRST, 0, place};
@@ -239,7 +242,7 @@ DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out,
     }
     Ends<Key> ends = {0, 0};
     count<THREADS, ITEMS, LAST>(memory.counters, ends, digit, n * part / parts, n * (part + 1) / parts,
-                                [&](Position at) { return sorting::compared<Order>(__ldg(from + at)); });
+                                [&](Index at) { return sorting::compared<Order>(__ldg(from + at)); });
     for (int one = threadIdx.x; one < RADIX; one += THREADS) {
         const Count sum = counted(memory.counters, one);
         if (sum > 0) atomicAdd(&shared.counts[one], sum);

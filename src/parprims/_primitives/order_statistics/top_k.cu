@@ -1,5 +1,5 @@
 // The first k elements of every row in the order of a sort, and their positions. Every element is read once, in one
-// launch. Needs common.cuh, digits.cuh, sort.cu and key_order.cuh (for the order of keys), and ticket.cuh.
+// launch.
 //
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements that are not after
@@ -19,11 +19,11 @@
 // J. Zhang, A. Naruse, X. Li and Y. Wang, Parallel Top-K Algorithms on GPU: A Comprehensive Study and New Methods,
 // SC, 2023.
 
+#include "common.cuh"
+#include "key_order.cuh"
+#include "ticket.cuh"
+
 namespace top {
-
-using namespace digits;
-
-using Position = long long;
 
 // ---- Candidates -------------------------------------------------------------------------------------------------
 
@@ -56,14 +56,14 @@ struct __align__(16) Candidate<unsigned long long> {
 // What a block tells the last one of its row.
 struct Told {
     unsigned long long key;
-    Position position;  // in the row
+    Index position;  // in the row
 };
 
 // Sorts the first `count` of some candidates by all threads. There is memory for the next power of two, at least 64. A
 // warp compares pairs within 64 neighbours at distances up to 32, which needs no barrier of the block.
 template <int THREADS, class One>
 DEVICE void sort_candidates(One* all, int count) {
-    int size = 2 * WARP;
+    int size = 2 * WARP_SIZE;
     while (size < count) size *= 2;
     __syncthreads();  // separates the writes of candidates from the sort
     for (int at = count + threadIdx.x; at < size; at += THREADS) all[at] = One::none();
@@ -80,7 +80,7 @@ DEVICE void sort_candidates(One* all, int count) {
                 }
             }
             const int next = distance > 1 ? distance / 2 : span;  // the distance of the next step
-            if (distance <= WARP && next <= WARP)
+            if (distance <= WARP_SIZE && next <= WARP_SIZE)
                 __syncwarp();  // separates the steps of the warp
             else
                 __syncthreads();  // separates the steps of the block
@@ -108,13 +108,13 @@ struct Best {
     DEVICE static int reserve(int mine, unsigned* added) {
         int upto = mine;
 #pragma unroll
-        for (int distance = 1; distance < WARP; distance *= 2) {
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
             const int before = __shfl_up_sync(ALL_LANES, upto, distance);
-            if (threadIdx.x % WARP >= distance) upto += before;
+            if (threadIdx.x % WARP_SIZE >= distance) upto += before;
         }
         int first = 0;
-        if (threadIdx.x % WARP == WARP - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
-        return __shfl_sync(ALL_LANES, first, WARP - 1) + upto - mine;
+        if (threadIdx.x % WARP_SIZE == WARP_SIZE - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
+        return __shfl_sync(ALL_LANES, first, WARP_SIZE - 1) + upto - mine;
     }
 
     // Returns a key that at least k of the keys of all threads are at most, and only a few more unless keys are equal.
@@ -130,7 +130,7 @@ struct Best {
             int of_warp = 0;
 #pragma unroll
             for (int e = 0; e < EACH; ++e) of_warp += __popc(__ballot_sync(ALL_LANES, keys[e] <= middle));
-            if (threadIdx.x % WARP == 0 && of_warp > 0) atomicAdd(&counted[turn], (unsigned)of_warp);
+            if (threadIdx.x % WARP_SIZE == 0 && of_warp > 0) atomicAdd(&counted[turn], (unsigned)of_warp);
             const int next = turn == 2 ? 0 : turn + 1;
             if (threadIdx.x == 0) counted[next] = 0;  // which all threads read before the barrier of the step before
             __syncthreads();                          // separates the counting from the read of the count
@@ -148,7 +148,7 @@ struct Best {
     }
 
     // How many candidates are so few that it does not pay to look for fewer before they are sorted.
-    DEVICE int enough() const { return k + k / 4 + WARP; }
+    DEVICE int enough() const { return k + k / 4 + WARP_SIZE; }
 
     // Drops candidates that cannot be among the first k.
     DEVICE void drop() {
@@ -308,20 +308,20 @@ struct Best {
 // Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements, fewer
 // than 2^32 - 1; only the last part may have fewer. If there are several, `told` has k places for each, and `tickets` a
 // zero for each row.
-template <int THREADS, int ITEMS, int CAPACITY, class Order, class Index>
-DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Index* indices, unsigned* told,
-                     unsigned* tickets, Position n, Position first, Position parts, Position length) {
+template <int THREADS, int ITEMS, int CAPACITY, class Order, class Result>
+DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Result* indices, unsigned* told,
+                     unsigned* tickets, Index n, Index first, Index parts, Index length) {
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     using One = Candidate<Key>;
     extern __shared__ __align__(16) uint4 memory[];
     One* const all = reinterpret_cast<One*>(memory);
     const int k = (int)first;
-    const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
-    const Position begin = part * length, end = min(begin + length, n);
+    const Index row = blockIdx.x / parts, part = blockIdx.x - row * parts;
+    const Index begin = part * length, end = min(begin + length, n);
     const typename Order::Key* const from = x + row * n;
-    const auto write = [&](int place, Position position) {
+    const auto write = [&](int place, Index position) {
         values[row * k + place] = from[position];
-        indices[row * k + place] = (Index)position;
+        indices[row * k + place] = (Result)position;
     };
     Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
     own.find(
@@ -332,7 +332,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
         return;
     }
-    const Position others = row * parts * k;
+    const Index others = row * parts * k;
     for (int place = threadIdx.x; place < k; place += THREADS) {
         // What the last part lacks comes after all others.
         const bool exists = place < own.held;
@@ -351,7 +351,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         });
     for (int place = threadIdx.x; place < k; place += THREADS) {
         const unsigned position = all[place].position(), its_part = position / (unsigned)k;
-        const Position at = (Position)(position - its_part * (unsigned)k) * parts + its_part;
+        const Index at = (Index)(position - its_part * (unsigned)k) * parts + its_part;
         write(place, load_of_others<Told>(told, others + at).position);
     }
 }

@@ -146,13 +146,7 @@ class Specialisation:
             kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
         return "\n".join(
             (
-                _cuda.device_source(
-                    "_cuda/device/common.cuh",
-                    "_cuda/device/strided.cuh",
-                    "_cuda/device/block_reduce.cuh",
-                    "_cuda/device/ticket.cuh",
-                    "_primitives/reduce/reduce.cu",
-                ),
+                _cuda.device_source("_primitives/reduce/reduce.cu"),
                 self.definitions(),
                 "struct Inputs {",
                 "    using Raw = Map::Raw;",

@@ -21,7 +21,10 @@
 //
 // M. Harris, Optimizing Parallel Reduction in CUDA, 2007.
 
-using Index = long long;
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "strided.cuh"
+#include "ticket.cuh"
 
 // Stores a state as one element of every output. Callers pass a copy of a state that they still need: a state whose
 // address is never taken stays in registers.

@@ -137,7 +137,12 @@ def make_plan(
     writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
     starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
     launch = _cuda.Launch(
-        special.source(accesses, stages_outputs=strips is None or strips.whole, skewed=skewed is not None),
+        special.source(
+            "_primitives/scan/scan.cu",
+            accesses,
+            stages_outputs=strips is None or strips.whole,
+            skewed=skewed is not None,
+        ),
         work.template,
         (*work.arguments, "Scan"),
         (

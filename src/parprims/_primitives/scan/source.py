@@ -24,7 +24,6 @@ from parprims._core.arrays import (
     ring_dtype,
 )
 from parprims._core.memo import Memo
-from parprims._cuda.look_back import COUNTER_WORDS, look_back_bytes
 from parprims._dispatch.dispatch import Checked
 from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
 from parprims._operators.operator import BUILT_IN, Operator, check_components
@@ -165,8 +164,8 @@ class Specialisation:
                 sizes.append(size)
         return places, sizes
 
-    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True, skewed: bool = False) -> str:
-        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways.
+    def source(self, file: str, accesses: Sequence[str], *, stages_outputs: bool = True, skewed: bool = False) -> str:
+        """Return the CUDA text of the kernels of a package file, for arrays that are accessed in these ways.
 
         With ``skewed``, lines of the arrays need not begin where a vector does.
         """
@@ -176,13 +175,7 @@ class Specialisation:
         types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(
             (
-                _cuda.device_source(
-                    "_cuda/device/common.cuh",
-                    "_cuda/device/block_reduce.cuh",
-                    "_cuda/device/look_back.cuh",
-                    "_cuda/device/view.cuh",
-                    *(kernels or ("_primitives/scan/scan.cu",)),
-                ),
+                _cuda.device_source(file),
                 self.definitions,
                 *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
                 "};",
@@ -336,8 +329,7 @@ def _specialise(
     combined = trace_combine(op, states, immutable=immutable, language=language)
     definitions = (
         operator_struct("Operator", states, combined, commutative=op.commutative),
-        f"static_assert(COUNTER_WORDS == {COUNTER_WORDS} && 16 * StateSlots<Operator::State>::WORDS =="
-        f' {look_back_bytes(1, 1, size) - look_back_bytes(0, 1, size)} / 2, "look_back_bytes of _cuda/look_back.py");',
+        f'static_assert(sizeof(Operator::State) == {size}, "by which plans reserve memory for states");',
         "struct Scan {",
         "    using Op = Operator;",
         "    using State = Operator::State;",

@@ -446,5 +446,5 @@ def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], til
 
 
 def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
-    """Return how a tile gets its prefix, by the names of `Carry` in scan.cu."""
+    """Return how a tile gets its prefix, by the names of `Carry` in _cuda/device/look_back.cuh."""
     return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"

@@ -67,7 +67,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
     ``vector`` says whether the sorted keys begin at a multiple of 16 bytes.
     """
     spec, numbers, m = Specialisation(dtype, False, True, (), None), Numbers(), math.prod(shape)
-    source = spec.source("_cuda/device/key_order.cuh", "_primitives/search/search_sorted.cu")
+    source = spec.source("_primitives/search/search_sorted.cu")
     given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
     outputs = ((shape, index),)

@@ -17,6 +17,10 @@
 //
 // O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
+#include "common.cuh"
+#include "key_order.cuh"
+#include "merge_path.cuh"
+
 namespace sorting {
 
 // Rows of two runs, and their rows in the result.
@@ -34,125 +38,8 @@ struct Merged {
 template <class Bound>
 struct Runs {
     const Bound* bounds;
-    Position first_n, second_n, n, tiles;
+    Index first_n, second_n, n, tiles;
 };
-
-// Returns what keys are compared by: numbers of floating point as they are, others in the order asked for.
-template <class Order>
-DEVICE auto comparable(typename Order::Key bits) {
-    using Key = typename Order::Key;
-    if constexpr (Order::KIND != FLOATING)
-        return ordered<Order>(bits);
-    else if constexpr (sizeof(Key) == 8)
-        return __longlong_as_double((long long)bits);
-    else if constexpr (sizeof(Key) == 4)
-        return __uint_as_float(bits);
-    else if constexpr (Order::INFINITE == 0x7c00)
-        return value(Half{bits});
-    else
-        return value(Bfloat{bits});
-}
-
-// Returns whether a key of the first run comes before one of the second: of equal keys that of the first does.
-template <class Order>
-DEVICE bool comes_first(typename Order::Key first, typename Order::Key second) {
-    const auto one = comparable<Order>(first), other = comparable<Order>(second);
-    if constexpr (Order::KIND != FLOATING)
-        return one <= other;
-    else  // NaN is the largest number
-        return Order::DESCENDING ? one >= other || one != one : one <= other || other != other;
-}
-
-// A key that every key comes before, if that is of the first run.
-template <class Order>
-DEVICE constexpr typename Order::Key last_key() {
-    using Key = typename Order::Key;
-    constexpr Key SIGN = (Key)((Key)1 << (8 * sizeof(Key) - 1));
-    if (Order::KIND == SIGNED) return (Key)(Order::DESCENDING ? SIGN : SIGN - 1);
-    if (Order::KIND == FLOATING && Order::DESCENDING) return (Key)(SIGN | Order::INFINITE);
-    return (Key)(Order::DESCENDING ? 0 : ~(Key)0);  // NaN, if a number of floating point
-}
-
-// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it, and
-// each group of LANES searches for itself.
-template <class Order, int LANES = WARP>
-DEVICE Position merge_path(const typename Order::Key* first, Position first_n, const typename Order::Key* second,
-                           Position second_n, Position diagonal) {
-    const int lane = threadIdx.x % LANES, group = threadIdx.x % WARP - lane;
-    Position low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
-    while (__any_sync(ALL_LANES, low < high)) {  // invariant: low <= i <= high
-        const Position step = (high - low + LANES - 1) / LANES, at = low + lane * step;
-        const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at]);
-        // The first `count` lanes of the group.
-        const int count = __popc(__ballot_sync(ALL_LANES, before) >> group & ALL_LANES >> (WARP - LANES));
-        const Position next = low + count * step;
-        if (next < high) high = next;
-        if (count) low = next - step + 1;
-    }
-    return low;
-}
-
-// Merges the keys of a tile, of which `first_length` are of the first run: so many from `first` on, and the rest of
-// `length` from `second` on. They are in order in `held` then, and with MOVES `places` says of each which of them it was.
-// All threads of a block call it; a thread merges ITEMS.
-template <int ITEMS, bool MOVES, class Order, int SIZE, int PLACES>
-DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short (&places)[PLACES],
-                               const typename Order::Key* first, const typename Order::Key* second, int first_length,
-                               int length) {
-    using Key = typename Order::Key;
-    constexpr int TILE = SIZE - 1, THREADS = TILE / ITEMS;
-    static_assert(THREADS * ITEMS == TILE, "one key more marks the end");
-    const int thread = threadIdx.x, before = first_length - thread;
-    first += thread;
-    second += thread - first_length;
-    Key loaded[ITEMS];
-    if (length == TILE) {
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) loaded[k] = (k * THREADS < before ? first : second)[k * THREADS];
-    } else {  // keys that come after all others follow those of the second run
-        const int own = length - thread;
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {  // no load depends on a branch, so that all begin before the first is used
-            const int at = min(k * THREADS, own - 1);
-            loaded[k] = (at < before ? first : second)[at];
-        }
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k)
-            if (k * THREADS >= own) loaded[k] = last_key<Order>();
-    }
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) held[k * THREADS + thread] = loaded[k];
-    if (thread == 0) held[TILE] = last_key<Order>();
-    __syncthreads();  // separates the writes of keys from their reads
-
-    const int diagonal = thread * ITEMS, high = min(diagonal, first_length);
-    int one = max(0, diagonal - (TILE - first_length));
-#pragma unroll
-    for (int step = 1 << 14; step; step /= 2)  // no thread searches among more than half of a tile
-        if (step <= TILE / 2 && step <= high - one &&
-            comes_first<Order>(held[one + step - 1], held[first_length + diagonal - one - step]))
-            one += step;
-    const int other = first_length + diagonal;  // `one` and `k` say how far the second run has been read
-    unsigned short from[ITEMS];
-    Key a = held[one], b = held[other - one];
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const bool takes = one < first_length & comes_first<Order>(a, b);  // so while the second run is at its end
-        loaded[k] = takes ? a : b;
-        from[k] = (unsigned short)(takes ? one : other + k - one);
-        one += takes;
-        const Key next = held[takes ? one : other + k + 1 - one];
-        a = takes ? next : a;
-        b = takes ? b : next;
-    }
-    __syncthreads();  // separates the reads of keys from the writes of merged ones
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        held[diagonal + k] = loaded[k];
-        if (MOVES) places[diagonal + k] = from[k];
-    }
-    __syncthreads();  // separates the writes of merged keys from their reads
-}
 
 // The runs of one row: where they begin, and their lengths. Of equal keys those of the first run come first: if the array
 // of bounds wants it otherwise, the runs are `turned`.
@@ -160,11 +47,11 @@ template <class Order>
 struct RunsOfRow {
     const typename Order::Key* first;
     const typename Order::Key* second;
-    Position first_at, second_at, first_n, second_n;
+    Index first_at, second_at, first_n, second_n;
     bool turned = false;
 
     template <class Bound>
-    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Position row)
+    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Index row)
         : first_at(row * runs.first_n), second_at(row * runs.second_n), first_n(runs.first_n), second_n(runs.second_n) {
         if (runs.bounds) {
             const Bound* const own = runs.bounds + row * 5;
@@ -189,26 +76,26 @@ struct RunsOfRow {
 // them, a half each, so that the threads search between these: what they read then lies close together. A thread looks at
 // PROBES places at a time.
 template <int TILE, class Order, class Bound>
-DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Position* splits, Position count) {
+DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Index* splits, Index count) {
     constexpr int PROBES = 3;
-    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
-    const Position row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
+    const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
+    const Index row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
     const RunsOfRow<Order> own(keys, runs, row);
-    const Position diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
-    Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
+    const Index diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
+    Index low = max((Index)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
     if (__all_sync(ALL_LANES, row == __shfl_sync(ALL_LANES, row, 0))) {
-        const int lane = threadIdx.x % WARP, end = lane < WARP / 2 ? 0 : WARP - 1;
-        const Position wanted = __shfl_sync(ALL_LANES, diagonal, end);
-        const Position found = merge_path<Order, WARP / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
+        const int lane = threadIdx.x % WARP_SIZE, end = lane < WARP_SIZE / 2 ? 0 : WARP_SIZE - 1;
+        const Index wanted = __shfl_sync(ALL_LANES, diagonal, end);
+        const Index found = merge_path<Order, WARP_SIZE / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
         low = max(low, __shfl_sync(ALL_LANES, found, 0));
-        high = min(high, __shfl_sync(ALL_LANES, found, WARP - 1));
+        high = min(high, __shfl_sync(ALL_LANES, found, WARP_SIZE - 1));
     }
     while (low < high) {  // invariant: low <= i <= high
-        const Position step = (high - low) / (PROBES + 1) + 1;
+        const Index step = (high - low) / (PROBES + 1) + 1;
         int passed = 0;
 #pragma unroll
         for (int k = 0; k < PROBES; ++k) {
-            const Position place = min(low + (k + 1) * step, high) - 1;
+            const Index place = min(low + (k + 1) * step, high) - 1;
             passed += comes_first<Order>(own.first[place], own.second[diagonal - 1 - place]);
         }
         high = min(high, low + (passed + 1) * step - 1);
@@ -219,41 +106,41 @@ DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Posi
 
 // `splits` are those of find_splits, or null.
 template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
-DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Position* splits, Moved... moved) {
+DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Index* splits, Moved... moved) {
     using Key = typename Order::Key;
     constexpr int TILE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
-    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(THREADS >= 2 * WARP_SIZE, "two warps search for the ends of a tile");
     static_assert(TILE <= 32768, "the highest bit of a place tells the run");
     __shared__ Key held[TILE + 1];
     __shared__ unsigned short places[MOVES ? TILE : 1];
-    __shared__ Position ends[2];
+    __shared__ Index ends[2];
 
     const unsigned row_number = blockIdx.x / (unsigned)runs.tiles;
-    const Position row = row_number, begin = (Position)(blockIdx.x - row_number * (unsigned)runs.tiles) * TILE;
+    const Index row = row_number, begin = (Index)(blockIdx.x - row_number * (unsigned)runs.tiles) * TILE;
     const RunsOfRow<Order> own(keys, runs, row);
-    const Position first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
+    const Index first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
     const Key* const first = own.first;
     const Key* const second = own.second;
-    const Position total = first_n + second_n;
+    const Index total = first_n + second_n;
     if (begin >= total) return;
-    const int length = (int)min((Position)TILE, total - begin);
+    const int length = (int)min((Index)TILE, total - begin);
     if (splits) {
         if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
-    } else if (threadIdx.x < 2 * WARP) {
-        const int which = threadIdx.x / WARP;
-        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
-        if (threadIdx.x % WARP == 0) ends[which] = found;
+    } else if (threadIdx.x < 2 * WARP_SIZE) {
+        const int which = threadIdx.x / WARP_SIZE;
+        const Index found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
+        if (threadIdx.x % WARP_SIZE == 0) ends[which] = found;
     }
     __syncthreads();  // separates the write of the ends from their reads
-    const Position first_begin = ends[0], second_begin = begin - first_begin;
+    const Index first_begin = ends[0], second_begin = begin - first_begin;
     // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
-    const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+    const int first_length = (int)max((Index)0, min(ends[1] - first_begin, (Index)length));
 
     merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
                                             length);
 
-    const Position out = row * runs.n + begin;
+    const Index out = row * runs.n + begin;
     Key* const to = keys.out + out + threadIdx.x;
     const int mine = length - (int)threadIdx.x;
 #pragma unroll

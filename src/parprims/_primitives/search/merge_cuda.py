@@ -86,7 +86,7 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
     first: tuple[Launch, ...] = ()
     splits = None
     if runs.rows * tiles > tuning.alone:
-        splits = Pointer("scratch", "Position")
+        splits = Pointer("scratch", "Index")
         first = (
             Launch(
                 source=source,

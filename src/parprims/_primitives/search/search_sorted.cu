@@ -22,10 +22,12 @@
 //
 // C. Kim et al., FAST: Fast Architecture Sensitive Tree Search on Modern CPUs and GPUs, SIGMOD 2010.
 
+#include "common.cuh"
+#include "key_order.cuh"
+
 namespace searches {
 
 using sorting::Compared;
-using sorting::Position;
 
 constexpr int FAN_BITS = 3, FAN = 1 << FAN_BITS;
 template <class Key>
@@ -38,11 +40,11 @@ DEVICE int shift_of(int level) {
     return level > 0 ? LEAF_BITS<Key> + FAN_BITS * (level - 1) : 0;
 }
 template <class Key>
-DEVICE Position keys_of(Position n, int level) {
+DEVICE Index keys_of(Index n, int level) {
     return n >> shift_of<Key>(level);
 }
 template <class Key>
-DEVICE Position taken_by(Position n, int level) {
+DEVICE Index taken_by(Index n, int level) {
     return (keys_of<Key>(n, level) + FAN - 1) / FAN * FAN;
 }
 
@@ -53,15 +55,15 @@ DEVICE bool is_before(Wide key, Wide wanted) {
 
 // Writes levels 1, 2, ..., `levels`, one after the other. A thread writes one key.
 template <int THREADS, class Order>
-DEVICE void sample_keys(const typename Order::Key* x, typename Compared<typename Order::Key>::Type* nodes, Position n,
-                        Position levels) {
+DEVICE void sample_keys(const typename Order::Key* x, typename Compared<typename Order::Key>::Type* nodes, Index n,
+                        Index levels) {
     using Key = typename Order::Key;
     using Wide = typename Compared<Key>::Type;
-    Position at = (Position)blockIdx.x * THREADS + threadIdx.x;
+    Index at = (Index)blockIdx.x * THREADS + threadIdx.x;
     for (int level = 1; level <= levels; ++level) {
-        const Position taken = taken_by<Key>(n, level);
+        const Index taken = taken_by<Key>(n, level);
         if (at < taken) {
-            const Position last = ((at + 1) << shift_of<Key>(level)) - 1;
+            const Index last = ((at + 1) << shift_of<Key>(level)) - 1;
             nodes[at] = at < keys_of<Key>(n, level) ? sorting::compared<Order>(x[last]) : ~Wide{};
             return;
         }
@@ -89,8 +91,8 @@ DEVICE void load_group(Key (&keys)[COUNT], const Key* from) {
 // holds the keys of the lowest level.
 template <int THREADS, int EACH, bool RIGHT, bool VECTOR, class Order, class Place>
 DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key* wanted, Place* found,
-                        const typename Compared<typename Order::Key>::Type* nodes, Position n, Position m,
-                        Position levels) {
+                        const typename Compared<typename Order::Key>::Type* nodes, Index n, Index m,
+                        Index levels) {
     using Key = typename Order::Key;
     using Wide = typename Compared<Key>::Type;
     constexpr int LEAF = 1 << LEAF_BITS<Key>;
@@ -106,11 +108,11 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
     while (step <= held / 2) step *= 2;
 
     constexpr int TOGETHER = THREADS * EACH;
-    for (Position begin = (Position)blockIdx.x * TOGETHER; begin < m; begin += (Position)gridDim.x * TOGETHER) {
-        const Position mine = begin + threadIdx.x;
+    for (Index begin = (Index)blockIdx.x * TOGETHER; begin < m; begin += (Index)gridDim.x * TOGETHER) {
+        const Index mine = begin + threadIdx.x;
         Wide keys[EACH];
         int first[EACH];
-        Position places[EACH];
+        Index places[EACH];
 #pragma unroll
         for (int one = 0; one < EACH; ++one) {
             keys[one] = sorting::compared<Order>(__ldcs(wanted + min(mine + one * THREADS, m - 1)));
@@ -127,7 +129,7 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
         const Wide* nodes_of = highest;
         for (int level = (int)levels - 1; level > 0; --level) {
             nodes_of -= taken_by<Key>(n, level);
-            const Position count = keys_of<Key>(n, level), last = taken_by<Key>(n, level) - FAN;
+            const Index count = keys_of<Key>(n, level), last = taken_by<Key>(n, level) - FAN;
             Wide own[EACH][FAN];
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
@@ -136,7 +138,7 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
             }
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
-                const int length = (int)min(count - places[one], (Position)FAN);
+                const int length = (int)min(count - places[one], (Index)FAN);
 #pragma unroll
                 for (int k = 0; k < FAN; ++k)
                     places[one] += k < length && is_before<RIGHT>(own[one][k], keys[one]);
@@ -151,13 +153,13 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
             }
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
-                const Position group = places[one];
+                const Index group = places[one];
                 if (group + LEAF <= n)
 #pragma unroll
                     for (int k = 0; k < LEAF; ++k)
                         places[one] += is_before<RIGHT>(sorting::compared<Order>(own[one][k]), keys[one]);
                 else
-                    for (Position at = group; at < n; ++at)
+                    for (Index at = group; at < n; ++at)
                         places[one] += is_before<RIGHT>(sorting::compared<Order>(x[at]), keys[one]);
             }
         }
@@ -169,14 +171,14 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
 
 // Searches for a key in each thread.
 template <int THREADS, bool RIGHT, class Order, class Place>
-DEVICE void search_directly(const typename Order::Key* x, const typename Order::Key* wanted, Place* found, Position n,
-                            Position m) {
-    const Position mine = (Position)blockIdx.x * THREADS + threadIdx.x;
+DEVICE void search_directly(const typename Order::Key* x, const typename Order::Key* wanted, Place* found, Index n,
+                            Index m) {
+    const Index mine = (Index)blockIdx.x * THREADS + threadIdx.x;
     if (mine >= m) return;
     const auto key = sorting::compared<Order>(wanted[mine]);
-    Position low = 0, high = n;
+    Index low = 0, high = n;
     while (low < high) {
-        const Position middle = low + (high - low) / 2;
+        const Index middle = low + (high - low) / 2;
         if (is_before<RIGHT>(sorting::compared<Order>(x[middle]), key))
             low = middle + 1;
         else

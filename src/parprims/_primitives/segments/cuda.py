@@ -146,15 +146,6 @@ class _Work:
         return _cuda.Plan((launch,), inputs, outputs, numbers.all(), captured=special.captured, **scratch)
 
 
-_SOURCES = (
-    "_cuda/device/ticket.cuh",
-    "_cuda/device/search.cuh",
-    "_cuda/device/staging.cuh",
-    "_primitives/segments/tables/segment_parts.cuh",
-    "_primitives/segments/segments.cu",
-)
-
-
 def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
     """Return the launch of a reduction, or None if there is none for these layouts."""
     special, n, segments = work.special, work.n, work.segments
@@ -207,15 +198,7 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
         "blocks": blocks,
     }
     launch = _cuda.Launch(
-        special.source(
-            accesses,
-            "_cuda/device/ticket.cuh",
-            "_cuda/device/search.cuh",
-            "_cuda/device/staging.cuh",
-            "_primitives/segments/tables/segment_parts.cuh",
-            "_primitives/segments/segments.cu",
-            stages_outputs=False,
-        ),
+        special.source("_primitives/segments/segments.cu", accesses, stages_outputs=False),
         "reduce_segments",
         (warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
         (
@@ -280,13 +263,7 @@ def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     ahead = scan_tiling.tiles_ahead(tuning, special, carry, block * rounds * vector)
     lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles, "ahead": ahead}
     launch = _cuda.Launch(
-        special.source(
-            accesses,
-            "_primitives/scan/scan.cu",
-            "_cuda/device/search.cuh",
-            "_cuda/device/staging.cuh",
-            "_primitives/segments/by_offsets/scan_segments.cu",
-        ),
+        special.source("_primitives/segments/by_offsets/scan_segments.cu", accesses),
         "scan_segments",
         (block, rounds, vector, carry, work.reverse, shared, state, "Scan"),
         (

@@ -1,7 +1,6 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh, search.cuh, staging.cuh and
-// tables/segment_parts.cuh.
+// are.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
@@ -30,6 +29,14 @@
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "search.cuh"
+#include "tables/segment_parts.cuh"
+#include "staging.cuh"
+#include "ticket.cuh"
+#include "view.cuh"
 
 // Returns the combination of the elements of `count` runs from element `begin` on, in every lane.
 template <int ROUNDS, int VEC, class Scan, class Inputs>
@@ -157,7 +164,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
         do {
             const bool here = place <= last;
             if (here && place < RUN) atomicOr(&run.marks[place / EACH], 1u << place % EACH);
-            count = __popc(__ballot_sync(0xffffffffu, here));
+            count = __popc(__ballot_sync(ALL_LANES, here));
             behind += count;
             if (count == WARP_SIZE) {
                 ends = end_of(behind + lane);
@@ -206,8 +213,8 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
                     run.states[lane * Run::STRIDE + at] = mine;
                 }
             }
-            const unsigned heads = __ballot_sync(0xffffffffu, marks != 0);
-            const unsigned heads_so_far = heads & 0xffffffffu >> (WARP_SIZE - 1 - lane);
+            const unsigned heads = __ballot_sync(ALL_LANES, marks != 0);
+            const unsigned heads_so_far = heads & ALL_LANES >> (WARP_SIZE - 1 - lane);
             const int head = heads_so_far ? WARP_SIZE - 1 - __clz(heads_so_far) : 0;
 #pragma unroll
             for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
@@ -230,10 +237,10 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
             for (Index batch = next; batch < behind; batch += WARP_SIZE) {
                 const Index segment = batch + lane;
                 place = min(last, place_of(batch == next ? window : end_of(segment)));
-                int begins = __shfl_up_sync(0xffffffffu, place, 1);
+                int begins = __shfl_up_sync(ALL_LANES, place, 1);
                 if (lane == 0) begins = before_batch;
-                before_batch = __shfl_sync(0xffffffffu, place, WARP_SIZE - 1);
-                latest = __shfl_sync(0xffffffffu, place, (int)min((Index)WARP_SIZE, behind - batch) - 1);
+                before_batch = __shfl_sync(ALL_LANES, place, WARP_SIZE - 1);
+                latest = __shfl_sync(ALL_LANES, place, (int)min((Index)WARP_SIZE, behind - batch) - 1);
                 if (segment < behind) {
                     Optional<State> found;
                     found.valid = place > begins || (segment == next && total.valid);

@@ -1,6 +1,5 @@
 // Stream compaction: what is marked among n elements moves to the front, in order. Every mark is read once, every
-// element that moves is read and written once, in one launch. Needs common.cuh, block_reduce.cuh, look_back.cuh and
-// ticket.cuh.
+// element that moves is read and written once, in one launch.
 //
 // Template parameters of compact:
 //     THREADS, ITEMS    the threads of a block and the elements of each: together a tile
@@ -22,9 +21,12 @@
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
 
-namespace compaction {
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "look_back.cuh"
+#include "ticket.cuh"
 
-constexpr unsigned ALL_LANES = 0xffffffffu;
+namespace compaction {
 
 // Loads N elements, as one vector if they are aligned.
 template <class T, int N>

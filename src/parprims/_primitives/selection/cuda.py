@@ -64,13 +64,7 @@ FEWEST = 4
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
 _WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
-_FILES = (
-    "_cuda/device/common.cuh",
-    "_cuda/device/block_reduce.cuh",
-    "_cuda/device/look_back.cuh",
-    "_cuda/device/ticket.cuh",
-    "_primitives/selection/compact.cu",
-)
+_FILE = "_primitives/selection/compact.cu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +123,7 @@ def count_plan(kind: Kind, n: int, tuning: Tuning) -> Plan:
 def _count(kind: Kind, n: int, tuning: Tuning, length: Number, count: Pointer, memory: str) -> Launch:
     marks, pointer, nbytes = kind.marks
     return Launch(
-        source=_cuda.device_source(*_FILES),
+        source=_cuda.device_source(_FILE),
         template="compaction::count_marks",
         arguments=(tuning.threads, marks, C_TYPES[kind.index]),
         parameters=(
@@ -188,7 +182,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
     results = f"compaction::{kind.results.capitalize()}<{count if kind.results == 'places' else f'{word}, {count}'}>"
     launches.append(
         Launch(
-            source=_cuda.device_source(*_FILES),
+            source=_cuda.device_source(_FILE),
             template="compaction::compact",
             arguments=(threads, items, max(1, min(FEWEST, 16 // kind.nbytes)), marks, results),
             parameters=(

@@ -168,8 +168,8 @@ class Specialisation:
         """The C++ type of a key's bits."""
         return WORDS[self.key_bytes]
 
-    def source(self, *files: str) -> str:
-        """Return the CUDA text of a kernel: that of package files, then the order of the keys."""
+    def source(self, file: str) -> str:
+        """Return the CUDA text of a kernel: that of a package file, then the order of the keys."""
         kind = {"b": "BOOL", "i": "SIGNED", "u": "UNSIGNED", "f": "FLOATING"}[
             "f" if self.key == "bfloat16" else self.key[0]
         ]
@@ -177,9 +177,7 @@ class Specialisation:
         infinite = ((1 << (8 * self.key_bytes - 1 - fraction)) - 1) << fraction if fraction else 0
         return "\n".join(
             (
-                _cuda.device_source(
-                    "_cuda/device/common.cuh", "_cuda/device/digits.cuh", "_primitives/sort/sort.cu", *files
-                ),
+                _cuda.device_source(file),
                 "using namespace sorting;",
                 "struct Order {",
                 f"    using Key = {self.word};",
@@ -232,7 +230,7 @@ def _plan_lanes(
     each = sizes.each if rows * lanes >= 16 * block * sizes.blocks else 1
     numbers = Numbers()
     launch = Launch(
-        source=spec.source(),
+        source=spec.source("_primitives/sort/sort.cu"),
         template="sort_lanes",
         arguments=(block, lanes, each, "Order"),
         parameters=(
@@ -274,7 +272,7 @@ def _plan_rows(
     digit, full, shared_bytes = min(tile.digit, spec.bits), n == tile.group * items, together * size
     numbers = Numbers()
     launch = Launch(
-        source=spec.source(),
+        source=spec.source("_primitives/sort/sort.cu"),
         template="sort_rows",
         arguments=(tile.block, tile.group, items, digit, full, spec.moves, shared_bytes, "Order"),
         parameters=(

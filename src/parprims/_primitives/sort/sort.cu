@@ -10,94 +10,21 @@
 //                  count_digits first counts the digits of all keys.
 //
 // Template parameters:
-//   Order     the keys and their order: Key (an unsigned integer as wide as a key), KIND, INFINITE (the bits of
-//             infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
-//             differ). Keys are moved with their bits unchanged; ordered(key) is compared.
+//   Order     the keys and their order (see key_order.cuh). Keys are moved with their bits unchanged; ordered(key) is
+//             compared.
 //   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
-//             that move with the keys) and Indices<Index> (the original positions of the sorted keys).
+//             that move with the keys) and Indices<Result> (the original positions of the sorted keys).
 //
 // The kernels of long rows are in sort_tiles.cu.
+
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "sort_results.cuh"
 
 namespace sorting {
 
 using namespace digits;
-
-using Position = long long;
-
-// ---- Keys -------------------------------------------------------------------------------------------------------
-
-enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };
-
-// Returns an unsigned integer in the order asked for. It is the same for equal keys, and the largest (if DESCENDING the
-// smallest) for NaN.
-template <class Order>
-DEVICE typename Order::Key ordered(typename Order::Key bits) {
-    using Key = typename Order::Key;
-    constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
-    Key key = bits;
-    if (Order::KIND == BOOL) key = bits != 0;
-    if (Order::KIND == SIGNED) key = bits ^ SIGN;
-    if (Order::KIND == FLOATING && sizeof(Key) == 4) {
-        // Adding 0 makes -0 to +0, and every NaN to the same one, whose bits are all set but the sign.
-        key = (Key)__float_as_uint(__fadd_rn(__uint_as_float((unsigned)bits), 0.0f));
-        key ^= (Key)((int)key >> 31) | SIGN;
-    } else if (Order::KIND == FLOATING) {
-        // From sign and magnitude to a number counted from -infinity. NaN of either sign is above +infinity, where the
-        // minimum makes all NaN the same.
-        const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
-        key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - Order::INFINITE));
-        key = min(key, (Key)(2 * Order::INFINITE + 1));
-    }
-    return Order::DESCENDING ? (Key)~key : key;
-}
-
-// The bits of a key that no other key comes after. ALL_ARE_SET tells whether all bits of `ordered` of it are set, so that
-// each of its digits is the largest.
-template <class Order>
-struct LastKey {
-    using Key = typename Order::Key;
-    static constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
-    static constexpr bool ALL_ARE_SET = Order::KIND != FLOATING || (sizeof(Key) == 4 && !Order::DESCENDING);
-
-    static DEVICE Key bits() {
-        if (Order::KIND == BOOL) return !Order::DESCENDING;
-        if (Order::KIND == FLOATING)  // -infinity or NaN
-            return Order::DESCENDING ? (Key)(SIGN | Order::INFINITE) : (Key)(SIGN - 1);
-        return ordered<Order>((Key)~(Key)0);  // for integers, ordered(ordered(key)) is the key
-    }
-};
-
-template <class Order, int BITS>
-DEVICE unsigned digit_of(typename Order::Key bits, int shift) {
-    return (unsigned)(ordered<Order>(bits) >> shift) & ((1u << BITS) - 1);
-}
-
-// ---- Results ----------------------------------------------------------------------------------------------------
-
-// The sorted keys.
-template <class Key>
-struct Keys {
-    Key* out;
-};
-
-// Elements that move with their keys. The launches for long rows use `own`, temporary memory of the same size.
-template <class V>
-struct Move {
-    const V* in;
-    V* own;
-    V* out;
-};
-
-// The original positions of the sorted keys. For long rows they are numbers of type Place between launches, alternately
-// in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than such a
-// number.
-template <class Index, class Place = Index>
-struct Indices {
-    Place* own;
-    Place* aside;
-    Index* out;
-    int apart;
-};
 
 // ---- Rows of at most 32 keys: one key for each lane -------------------------------------------------------------
 
@@ -107,16 +34,16 @@ struct SortedLanes {
     using Key = typename Order::Key;
 
     const Key* in;
-    Position row, rows, at;  // the first row, how many there are, and this thread's element of the first
+    Index row, rows, at;  // the first row, how many there are, and this thread's element of the first
     int n, lane, places[ROWS];
 
     static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys of a vector
     using Vector = typename Word<TOGETHER * sizeof(Key)>::Type;
 
-    DEVICE SortedLanes(const Key* keys_in, Position count, int length) : in(keys_in), rows(count), n(length) {
+    DEVICE SortedLanes(const Key* keys_in, Index count, int length) : in(keys_in), rows(count), n(length) {
         __shared__ Vector shared[ROWS][THREADS / TOGETHER];
         __shared__ int owners[ROWS][THREADS];
-        row = (Position)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
+        row = (Index)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
         lane = threadIdx.x % LANES;
         at = row * n + lane;
         const int first = threadIdx.x - lane;
@@ -172,11 +99,11 @@ struct SortedLanes {
         move(array.in + at, array.out);
     }
 
-    template <class Index>
-    DEVICE void answer(Indices<Index> indices) const {
-        Index held[ROWS];
+    template <class Result>
+    DEVICE void answer(Indices<Result> indices) const {
+        Result held[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) held[i] = (Index)lane;
+        for (int i = 0; i < ROWS; ++i) held[i] = (Result)lane;
         write(held, indices.out);
     }
 
@@ -200,7 +127,7 @@ struct SortedLanes {
 
 // Sorts THREADS / LANES * ROWS rows of n keys in each block.
 template <int THREADS, int LANES, int ROWS, class Order, class... Asked>
-DEVICE void sort_lanes(const typename Order::Key* keys, Position rows, Position n, Asked... asked) {
+DEVICE void sort_lanes(const typename Order::Key* keys, Index rows, Index n, Asked... asked) {
     const SortedLanes<THREADS, LANES, ROWS, Order> sorted(keys, rows, (int)n);
     (sorted.answer(asked), ...);
 }
@@ -212,27 +139,27 @@ DEVICE void sort_lanes(const typename Order::Key* keys, Position rows, Position 
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES, class Order>
 struct SortedRows {
     using Key = typename Order::Key;
-    static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
-    static_assert(GROUP == WARP || GROUP == THREADS, "every digit has barriers, and rows skip different digits");
+    static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP_SIZE;
+    static_assert(GROUP == WARP_SIZE || GROUP == THREADS, "every digit has barriers, and rows skip different digits");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
         alignas(16) unsigned counts[WARPS][DIGITS];  // aligned so that a thread reads the counts of 4 digits at once
-        unsigned sums[DIGITS / WARP + 1], needed;
+        unsigned sums[DIGITS / WARP_SIZE + 1], needed;
     };
 
     Key keys[ITEMS];
     unsigned short sources[SOURCES ? ITEMS : 1];
-    Position row, rows;
+    Index row, rows;
     int n, thread;
 
-    DEVICE SortedRows(const Key* in, Position count, int length) : rows(count), n(length) {
+    DEVICE SortedRows(const Key* in, Index count, int length) : rows(count), n(length) {
         extern __shared__ uint4 dynamic[];
         if (FULL) n = SIZE;
         const int group = THREADS == GROUP ? 0 : threadIdx.x / GROUP;
         Shared& shared = reinterpret_cast<Shared*>(dynamic)[group];
         thread = threadIdx.x % GROUP;
-        row = (Position)blockIdx.x * (THREADS / GROUP) + group;
+        row = (Index)blockIdx.x * (THREADS / GROUP) + group;
         const Key* from = in + (row < rows ? row : rows - 1) * n;
         if (WARPS > 1 && thread == 0) shared.needed = 0;
         // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
@@ -257,7 +184,7 @@ struct SortedRows {
             needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (DIGITS - 1)) != 0) != 0) << shift / BITS;
         if (WARPS > 1) {
             __syncthreads();  // separates the zero from what is added to it
-            if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+            if (threadIdx.x % WARP_SIZE == 0) atomicOr(&shared.needed, needed);
             __syncthreads();  // separates the additions from the read
             needed = shared.needed;
         }
@@ -271,7 +198,7 @@ struct SortedRows {
         // Elements past the end have the last key, and no element with the same digit comes after them: they stay there.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<Order, BITS>(keys[i], shift);
-        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
+        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP_SIZE];
         count_in_warp<BITS>(digits, own);
         place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
         rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
@@ -320,18 +247,18 @@ struct SortedRows {
         }
     }
 
-    template <class Index>
-    DEVICE void answer(Indices<Index> indices) const {
+    template <class Result>
+    DEVICE void answer(Indices<Result> indices) const {
         static_assert(SOURCES);
-        Index* to = indices.out + row * n;
-        each([&](int i, int at) { to[at] = (Index)sources[i]; });
+        Result* to = indices.out + row * n;
+        each([&](int i, int at) { to[at] = (Result)sources[i]; });
     }
 };
 
 // Sorts THREADS / GROUP rows of n keys in each block, which has SHARED_BYTES of dynamic shared memory.
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES, int SHARED_BYTES, class Order,
           class... Asked>
-DEVICE void sort_rows(const typename Order::Key* keys, Position rows, Position n, Asked... asked) {
+DEVICE void sort_rows(const typename Order::Key* keys, Index rows, Index n, Asked... asked) {
     using Rows = SortedRows<THREADS, GROUP, ITEMS, BITS, FULL, SOURCES, Order>;
     static_assert(sizeof(typename Rows::Shared) * (THREADS / GROUP) <= SHARED_BYTES);
     const Rows sorted(keys, rows, (int)n);

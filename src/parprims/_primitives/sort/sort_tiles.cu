@@ -36,7 +36,14 @@
 //
 // A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "sort_results.cuh"
+
 namespace sorting {
+
+using namespace digits;
 
 // The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. Two bits say that
 // a row is not in order, and that a row is not in reverse order. The bits from NEEDED on are a set of digits: those in
@@ -51,7 +58,7 @@ constexpr unsigned long long NOT_IN_ORDER = 1ull << 54, NOT_REVERSED = 1ull << 5
 // Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time. A block of sort_tiles begins to
 // bring the keys of the tile that is `ahead` tiles after its own, unless that is 0, into the L2 cache.
 struct Extent {
-    Position rows, together, n, tiles, ahead;
+    Index rows, together, n, tiles, ahead;
 };
 
 // Scratch that the launches share: `counts` of the digits of every row, which are zero between calls if several blocks
@@ -72,31 +79,14 @@ struct RadixPasses {
 
 // Returns the counts of the values of one digit of a row.
 template <class Order, class Count>
-DEVICE Count* counts_of(Count* counts, Position row, int pass) {
+DEVICE Count* counts_of(Count* counts, Index row, int pass) {
     return counts + (row * RadixPasses<Order>::PASSES + pass) * RadixPasses<Order>::RADIX;
-}
-
-DEVICE void publish_word(unsigned* to, unsigned word) {
-    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-DEVICE void publish_word(unsigned long long* to, unsigned long long word) {
-    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
-}
-DEVICE unsigned read_word(const unsigned* from) {
-    unsigned word;
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
-    return word;
-}
-DEVICE unsigned long long read_word(const unsigned long long* from) {
-    unsigned long long word;
-    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    return word;
 }
 
 // Returns the first row of the batch that a ticket belongs to, and makes the ticket its number in that batch. A batch
 // has `tickets` tickets and `together` rows.
-DEVICE Position first_together(Position& ticket, Position tickets, Position together) {
-    Position first = 0;
+DEVICE Index first_together(Index& ticket, Index tickets, Index together) {
+    Index first = 0;
     for (; ticket >= tickets; ticket -= tickets) first += together;
     return first;
 }
@@ -114,7 +104,7 @@ struct Ordering {
 #pragma unroll
         for (int k = 0; k + 1 < N; ++k) add(keys[k], keys[k + 1]);
         const Key next = (Key)__shfl_down_sync(ALL_LANES, keys[0], 1);
-        if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);
+        if (threadIdx.x % WARP_SIZE < WARP_SIZE - 1) add(keys[N - 1], next);
         forward = __all_sync(ALL_LANES, forward);
         reverse = __all_sync(ALL_LANES, reverse);
     }
@@ -132,29 +122,29 @@ struct Ordering {
 // each of them counts `chunk` keys. Also zeros `vectors` times 16 bytes of look-back words. A thread loads VECTOR keys
 // as one vector. MOVES says that values or indices move with the keys.
 template <int THREADS, int VECTOR, bool MOVES, class Order, class Count>
-DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, Extent extent, Position chunk,
-                         Position chunks, Position vectors) {
+DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, Extent extent, Index chunk,
+                         Index chunks, Index vectors) {
     using Key = typename Order::Key;
     constexpr int WIDTH = Order::WIDTH, RADIX = RadixPasses<Order>::RADIX, PASSES = RadixPasses<Order>::PASSES;
     constexpr int WORDS = (PASSES + 3) / 4, DIGITS = PASSES / WORDS;  // words of 32 bits in a key, digits in a word
     using Counts = digits::DigitCounts<DIGITS, RADIX>;
-    const Position rows = extent.rows, together = extent.together, n = extent.n;
+    const Index rows = extent.rows, together = extent.together, n = extent.n;
     extern __shared__ uint4 dynamic[];
     unsigned* counts = reinterpret_cast<unsigned*>(dynamic);  // [WORDS][Counts::COUNTS]
-    Position ticket = (Position)(read_word(&scratch.control->word) & TICKETS);
-    for (Position at = (Position)blockIdx.x * THREADS + threadIdx.x; at < vectors; at += (Position)gridDim.x * THREADS)
+    Index ticket = (Index)(read_current(&scratch.control->word) & TICKETS);
+    for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < vectors; at += (Index)gridDim.x * THREADS)
         reinterpret_cast<uint4*>(scratch.words)[at] = uint4{};
     for (int at = threadIdx.x; at < WORDS * Counts::COUNTS / 4; at += THREADS) dynamic[at] = uint4{};
     __syncthreads();  // separates the zeros from what is added to them
 
-    const Position first_row = first_together(ticket, together * extent.tiles * PASSES, together);
+    const Index first_row = first_together(ticket, together * extent.tiles * PASSES, together);
     const unsigned row = blockIdx.x / (unsigned)chunks;
     if (first_row + row >= rows) return;
-    const Position begin = (blockIdx.x - row * chunks) * chunk;
-    const Position end = min(begin + chunk, n);
+    const Index begin = (blockIdx.x - row * chunks) * chunk;
+    const Index end = min(begin + chunk, n);
     const Key* keys = in + (first_row + row) * n;
     const Key first = ordered<Order>(keys[0]);
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
     const Counts counter;
     // Adds `number` to the counts of all digits in one word of a key.
     const auto add = [&](Key key, int word, unsigned number) {
@@ -172,7 +162,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     };
     Ordering<Order, MOVES> ordering;  // of the neighbours that a warp has loaded together
     constexpr int AHEAD = 4;  // loads of a thread in flight
-    Position at = begin + (Position)threadIdx.x * VECTOR;
+    Index at = begin + (Index)threadIdx.x * VECTOR;
     const auto more = [&] { return at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; };  // uniform in a block
     const auto count_vectors = [&](auto checked) {
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
@@ -193,21 +183,21 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     // Neighbours are compared as long as those of the warp may be in order.
     while (more() && ordering.any()) count_vectors(Flag<true>());
     while (more()) count_vectors(Flag<false>());
-    const Position tail = at - threadIdx.x * VECTOR;
+    const Index tail = at - threadIdx.x * VECTOR;
     for (; at < end; at += THREADS * VECTOR)
-        for (Position k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
+        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
     if (like_first) add(first, 1, like_first);
     if (__syncthreads_or(ordering.any())) {  // separates the additions to the counts from the reads
         // The other neighbours: between warps, between chunks, and those of the last keys.
-        constexpr int LOADED = WARP * VECTOR;
-        for (Position k = begin + (Position)threadIdx.x * LOADED; k < tail; k += THREADS * LOADED)
+        constexpr int LOADED = WARP_SIZE * VECTOR;
+        for (Index k = begin + (Index)threadIdx.x * LOADED; k < tail; k += THREADS * LOADED)
             if (k > 0) ordering.add(keys[k - 1], keys[k]);
-        for (Position k = tail + threadIdx.x; k < end; k += THREADS)
+        for (Index k = tail + threadIdx.x; k < end; k += THREADS)
             if (k > 0) ordering.add(keys[k - 1], keys[k]);
     }
     const bool forward = __syncthreads_and(ordering.forward), reverse = __syncthreads_and(ordering.reverse);
 
-    if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
+    if (threadIdx.x < WARP_SIZE) {  // a lane for each digit, which is needed unless all keys are alike in it
         const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
             lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
@@ -246,15 +236,15 @@ struct SortedTile {
     using Key = typename Order::Key;
     static constexpr int DIGIT = RadixPasses<Order>::DIGIT, RADIX = RadixPasses<Order>::RADIX;
     static constexpr int PASSES = RadixPasses<Order>::PASSES;
-    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP_SIZE;
     static constexpr bool SEGMENTS = sizeof(Count) > sizeof(unsigned);
     static constexpr unsigned AGGREGATE = 1u << 30, PREFIX = 2u << 30;   // 0: not published
     static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // set in a published prefix of a segment
     static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
-        Position row, tile, begin;  // the row in the batch, the tile in the row, its first element in the array
-        Position behind;            // how many elements of the row are behind that one
+        Index row, tile, begin;  // the row in the batch, the tile in the row, its first element in the array
+        Index behind;            // how many elements of the row are behind that one
         int length, shift;
         bool first, last, into_out, odd;
         bool in_order, reversed;  // whether all rows are in order, or all in reverse order
@@ -269,11 +259,11 @@ struct SortedTile {
     // Draws a tile and moves its keys. `left` becomes whether there was anything left to do. A segment has `segment`
     // tiles.
     DEVICE SortedTile(KeyBuffers<Key, Place> moving, Scratch<Count> scratch, Extent extent, unsigned segment) {
-        const Position together = extent.together;
+        const Index together = extent.together;
         const unsigned tiles = (unsigned)extent.tiles;
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
-        __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
+        __shared__ Count offsets[RADIX], sums[RADIX / WARP_SIZE + 1];
         extern __shared__ uint4 dynamic[];
         if (threadIdx.x == 0) shared = draw(scratch.control->word, extent.rows, together, tiles, extent.n);
         __syncthreads();  // separates the write of what is drawn from its reads
@@ -304,7 +294,7 @@ struct SortedTile {
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
                 if (place_of(i) >= shared.length) digits[i] = RADIX - 1;
-        unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
+        unsigned(&own)[RADIX] = counts[threadIdx.x / WARP_SIZE];
         count_in_warp<DIGIT>(digits, own);
 
         // In launches of odd number, the highest bit of a word is inverted.
@@ -344,14 +334,14 @@ struct SortedTile {
             asm("" : "+r"(places[i / 2]));  // else the compiler keeps each place in a register of its own
         });
         if (threadIdx.x < RADIX) {
-            Count known = SEGMENTS && tile > 0 ? read_word(base) : 0;
+            Count known = SEGMENTS && tile > 0 ? read_current(base) : 0;
             if (in_segment > 0) {
                 const unsigned seen = look_back(mine - RADIX, (int)in_segment, flip);
                 publish_word(mine, ((seen + count) | PREFIX) ^ flip);
                 before = seen;
             }
             if (SEGMENTS && tile > 0) {
-                while ((known ^ flip_base) < KNOWN) known = read_word(base);
+                while ((known ^ flip_base) < KNOWN) known = read_current(base);
                 before += (known ^ flip_base) - KNOWN;
             }
             if (SEGMENTS && in_segment == segment - 1 && tile < tiles - 1)
@@ -371,11 +361,11 @@ struct SortedTile {
         write(keys, shared.into_out ? out : moving.temporary, [&](int k) { return digits[k]; });
     }
 
-    DEVICE Position row_begin() const { return drawn->begin - drawn->tile * SIZE; }
+    DEVICE Index row_begin() const { return drawn->begin - drawn->tile * SIZE; }
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
 
     template <class V>
-    DEVICE static V* shifted(V* array, Position nbytes) {
+    DEVICE static V* shifted(V* array, Index nbytes) {
         return reinterpret_cast<V*>(reinterpret_cast<char*>(array) + nbytes);
     }
 
@@ -386,22 +376,22 @@ struct SortedTile {
             from += row_begin() + drawn->behind - place_of(0);
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
-                if (i * WARP < length) to[i] = from[-i * WARP];
+                if (i * WARP_SIZE < length) to[i] = from[-i * WARP_SIZE];
             return;
         }
         from += drawn->begin + place_of(0);
         if (full)
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP];
+            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP_SIZE];
         else
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
-                if (i * WARP < length) to[i] = from[i * WARP];
+                if (i * WARP_SIZE < length) to[i] = from[i * WARP_SIZE];
     }
 
     // Begins to bring the keys of a later tile of the row, a full one, into the L2 cache.
     DEVICE void prefetch(const Key* from, int ahead) const {
-        const char* const begin = reinterpret_cast<const char*>(from + drawn->begin + (Position)ahead * SIZE);
+        const char* const begin = reinterpret_cast<const char*>(from + drawn->begin + (Index)ahead * SIZE);
         for (int at = threadIdx.x * 128; at < SIZE * (int)sizeof(Key); at += THREADS * 128) prefetch_line(begin + at);
     }
     // Gathers keys from the input through their positions. These are loaded into the registers of the keys if they fit.
@@ -421,12 +411,12 @@ struct SortedTile {
         }
     }
 
-    DEVICE static Drawn draw(unsigned long long& control, Position rows, Position together, unsigned tiles,
-                             Position n) {
+    DEVICE static Drawn draw(unsigned long long& control, Index rows, Index together, unsigned tiles,
+                             Index n) {
         const unsigned long long word = atomicAdd(&control, 1ull);
-        const Position blocks = together * tiles;
-        Position ticket = word & TICKETS;
-        const Position first = first_together(ticket, blocks * PASSES, together);
+        const Index blocks = together * tiles;
+        Index ticket = word & TICKETS;
+        const Index first = first_together(ticket, blocks * PASSES, together);
         if (ticket == blocks * PASSES - 1)  // the last of this batch; the next comes after more digits are counted
             control = first + together < rows ? (word & TICKETS) + 1 : 0;
         int launch = 0;
@@ -439,7 +429,7 @@ struct SortedTile {
         Drawn drawn;
         drawn.row = row, drawn.tile = block - row * tiles;
         drawn.begin = (first + row) * n + drawn.tile * SIZE;
-        drawn.length = (int)min(n - drawn.tile * SIZE, (Position)SIZE);
+        drawn.length = (int)min(n - drawn.tile * SIZE, (Index)SIZE);
         drawn.first = launch == 0, drawn.last = launch == wanted - 1, drawn.odd = launch % 2;
         drawn.into_out = (wanted - 1 - launch) % 2 == 0;
         unsigned rest = needed;
@@ -470,7 +460,7 @@ struct SortedTile {
             unsigned seen[AHEAD];
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead)
-                seen[ahead] = read_word(word - min(ahead, tiles - 1) * RADIX) ^ flip;
+                seen[ahead] = read_current(word - min(ahead, tiles - 1) * RADIX) ^ flip;
             int taken = 0;
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead) {
@@ -490,8 +480,8 @@ struct SortedTile {
         rearrange(held, drawn->into_out ? array.out : array.own);
     }
 
-    template <class Index>
-    DEVICE void answer(Indices<Index, Place> indices) const {
+    template <class Result>
+    DEVICE void answer(Indices<Result, Place> indices) const {
         Place* const aside = shifted(indices.aside, row_begin() * indices.apart);
         Place held[ITEMS];
         if (drawn->first) {
@@ -510,7 +500,7 @@ struct SortedTile {
     // Stores elements that belong to the keys that this thread writes, whose digits are given.
     template <class V, class To, class Digit>
     DEVICE void write(const V (&held)[ITEMS], To* to, Digit digit) const {
-        Position start = row_begin() * (Position)sizeof(To);
+        Index start = row_begin() * (Index)sizeof(To);
         asm("" : "+l"(start));  // else the compiler multiplies for every element
         to = reinterpret_cast<To*>(reinterpret_cast<char*>(to) + start);
         const int length = drawn->length - (int)threadIdx.x;

@@ -183,13 +183,6 @@ BLOCK_STATE_BYTES = 32
 SYSTEM_STATE_BYTES = 48
 PHASE_COUNTER_BYTES = 144
 
-_SHARED = ("_cuda/device/common.cuh", "_primitives/tridiagonal/solvers/tridiagonal_common.cuh")
-_LONG = (
-    *_SHARED,
-    "_cuda/device/ticket.cuh",
-    "_cuda/device/phases.cuh",
-    "_primitives/tridiagonal/solvers/tridiagonal_long.cuh",
-)
 _STABLE = {
     "SLOT_NUMBERS": SLOT_NUMBERS,
     "sizeof(Segment<float>)": 4 * SEGMENT_NUMBERS,
@@ -198,27 +191,19 @@ _STABLE = {
 _STATES = {"sizeof(SystemState)": SYSTEM_STATE_BYTES, "sizeof(PhaseCounters)": PHASE_COUNTER_BYTES}
 _EXCHANGING = {"sizeof(ChainEquation<float>)": 4 * CHAIN_NUMBERS, "sizeof(Boundary<float>)": 4 * CHAIN_NUMBERS}
 _SOLVERS = {
-    "in order": (
-        (*_LONG, "_primitives/tridiagonal/solvers/in_order.cu"),
-        {"sizeof(InterfaceRow<float>)": 4 * INTERFACE_NUMBERS, **_STATES},
-    ),
-    "exchanging": ((*_SHARED, "_primitives/tridiagonal/solvers/exchanging.cu"), _EXCHANGING),
-    "exchanging long": (
-        (*_LONG, "_primitives/tridiagonal/solvers/exchanging.cu", "_primitives/tridiagonal/solvers/exchanging_long.cu"),
-        {**_EXCHANGING, **_STATES},
-    ),
-    "stable": ((*_SHARED, "_primitives/tridiagonal/solvers/stable.cu"), _STABLE),
-    "stable long": (
-        (*_LONG, "_primitives/tridiagonal/solvers/stable.cu", "_primitives/tridiagonal/solvers/stable_long.cu"),
-        {**_STABLE, **_STATES},
-    ),
+    "in order": ("in_order.cu", {"sizeof(InterfaceRow<float>)": 4 * INTERFACE_NUMBERS, **_STATES}),
+    "exchanging": ("exchanging.cu", _EXCHANGING),
+    "exchanging long": ("exchanging_long.cu", {**_EXCHANGING, **_STATES}),
+    "stable": ("stable.cu", _STABLE),
+    "stable long": ("stable_long.cu", {**_STABLE, **_STATES}),
 }
 
 
 def source(solver: str) -> str:
     """Return the CUDA text of a solver, which asserts what Python assumes of it."""
-    files, sizes = _SOLVERS[solver]
-    return "\n".join((device_source(*files), *(f"static_assert({one} == {size});" for one, size in sizes.items())))
+    file, sizes = _SOLVERS[solver]
+    text = device_source(f"_primitives/tridiagonal/solvers/{file}")
+    return "\n".join((text, *(f"static_assert({one} == {size});" for one, size in sizes.items())))
 
 
 # ---- A batch ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // The products of bytes by which matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
 //
-// Needs matmul_groups.cu and matmul_residues.cu. The text after this defines the instruction, for bytes with signs:
+// The text after this defines the instruction, for bytes with signs:
 //   struct ByteWgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. Both factors are in shared memory, along k.
@@ -11,6 +11,12 @@
 //   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
 //   multiply_lost      multiplies marked tiles in float64
 // Tiles are stored as they will lie in shared memory, so that bulk copies need no tensor maps.
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_pipeline.cuh"
+#include "matmul_residues.cuh"
+#include "matmul_tensor.cuh"
 
 namespace residues {
 
@@ -88,7 +94,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
     const bool copying = own_warp() < 4;  // one thread of the first group copies
-    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
+    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP_SIZE - 4;
     const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
     __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
     int turn = 0;
@@ -138,8 +144,8 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
                     }
                 }
             }
-            const bool any = __any_sync(0xffffffffu, lost);
-            if (threadIdx.x % WARP == 0) {
+            const bool any = __any_sync(ALL_LANES, lost);
+            if (threadIdx.x % WARP_SIZE == 0) {
                 marks[(Index)unit * 8 + warp] = any;
                 if (!again) tried[(Index)unit * 8 + warp] = any;
             }

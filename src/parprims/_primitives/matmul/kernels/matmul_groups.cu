@@ -1,7 +1,7 @@
 // Matrix product on tensor cores by the instructions of a warp group (wgmma, compute capability 9.0 alone).
 //
-// Needs matmul_tensor.cu, and matmul_pipeline.cuh, which tells how the threads of a block divide the work. The
-// instruction is a template parameter, which depends on the kind and the width:
+// See matmul_pipeline.cuh for how the threads of a block divide the work. The instruction is a template parameter,
+// which depends on the kind and the width:
 //   struct Wgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. a is 64 x DEPTH, in shared memory (given by its
@@ -19,12 +19,17 @@
 //                             has copied.
 //   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
 //
-// Template parameters besides those in matmul.cu and matmul_tensor.cu:
+// Template parameters besides those in matmul.cu and matmul_tensor.cuh:
 //   Wgmma      see above
 //   HOW        how tiles are copied (see Copying)
 //   Cluster    the cluster of blocks that copy to each other, or have parts of the same sums
 //   SWAPPED    whether the left factor is b
 //   LEFT_VECTOR, LEFT_ALONG    A_VECTOR and A_ALONG for the left factor
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_pipeline.cuh"
+#include "matmul_tensor.cuh"
 
 #if __CUDA_ARCH__ == 900
 
@@ -36,10 +41,6 @@ DEVICE bool combine_parts_of_groups(
                                            [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
-// The row and column, in the tile of a group, of the element of c in register `at` of a thread.
-DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
-DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
-
 // Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. Each warp stores 64 columns of its 16 rows
 // at a time through shared memory, so that its lanes store whole lines of memory: vectors if rows are made of them
 // (VECTOR), otherwise words, for a row may begin in the middle of one.
@@ -48,9 +49,9 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
     using T = typename Op::Element;
     constexpr int ROWS = 16, WIDTH = 64, EIGHTS = WIDTH / 8;
     __shared__ __align__(16) T shared[GROUPS * 4][ROWS][WIDTH + 8];  // writes have no bank conflicts
-    auto& tile = shared[threadIdx.x / WARP - 4];
-    const int lane = threadIdx.x % WARP;
-    row += threadIdx.x / WARP % 4 * ROWS;
+    auto& tile = shared[threadIdx.x / WARP_SIZE - 4];
+    const int lane = threadIdx.x % WARP_SIZE;
+    row += threadIdx.x / WARP_SIZE % 4 * ROWS;
 #pragma unroll
     for (int begin = 0; begin < 2 * COUNT; begin += WIDTH) {
         __syncwarp();  // separates the reads of the last columns from the writes of these
@@ -64,7 +65,7 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
         T* const to = c.base + row * c.n + column + begin;
         if constexpr (VECTOR) {
 #pragma unroll
-            for (int at = lane; at < ROWS * EIGHTS; at += WARP) {
+            for (int at = lane; at < ROWS * EIGHTS; at += WARP_SIZE) {
                 const int i = at / EIGHTS, eight = at % EIGHTS;
                 if (row + i < c.m && eight * 8 < count)
                     *reinterpret_cast<uint4*>(to + i * c.n + eight * 8) =
@@ -145,7 +146,7 @@ DEVICE void multiply_by_groups(
     make_maps<KIND, M, N, TileA, TileB, false, HOW, Cluster>(products, bulk);
     const auto first = first_work<M, N, false, HOW, Cluster>(products);
     const Pipeline<GROUPS, STAGES, false, false, HOW, Cluster> pipeline;
-    if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, first, units, shared_a, shared_b, bulk)) return;
+    if (copy_units<M, N, K, TileA, TileB, false>(pipeline, products, first, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     const Descriptor from_a = TileA::descriptor(shared_a, row), from_b = TileB::descriptor(shared_b, 0);
     unsigned at = 0;  // counts tiles along k, through all units
@@ -221,7 +222,7 @@ DEVICE void multiply_floats_by_groups(
             }
         }
     };
-    if (copy_units<KIND, M, N, K, Left, Right, SWAPPED>(
+    if (copy_units<M, N, K, Left, Right, SWAPPED>(
             pipeline, products, first, units, shared_left, shared_right, bulk, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
@@ -232,7 +233,7 @@ DEVICE void multiply_floats_by_groups(
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
         for (int k = 0; k < K; k += 8)
-            take_rows<Left>(from, row + threadIdx.x / WARP % 4 * 16, k,
+            take_rows<Left>(from, row + threadIdx.x / WARP_SIZE % 4 * 16, k,
                             [&](int i, T number) { to[k / 2 + i] = number; });
     };
     using Registers = unsigned[K / 8][PARTS][4];
@@ -353,10 +354,10 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * SharedA::SIZE;
     const auto first = first_work<M, N, false, BY_THREADS, Alone>(products);
     const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
-    if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
-    const int warp = threadIdx.x / WARP - 4;
+    if (copy_units<M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
+    const int warp = threadIdx.x / WARP_SIZE - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
     TileReader<SharedA, 8, 4> from_a(row + lane / 4, lane % 4);
     TileReader<SharedB, 8, 4> from_b(column + lane / 4, lane % 4);
     S x[2][4], y[2][BROAD][2];

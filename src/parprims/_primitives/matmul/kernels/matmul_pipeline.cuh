@@ -1,8 +1,6 @@
 // How the warp groups of a block multiply matrices (compute capability 9.0 alone): one group copies tiles of the factors
 // to shared memory, and the others multiply them there.
 //
-// Needs matmul_tensor.cu.
-//
 // Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
 // is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They
 // synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when all of a tile has arrived,
@@ -22,6 +20,10 @@
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
 // Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
+
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_tensor.cuh"
 
 #if __CUDA_ARCH__ == 900
 
@@ -79,12 +81,16 @@ struct Bulk {
     void* maps;
 };
 
+// The row and column, in the tile of a group, of the element of c in register `at` of a thread.
+DEVICE int row_of(int at) { return threadIdx.x / WARP_SIZE % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP_SIZE / 4; }
+DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
+
 // Returns a value that all lanes of a warp have. The shuffle tells the compiler so. It then computes in the registers of
 // the warp, from which products take descriptors: copying them there took longer than a product of 64 x 64 numbers.
-DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(~0u, value, 0); }
+DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(ALL_LANES, value, 0); }
 
 // The number of the warp in the block.
-DEVICE int own_warp() { return (int)same_in_warp(threadIdx.x / WARP); }
+DEVICE int own_warp() { return (int)same_in_warp(threadIdx.x / WARP_SIZE); }
 
 // Returns whether this is the lane of a warp that is chosen, the same each time. All lanes call it. The compiler then
 // knows that one thread goes on, which a comparison with its number does not tell it.
@@ -142,11 +148,11 @@ struct SwizzledTile {
     template <Kind KIND, int PARTS>
     static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk,
                               Index step) {
-        shared.words[threadIdx.x % WARP] = 0;
-        map->words[threadIdx.x % WARP] = 0;  // initialised, because the copy below is an atomic exchange
+        shared.words[threadIdx.x % WARP_SIZE] = 0;
+        map->words[threadIdx.x % WARP_SIZE] = 0;  // initialised, because the copy below is an atomic exchange
         __syncwarp();
         const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
-        if (threadIdx.x % WARP == 0) {
+        if (threadIdx.x % WARP_SIZE == 0) {
             const Index across = ALONG ? bulk.depth : factor.length, down = ALONG ? factor.length : bulk.depth;
             const auto bytes = [](Index step) { return max((Index)16, step * (Index)sizeof(T)); };
             constexpr int TYPE = KIND == HALF ? 6 : KIND == BFLOAT ? 10 : 11;  // 11: float32, rounded to tf32
@@ -305,7 +311,7 @@ struct Pipeline {
         __shared__ unsigned long long memory[COUNT];
         barriers = (unsigned)__cvta_generic_to_shared(memory);
         asm("" : "+r"(barriers));  // else the compiler computes the address again, which is slow, wherever it is used
-        if (threadIdx.x == 2 * WARP) {  // the first two warps may make tensor maps
+        if (threadIdx.x == 2 * WARP_SIZE) {  // the first two warps may make tensor maps
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
                 initialize(full(stage), COPIERS);
@@ -330,10 +336,10 @@ struct Pipeline {
     DEVICE void release_tile(unsigned at) const {
         __syncwarp();
         if constexpr (Cluster::SIZE > 1) {
-            const int lane = threadIdx.x % WARP;
+            const int lane = threadIdx.x % WARP_SIZE;
             if (lane < Cluster::SOURCES) arrive_in_cluster(empty(at), Cluster::source(lane));
         } else {
-            if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
+            if (LOADED || threadIdx.x % WARP_SIZE == 0) arrive(empty(at));
         }
     }
 
@@ -418,11 +424,11 @@ DEVICE void make_maps(const Products& products, const Bulk& bulk) {
         __shared__ TensorMap shared[2];
         TensorMap* const maps = static_cast<TensorMap*>(bulk.maps) + blockIdx.x * 2;
         const auto work = products.template work<M, N, SWAPPED>(0);
-        if (threadIdx.x < WARP)
+        if (threadIdx.x < WARP_SIZE)
             Right::template describe<KIND, Cluster::RIGHT_PARTS>(
                 maps, shared[0], SWAPPED ? work.a : work.b, bulk, SWAPPED ? bulk.step_a : bulk.step_b);
         if constexpr (HOW == AT_ONCE)
-            if (threadIdx.x / WARP == 1)
+            if (threadIdx.x / WARP_SIZE == 1)
                 Left::template describe<KIND, Cluster::LEFT_PARTS>(
                     maps + 1, shared[1], SWAPPED ? work.b : work.a, bulk, SWAPPED ? bulk.step_b : bulk.step_a);
     }
@@ -441,8 +447,8 @@ struct Nothing {
 // Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
 // all units, the first of which is `first`, of the left and the right factor, and gets true when it is done. It passes
 // `prepare` to the pipeline. If there are two groups that multiply, the first one gives registers to them.
-template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
-          bool LOADED, Copying HOW, class Cluster, class Products, class Prepare = Nothing,
+template <int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
+          Copying HOW, class Cluster, class Products, class Prepare = Nothing,
           class T = typename Products::T>
 DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Cluster>& pipeline,
                        const Products& products, const typename Products::Work& first, unsigned units, T* left,

@@ -1,9 +1,9 @@
 // Matrix product of floats by integers, and of these by residues.
 //
-// Needs matmul.cu. Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded to
-// integers. The product of integers is found by its residues modulo several small numbers: one product of bytes for
-// each modulus, with exact sums in 32 bits. The Chinese remainder theorem then gives the product itself, which is
-// rounded once. So the only errors are those of rounding to integers, and of the last rounding.
+// Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded to integers. The product
+// of integers is found by its residues modulo several small numbers: one product of bytes for each modulus, with exact
+// sums in 32 bits. The Chinese remainder theorem then gives the product itself, which is rounded once. So the only
+// errors are those of rounding to integers, and of the last rounding.
 //   measure_lines      finds the scale of every line, and bounds what rounding may change
 //   take_residues      rounds both factors to integers, and stores their residues and their leading bits
 //   find_lost          marks the tiles of c where rounding may have changed an element by more than is promised
@@ -33,10 +33,11 @@
 // K. Ozaki, Y. Uchino and T. Imamura, Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix
 // multiplication using an integer modular technique, arXiv 2504.08009, 2025.
 
-namespace residues {
+#include "common.cuh"
+#include "matmul_common.cuh"
+#include "matmul_residues.cuh"
 
-constexpr int SIDE = 128, TILE = SIDE * SIDE;  // lines, and bytes along k, of a stored tile
-constexpr int RESIDUES = 2 * TILE / 4;         // words with residues of a tile of c for one modulus
+namespace residues {
 
 // An integer of so many words of 32 bits.
 template <int WORDS>
@@ -46,37 +47,6 @@ struct WholeOf {
 template <>
 struct WholeOf<1> {
     using Type = int;
-};
-
-// ---- Powers of two ----------------------------------------------------------------------------------------------
-
-// Returns 2^e, for a normal number.
-DEVICE double power(int e) { return __longlong_as_double((long long)(e + 1023) << 52); }
-
-// The factors of 2^e, for numbers that may be subnormal or large.
-struct Power {
-    double first, second;
-
-    DEVICE explicit Power(int e) {
-        const int near = max(-1000, min(1000, e));
-        first = power(near), second = power(max(-1000, min(1000, e - near)));
-    }
-    DEVICE double times(double x) const { return x * first * second; }
-};
-
-// Returns the exponent of a positive number.
-DEVICE int exponent(double x) {
-    const int found = (int)(__double_as_longlong(x) >> 52);
-    return found ? found - 1023 : (int)(__double_as_longlong(x * power(54)) >> 52) - 1023 - 54;
-}
-
-// How a line is rounded. Bounds are relative to 2^-leading.
-struct Line {
-    int scale, leading;  // the exponents of the powers of two that numbers and their leading bits are multiplied by
-    float lost, size;    // bounds of what rounding has changed a number by; of the sum of magnitudes
-
-    // Returns what rounding changes a number by at most, unless it is exact.
-    DEVICE float rounding() const { return (float)power(leading - scale - 1); }
 };
 
 // ---- Scales -----------------------------------------------------------------------------------------------------
@@ -132,25 +102,25 @@ template <class Moduli, Which WHICH, bool ALONG, class Products, class Shared>
 DEVICE void measure_factor(const Products& products, unsigned block, Index groups, Line* lines, Shared& shared) {
     const unsigned matrix = matrix_of(block, groups);
     const auto from = products.template factor<WHICH>(matrix);
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const Index line = (block - matrix * groups) * WARP + (ALONG ? warp : lane);
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const Index line = (block - matrix * groups) * WARP_SIZE + (ALONG ? warp : lane);
     lines += matrix * from.length;
     Measure<typename Products::T> measure;
     if (line < from.length) {
         const auto* at = from.base + line * from.outer;
 #pragma unroll 8
-        for (Index k = ALONG ? lane : warp; k < products.k; k += WARP) measure.add(at[k * from.along]);
+        for (Index k = ALONG ? lane : warp; k < products.k; k += WARP_SIZE) measure.add(at[k * from.along]);
     }
     if constexpr (ALONG) {
 #pragma unroll
-        for (int step = WARP / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
+        for (int step = WARP_SIZE / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
         if (lane == 0 && line < from.length) lines[line] = measure.template line<Moduli>(products.k);
     } else {
         shared[warp][lane] = measure;
         __syncthreads();  // separates writes from reads
         if (warp == 0 && line < from.length) {
 #pragma unroll 1
-            for (int other = 1; other < WARP; ++other) measure.add(shared[other][lane]);
+            for (int other = 1; other < WARP_SIZE; ++other) measure.add(shared[other][lane]);
             lines[line] = measure.template line<Moduli>(products.k);
         }
     }
@@ -160,7 +130,7 @@ DEVICE void measure_factor(const Products& products, unsigned block, Index group
 template <class Moduli, bool A_ALONG, bool B_ALONG, class Products>
 DEVICE void measure_lines(const Products& products, Index groups_a, Index groups_b, Index blocks_a, Line* lines_a,
                           Line* lines_b) {
-    __shared__ Measure<typename Products::T> shared[A_ALONG && B_ALONG ? 1 : WARP][WARP];
+    __shared__ Measure<typename Products::T> shared[A_ALONG && B_ALONG ? 1 : WARP_SIZE][WARP_SIZE];
     if (blockIdx.x < blocks_a)
         measure_factor<Moduli, FACTOR_A, A_ALONG>(products, blockIdx.x, groups_a, lines_a, shared);
     else
@@ -199,11 +169,6 @@ DEVICE unsigned residue(const Digits<WORDS>& x, const int (&weights)[WORDS]) {
     return __float_as_uint(__fmaf_rn(quotient, -(float)VALUE, at));
 }
 
-// Returns the last bytes of four words in one.
-DEVICE unsigned bytes_of(unsigned x, unsigned y, unsigned z, unsigned w) {
-    return __byte_perm(__byte_perm(x, y, 0x0040), __byte_perm(z, w, 0x0040), 0x5410);
-}
-
 // Stores residues of 16 integers for the moduli from AT on, where `to` is of the first one.
 template <class Moduli, Which WHICH, int AT, int WORDS>
 DEVICE void store_residues(const Digits<WORDS> (&x)[16], uint4* to, Index step) {
@@ -220,18 +185,6 @@ DEVICE void store_residues(const Digits<WORDS> (&x)[16], uint4* to, Index step) 
         store_residues<Moduli, WHICH, AT + 1>(x, to + step, step);
     }
 }
-
-// The stored tiles of a factor: `down` of lines and `deep` along k for each modulus, and for the leading bits.
-struct Stored {
-    char* base;
-    Index down, deep;
-
-    // Returns a tile of one of PLANES kinds. Those along k follow each other.
-    template <int PLANES>
-    DEVICE char* tile(unsigned matrix, int plane, Index row) const {
-        return base + ((matrix * PLANES + plane) * down + row) * deep * TILE;
-    }
-};
 
 // Returns the nearest integer, and tells whether it is another number.
 DEVICE int nearest(double x, bool& rounded, int) {
@@ -261,7 +214,7 @@ DEVICE void take_factor(const Products& products, unsigned block, Line* lines, c
     const Index unit = block - matrix * units;
     const Index first = (ALONG ? unit / to.deep : unit % wide) * LINES, deep = ALONG ? unit % to.deep : unit / wide;
     const auto from = products.template factor<WHICH>(matrix);
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     const int row = warp * 4 + (ALONG ? lane / 8 : lane % 4), part = ALONG ? lane % 8 : lane / 4;
     const Index line = first + row, k = deep * SIDE + part * EACH;
     T x[EACH];
@@ -332,20 +285,6 @@ DEVICE void take_residues(const Products& products, Index blocks_a, Line* lines_
         take_factor<Moduli, FACTOR_B, B_ALONG, B_VECTOR>(products, block - (unsigned)blocks_a, lines_b, b, shared);
 }
 
-// ---- Tiles of the result ----------------------------------------------------------------------------------------
-
-// Returns the number of the tile of c that has an element, the inverse of `work_tile`.
-DEVICE Index tile_at(Index row, Index column, Index m, Index n) {
-    const Index rows = (m + SIDE - 1) / SIDE, columns = (n + 2 * SIDE - 1) / (2 * SIDE);
-    const Index at = row / SIDE, first = at / BAND * BAND, height = min((Index)BAND, rows - first);
-    return first * columns + column / (2 * SIDE) * height + at - first;
-}
-
-// Returns whether any of the 8 warps that multiply a tile has marked it.
-DEVICE bool is_marked(const unsigned char* marks, Index tile) {
-    return *reinterpret_cast<const unsigned long long*>(marks + tile * 8) != 0;
-}
-
 // ---- The result -------------------------------------------------------------------------------------------------
 
 // Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. Three of them
@@ -396,7 +335,7 @@ DEVICE void combine_residues(const Products& products, const unsigned char* mark
     for (int at = 0; at < Moduli::COUNT; ++at) words[at] = from[at * RESIDUES];
     const auto c = products.result(matrix);
     const int thread = threadIdx.x % 128, word = threadIdx.x / 128;
-    const Index i = part.row + piece / 8 * 64 + thread / WARP * 16 + thread % WARP / 4;
+    const Index i = part.row + piece / 8 * 64 + thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4;
     const Index j = part.column + piece % 8 * 32 + word * 8 + thread % 4 * 2;
     int across[2];
 #pragma unroll

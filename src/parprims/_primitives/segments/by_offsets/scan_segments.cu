@@ -1,7 +1,6 @@
 // Scan of every segment along one axis: y[o, i, j] = x[o, offsets[s], j] op ... op x[o, i, j] for offsets[s] <= i <
 // offsets[s + 1]. Every element is read once and every result written once, in one launch, and the time does not depend
-// on how long segments are. Needs scan.cu with all that it needs, search.cuh and
-// staging.cuh.
+// on how long segments are.
 //
 // Template parameters, besides those of scan_rows in scan.cu:
 //     REVERSE        whether the scan runs from the ends of segments; the views then run backward
@@ -21,6 +20,13 @@
 //
 // G. Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990; D. Merrill and M. Garland, Single-pass Parallel
 // Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "look_back.cuh"
+#include "search.cuh"
+#include "staging.cuh"
+#include "view.cuh"
 
 // States with a flag: whether one of the elements is a head, before which nothing counts.
 template <class Op>

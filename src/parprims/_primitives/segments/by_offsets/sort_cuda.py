@@ -57,13 +57,6 @@ class Tuning(_cuda.Tuning):
 TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
-_FILES = (
-    "_cuda/device/block_reduce.cuh",
-    "_cuda/device/look_back.cuh",
-    "_cuda/device/search.cuh",
-    "_primitives/search/merge.cu",
-    "_primitives/segments/by_offsets/sort_segments.cu",
-)
 _PIECES_BYTES = 40
 """sizeof(Pieces) in sort_segments.cu."""
 
@@ -130,7 +123,7 @@ def plan(
     bounds = Struct(Pointer(f"in{inputs}", f"const {bound}"), numbers("offsets", segments + 1), length, parts)
     pieces = Pointer("scratch", "Pieces") if levels else None
     shared_bytes = _shared_bytes(spec.key_bytes, threads, items)
-    source = spec.source(*_FILES)
+    source = spec.source("_primitives/segments/by_offsets/sort_segments.cu")
     first = Launch(
         source=source,
         template="sort_pieces",

@@ -20,11 +20,19 @@
 //
 // Template parameters besides those in sort.cu:
 //   Offset    the integer type of offsets
-//   Moved...  what moves with the keys, any number of Moving<V> and Places<Index, Place>
+//   Moved...  what moves with the keys, any number of Moving<V> and Places<Result, Place>
 //
 // S. Baxter, moderngpu: segmented sort, 2013. O. Green, R. McColl and D. A. Bader, GPU Merge Path, ICS 2012.
 
+#include "common.cuh"
+#include "digits.cuh"
+#include "key_order.cuh"
+#include "merge_path.cuh"
+#include "search.cuh"
+
 namespace sorting {
+
+using namespace digits;
 
 // The keys: where they are read, another copy, and the result. If `keyless` they are no result, though the last level
 // reads them there.
@@ -43,16 +51,16 @@ struct Moving {
     V* own;
     V* out;
 
-    DEVICE V given(Position row, Position begin, int at) const { return (in + row + begin)[at]; }
+    DEVICE V given(Index row, Index begin, int at) const { return (in + row + begin)[at]; }
 };
 
 // The positions of the keys in their row, which are numbers of type Place in the other copy.
-template <class Index, class Place>
+template <class Result, class Place>
 struct Places {
     Place* own;
-    Index* out;
+    Result* out;
 
-    DEVICE Index given(Position, Position begin, int at) const { return (Index)(begin + at); }
+    DEVICE Result given(Index, Index begin, int at) const { return (Result)(begin + at); }
 };
 
 // Rows of n elements in `tiles` tiles, and `count` offsets. Ones that do not ascend from 0 to n sort nothing in particular,
@@ -60,18 +68,18 @@ struct Places {
 template <class Offset>
 struct Bounds {
     const Offset* offsets;
-    Position count, n, tiles;
+    Index count, n, tiles;
 };
 
 // The segments of the first and of the last element of a tile, and how many levels have been merged.
 struct Pieces {
-    Position first_begin, first_end, last_begin, last_end, level;
+    Index first_begin, first_end, last_begin, last_end, level;
 };
 static_assert(sizeof(Pieces) == 40, "sort_cuda.py reserves memory for them");
 
 // Returns how many levels merge a segment that is not empty.
 template <int SIZE>
-DEVICE int levels_of(Position begin, Position end) {
+DEVICE int levels_of(Index begin, Index end) {
     const unsigned long long differing = (unsigned long long)(begin / SIZE ^ (end - 1) / SIZE);
     return 64 - __clzll((long long)differing);
 }
@@ -85,16 +93,17 @@ DEVICE void store_as(To* to, V x) {
 template <int THREADS, int ITEMS, class Order>
 struct SortedPieces {
     using Key = typename Order::Key;
-    static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP;
-    static constexpr int WORDS = (SIZE + WARP * WARP - 1) / (WARP * WARP) * WARP;  // of a bit for each element
+    static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP_SIZE;
+    // Words of a bit for each element.
+    static constexpr int WORDS = (SIZE + WARP_SIZE * WARP_SIZE - 1) / (WARP_SIZE * WARP_SIZE) * WARP_SIZE;
     static_assert(WORDS <= THREADS && SIZE <= 1 << 16, "a thread for each word, and 16 bits for a place");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SIZE];
         alignas(16) unsigned counts[WARPS][RADIX];
-        unsigned sums[RADIX / WARP + 1], needed;
+        unsigned sums[RADIX / WARP_SIZE + 1], needed;
         unsigned heads[WORDS], before[WORDS];  // whether a segment begins, and how many do before each word
-        Position found[2];
+        Index found[2];
         Pieces pieces;
     };
 
@@ -104,8 +113,8 @@ struct SortedPieces {
     int length;
 
     template <class Offset>
-    DEVICE SortedPieces(Shared& memory, const Key* in, Bounds<Offset> bounds, Position begin) : shared(memory) {
-        length = (int)min((Position)SIZE, bounds.n - begin);
+    DEVICE SortedPieces(Shared& memory, const Key* in, Bounds<Offset> bounds, Index begin) : shared(memory) {
+        length = (int)min((Index)SIZE, bounds.n - begin);
         if (threadIdx.x == 0) shared.needed = 0;
         // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
         const Key first = ordered<Order>(in[0]);
@@ -123,7 +132,7 @@ struct SortedPieces {
 #pragma unroll
         for (int shift = 0; shift < Order::WIDTH; shift += BITS)
             needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (RADIX - 1)) != 0) != 0) << shift / BITS;
-        if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+        if (threadIdx.x % WARP_SIZE == 0) atomicOr(&shared.needed, needed);
         __syncthreads();  // separates the additions from the read
         needed = shared.needed;
         for (; needed; needed &= needed - 1) {
@@ -136,33 +145,33 @@ struct SortedPieces {
 
     // Marks where segments begin, and finds those at the ends of the tile. Returns the largest number of a segment.
     template <class Offset>
-    DEVICE unsigned number(Bounds<Offset> bounds, Position begin) {
+    DEVICE unsigned number(Bounds<Offset> bounds, Index begin) {
         const Offset* const offsets = bounds.offsets;
-        const Position count = bounds.count, n = bounds.n, end = begin + length;
+        const Index count = bounds.count, n = bounds.n, end = begin + length;
         if (threadIdx.x < WORDS) shared.heads[threadIdx.x] = 0;
-        if (threadIdx.x < WARP) {
-            const Position wanted = threadIdx.x < HALF_WARP ? begin : end - 1;
-            const Position found = count_before(count, [&](Position at) { return (Position)offsets[at] <= wanted; });
+        if (threadIdx.x < WARP_SIZE) {
+            const Index wanted = threadIdx.x < HALF_WARP ? begin : end - 1;
+            const Index found = count_before(count, [&](Index at) { return (Index)offsets[at] <= wanted; });
             if (threadIdx.x % HALF_WARP == 0) shared.found[threadIdx.x / HALF_WARP] = found;
         }
         __syncthreads();  // separates the zeros, and what is found, from their uses
-        const Position first = shared.found[0], last = max(first, shared.found[1]);
-        const auto mark = [&](Position at) {
-            if (at > 0 && at < length) atomicOr(&shared.heads[at / WARP], 1u << at % WARP);
+        const Index first = shared.found[0], last = max(first, shared.found[1]);
+        const auto mark = [&](Index at) {
+            if (at > 0 && at < length) atomicOr(&shared.heads[at / WARP_SIZE], 1u << at % WARP_SIZE);
         };
         if (last - first <= 8 * SIZE) {
-            for (Position at = first + threadIdx.x; at < last; at += THREADS) mark((Position)offsets[at] - begin);
+            for (Index at = first + threadIdx.x; at < last; at += THREADS) mark((Index)offsets[at] - begin);
         } else {  // where many segments are empty, it takes less to search for each element
             for (int place = threadIdx.x; place < length; place += THREADS) {
-                Position low = first, high = last;
+                Index low = first, high = last;
                 while (low < high) {
-                    const Position middle = low + (high - low) / 2;
-                    if ((Position)offsets[middle] < begin + place)
+                    const Index middle = low + (high - low) / 2;
+                    if ((Index)offsets[middle] < begin + place)
                         low = middle + 1;
                     else
                         high = middle;
                 }
-                if (low < last && (Position)offsets[low] == begin + place) mark(place);
+                if (low < last && (Index)offsets[low] == begin + place) mark(place);
             }
         }
         if (threadIdx.x == 0) {
@@ -181,11 +190,12 @@ struct SortedPieces {
         return number_of(length - 1);
     }
 
-    DEVICE static Position clamped(Position x, Position low, Position high) { return max(low, min(x, high)); }
+    DEVICE static Index clamped(Index x, Index low, Index high) { return max(low, min(x, high)); }
 
     // Returns the number of the segment of an element, counted from that of the first element of the tile.
     DEVICE unsigned number_of(int at) const {
-        return shared.before[at / WARP] + __popc(shared.heads[at / WARP] & ALL_LANES >> (WARP - 1 - at % WARP));
+        return shared.before[at / WARP_SIZE] +
+               __popc(shared.heads[at / WARP_SIZE] & ALL_LANES >> (WARP_SIZE - 1 - at % WARP_SIZE));
     }
 
     template <class Digit>
@@ -195,7 +205,7 @@ struct SortedPieces {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
             digits[i] = in_tile<ITEMS>(threadIdx.x, i) < length ? digit(i) : RADIX - 1;
-        unsigned(&own)[RADIX] = shared.counts[threadIdx.x / WARP];
+        unsigned(&own)[RADIX] = shared.counts[threadIdx.x / WARP_SIZE];
         count_in_warp<BITS>(digits, own);
         place_digits<THREADS, RADIX>(shared.counts, threadIdx.x, shared.sums, [](unsigned) {});
         rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
@@ -219,17 +229,17 @@ DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds
     extern __shared__ uint4 dynamic[];
     typename Tile::Shared& shared = *reinterpret_cast<typename Tile::Shared*>(dynamic);
     const unsigned row_number = blockIdx.x / (unsigned)bounds.tiles;
-    const Position begin = (Position)(blockIdx.x - row_number * (unsigned)bounds.tiles) * Tile::SIZE;
-    const Position row = row_number * bounds.n;
+    const Index begin = (Index)(blockIdx.x - row_number * (unsigned)bounds.tiles) * Tile::SIZE;
+    const Index row = row_number * bounds.n;
     const Tile sorted(shared, keys.in + row + begin, bounds, begin);
 
     const Pieces own = shared.pieces;
     if (threadIdx.x == 0 && pieces) pieces[blockIdx.x] = own;
     const int first_levels = levels_of<Tile::SIZE>(own.first_begin, own.first_end);
     const int last_levels = levels_of<Tile::SIZE>(own.last_begin, own.last_end);
-    const int first_end = (int)min(own.first_end - begin, (Position)sorted.length);
-    const int last_begin = (int)max(own.last_begin - begin, (Position)first_end);
-    const Position place = row + begin;
+    const int first_end = (int)min(own.first_end - begin, (Index)sorted.length);
+    const int last_begin = (int)max(own.last_begin - begin, (Index)first_end);
+    const Index place = row + begin;
     // Calls write(i, at, levels) for the elements of this thread: `at` is the place in the tile.
     const auto each = [&](auto write) {
         asm volatile("" ::: "memory");  // else the compiler computes the addresses of all arrays first: more registers
@@ -260,45 +270,45 @@ DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds
 
 // Merges the pieces in a tile, by one level. All threads of a block call it.
 template <int THREADS, int ITEMS, class Order, class... Moved>
-DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position tiles, Position number, const Pieces& own,
+DEVICE void merge_tile(Buffers<typename Order::Key> keys, Index n, Index tiles, Index number, const Pieces& own,
                        Moved... moved) {
     using Key = typename Order::Key;
     constexpr int SIZE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
-    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(THREADS >= 2 * WARP_SIZE, "two warps search for the ends of a tile");
     __shared__ Key held[SIZE + 1];
     __shared__ unsigned short places[MOVES ? SIZE : 1];
-    __shared__ Position ends[2];
+    __shared__ Index ends[2];
 
     const int level = (int)own.level - 1;  // counted already
     const unsigned row_number = (unsigned)number / (unsigned)tiles;
-    const Position tile = (unsigned)number - row_number * (unsigned)tiles, row = row_number * n;
-    const Position pair = (tile >> level >> 1 << 1 << level) * SIZE, width = (Position)SIZE << level;
+    const Index tile = (unsigned)number - row_number * (unsigned)tiles, row = row_number * n;
+    const Index pair = (tile >> level >> 1 << 1 << level) * SIZE, width = (Index)SIZE << level;
 
     for (int which = 0; which < 2; ++which) {
         if (which == 1 && own.last_begin == own.first_begin) break;  // one segment
-        const Position segment_begin = which ? own.last_begin : own.first_begin;
-        const Position segment_end = which ? own.last_end : own.first_end;
+        const Index segment_begin = which ? own.last_begin : own.first_begin;
+        const Index segment_end = which ? own.last_end : own.first_end;
         const int left = levels_of<SIZE>(segment_begin, segment_end) - level;
         if (left <= 0) continue;
         // The two runs, and the part of the result in this tile.
-        const Position low = max(segment_begin, pair), high = min(segment_end, min(n, pair + 2 * width));
-        const Position middle = max(low, min(pair + width, high)), first_n = middle - low, second_n = high - middle;
-        const Position begin = max(segment_begin, tile * SIZE);
+        const Index low = max(segment_begin, pair), high = min(segment_end, min(n, pair + 2 * width));
+        const Index middle = max(low, min(pair + width, high)), first_n = middle - low, second_n = high - middle;
+        const Index begin = max(segment_begin, tile * SIZE);
         const int length = (int)(min(high, (tile + 1) * SIZE) - begin);
         const bool from_own = left % 2;
         const Key* const first = (from_own ? keys.own : keys.out) + row + low;
         const Key* const second = first + first_n;
-        if (threadIdx.x < 2 * WARP) {
-            const int end = threadIdx.x / WARP;
-            const Position diagonal = begin - low + end * length;
-            const Position found = merge_path<Order>(first, first_n, second, second_n, diagonal);
-            if (threadIdx.x % WARP == 0) ends[end] = found;
+        if (threadIdx.x < 2 * WARP_SIZE) {
+            const int end = threadIdx.x / WARP_SIZE;
+            const Index diagonal = begin - low + end * length;
+            const Index found = merge_path<Order>(first, first_n, second, second_n, diagonal);
+            if (threadIdx.x % WARP_SIZE == 0) ends[end] = found;
         }
         __syncthreads();  // separates the write of the ends from their reads
-        const Position first_begin = ends[0], second_begin = begin - low - first_begin;
+        const Index first_begin = ends[0], second_begin = begin - low - first_begin;
         // Offsets that do not ascend make runs that are not in order: nothing beside them is read.
-        const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+        const int first_length = (int)max((Index)0, min(ends[1] - first_begin, (Index)length));
 
         merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
                                                 length);
@@ -316,7 +326,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
                 const int at = k * THREADS + threadIdx.x;
                 if (at >= length) break;
                 const int place = places[at];
-                const Position source =
+                const Index source =
                     row + low +
                     (place < first_length ? first_begin + place : first_n + second_begin + (place - first_length));
                 if (from_own)
@@ -333,12 +343,12 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
 // Merges all pieces by one level. There are `count` tiles, of which every block has as many as the others, to within one.
 // Its threads look at a tile each, and the block then goes through those that have something to merge.
 template <int THREADS, int ITEMS, class Order, class... Moved>
-DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position tiles, Position count, Pieces* pieces,
+DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Index n, Index tiles, Index count, Pieces* pieces,
                          Moved... moved) {
     constexpr int SIZE = THREADS * ITEMS;
     __shared__ int waiting[THREADS], length;
-    for (Position begin = blockIdx.x; begin < count; begin += (Position)gridDim.x * THREADS) {
-        const Position mine = begin + (Position)threadIdx.x * gridDim.x;
+    for (Index begin = blockIdx.x; begin < count; begin += (Index)gridDim.x * THREADS) {
+        const Index mine = begin + (Index)threadIdx.x * gridDim.x;
         if (threadIdx.x == 0) length = 0;
         __syncthreads();  // separates the zero from the additions
         if (mine < count) {
@@ -351,7 +361,7 @@ DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position
         __syncthreads();  // separates the writes of the list, and of levels, from their reads
         const int some = length;
         for (int at = 0; at < some; ++at) {
-            const Position number = begin + (Position)waiting[at] * gridDim.x;
+            const Index number = begin + (Index)waiting[at] * gridDim.x;
             merge_tile<THREADS, ITEMS, Order>(keys, n, tiles, number, pieces[number], moved...);
         }
         __syncthreads();  // separates the reads of the list from its next writes

@@ -91,14 +91,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
     numbers, threads = _cuda.Numbers(), tuning.threads
     result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
     code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
-    source = _cuda.device_source(
-        "_cuda/device/common.cuh",
-        "_cuda/device/block_reduce.cuh",
-        "_cuda/device/ticket.cuh",
-        "_cuda/device/phases.cuh",
-        "_primitives/segments/tables/segment_runs.cuh",
-        "_primitives/segments/tables/segment_atomics.cu",
-    )
+    source = _cuda.device_source("_primitives/segments/tables/segment_atomics.cu")
     shared_bytes = kind.word * segments
     resident = min(tuning.blocks, tuning.shared_bytes // (shared_bytes + 1024))
     rows = 8 if kind.word == 4 else 4  # elements of a thread at once, which have the registers

@@ -81,13 +81,7 @@ def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int
     """Return the launch that writes so many results, ``each`` of them by a thread."""
     numbers = _cuda.Numbers()
     launch = _cuda.Launch(
-        _cuda.device_source(
-            "_cuda/device/common.cuh",
-            "_cuda/device/block_reduce.cuh",
-            "_cuda/device/look_back.cuh",
-            "_cuda/device/search.cuh",
-            "_primitives/segments/tables/segment_ids.cu",
-        ),
+        _cuda.device_source("_primitives/segments/tables/segment_ids.cu"),
         template,
         (_THREADS, each),
         (

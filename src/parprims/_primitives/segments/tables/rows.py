@@ -139,14 +139,7 @@ def make_plan(
         "blocks": blocks,
     }
     launch = _cuda.Launch(
-        special.source(
-            accesses,
-            "_cuda/device/ticket.cuh",
-            "_cuda/device/search.cuh",
-            "_primitives/segments/tables/segment_parts.cuh",
-            "_primitives/segments/tables/segment_rows.cu",
-            stages_outputs=False,
-        ),
+        special.source("_primitives/segments/tables/segment_rows.cu", accesses, stages_outputs=False),
         "reduce_rows_of_segments",
         (lanes, groups, rows, vector, bool(special.starts), shared_bytes, "Scan"),
         (

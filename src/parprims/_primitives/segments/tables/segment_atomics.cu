@@ -1,7 +1,6 @@
 // Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i] with
 // ids[i] == s, of `start` too if there is one. Elements are combined where they are, by atomic operations of integers,
-// whose results do not depend on the order. Nothing is sorted. Needs common.cuh, block_reduce.cuh, ticket.cuh,
-// phases.cuh and segment_runs.cuh.
+// whose results do not depend on the order. Nothing is sorted.
 //
 // An element is coded as a word, an unsigned integer of 32 or 64 bits. The code makes of every operator one of four: a
 // sum, a maximum, a disjunction, or an exclusive one. Its identity is coded as zero (see Coded).
@@ -14,9 +13,11 @@
 //      elements first, if there are many: ids may be in order.
 //   3. Words are decoded as results, by the last block (see ticket.cuh), or if there are many by a launch.
 
-namespace atomics {
+#include "common.cuh"
+#include "segment_runs.cuh"
+#include "ticket.cuh"
 
-using Index = long long;
+namespace atomics {
 
 enum Operation { ADD, MAXIMUM, MINIMUM, AND, OR, XOR };
 

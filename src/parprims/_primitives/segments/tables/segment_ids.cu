@@ -1,5 +1,7 @@
-// Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend. Needs
-// common.cuh, block_reduce.cuh, look_back.cuh and search.cuh.
+// Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend.
+
+#include "common.cuh"
+#include "search.cuh"
 
 // keys[i] = ids[i] if that is a number from 0 to count - 1, else count. A block takes THREADS x EACH places, and a thread
 // begins EACH loads before it uses the first.

@@ -1,5 +1,8 @@
 // What shares of a path of elements and ends of segments leave of segments that they do not hold whole, and how that is
-// combined. Needs common.cuh and block_reduce.cuh.
+// combined.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
 
 // What a part of the path, one share or several, has of segments that it does not hold whole.
 template <class State>

@@ -1,7 +1,6 @@
 // Reduction of segments of rows: y[o, s, j] = x[o, r, j] op ... over the rows r = order[i] for i from offsets[s] to before
 // offsets[s + 1], in this order; r = i without an order. The columns j are adjacent in memory. Every element is read once
-// and every result written once, in one launch, and the time does not depend on how long segments are. Needs common.cuh,
-// block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh, search.cuh and segment_parts.cuh.
+// and every result written once, in one launch, and the time does not depend on how long segments are.
 //
 // Rows and ends of segments form a "path": all rows of a segment, then its end, then the next segment (see segments.cu,
 // whose numbers of segments are used here too). It is cut into equal shares. A group of LANES threads takes a share, and
@@ -24,6 +23,13 @@
 // Operands stay in order: the operator need not be commutative. It needs no identity. The grouping depends on offsets and
 // shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
+
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "search.cuh"
+#include "segment_parts.cuh"
+#include "ticket.cuh"
+#include "view.cuh"
 
 // An operator on adjacent columns.
 template <class Op, int VEC>

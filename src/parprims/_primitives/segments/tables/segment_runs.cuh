@@ -1,4 +1,6 @@
-// Elements with the numbers of their segments, in the lanes of a warp. Needs common.cuh.
+// Elements with the numbers of their segments, in the lanes of a warp.
+
+#include "common.cuh"
 
 // Lanes combine elements with each other if there are no more runs of equal segments among the elements of a warp, on
 // average, than these.
@@ -19,8 +21,8 @@ DEVICE void join_runs(Element* elements, int* segments) {
     int runs = 0;
 #pragma unroll
     for (int k = 0; k < MANY; ++k) {
-        const int before = __shfl_up_sync(0xffffffffu, segments[k], 1);
-        firsts[k] = __ballot_sync(0xffffffffu, lane == 0 || before != segments[k]);
+        const int before = __shfl_up_sync(ALL_LANES, segments[k], 1);
+        firsts[k] = __ballot_sync(ALL_LANES, lane == 0 || before != segments[k]);
         runs += __popc(firsts[k]);
     }
     if (runs > MANY * MOST_RUNS) return;

@@ -1,6 +1,5 @@
 // Reduction of elements by the numbers of their segments, "ids": y[o, s] = x[o, i] op x[o, j] op ... over the places
-// i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted. Needs
-// common.cuh, block_reduce.cuh, look_back.cuh, view.cuh, ticket.cuh and segment_runs.cuh.
+// i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted.
 //
 // A "line" is one (o, :). `blocks` blocks share a line, and each warp of them takes equally many elements in a row.
 // Template parameters:
@@ -25,9 +24,13 @@
 // The turns are those of the histograms of C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance
 // Predictable Histogramming on GPUs, GPGPU-4, 2011.
 
-namespace tables {
+#include "block_reduce.cuh"
+#include "common.cuh"
+#include "segment_runs.cuh"
+#include "ticket.cuh"
+#include "view.cuh"
 
-using Index = long long;
+namespace tables {
 
 // Stores the result of a segment of which some elements were found, or none.
 template <bool JOINS, class Scan, class Outputs>
@@ -126,12 +129,12 @@ DEVICE void reduce_in_tables(const Inputs& in, const Outputs& out, const Starts&
         join_runs<Op, STEPS>(one, segment);
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            const unsigned equal = __match_any_sync(0xffffffffu, segment[k]);
+            const unsigned equal = __match_any_sync(ALL_LANES, segment[k]);
             turn[k] = segment[k] < 0 ? -1 : __popc(equal & ((1u << lane) - 1));
         }
 #pragma unroll
         for (int k = 0; k < STEPS; ++k)
-            for (int now = 0; __any_sync(0xffffffffu, turn[k] >= now); ++now) {
+            for (int now = 0; __any_sync(ALL_LANES, turn[k] >= now); ++now) {
                 if (turn[k] == now) append<Op>(own[segment[k]], one[k]);
                 __syncwarp();  // separates the turns of lanes with equal ids
             }

@@ -109,13 +109,7 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
     ]
     starts = _cuda.Struct(*given, type="Starts")
     ways = [access(work.strides[0], 0, (), 1, special.itemsizes[0], backward=False), "ASCENDING"]
-    source = special.source(
-        ways,
-        "_cuda/device/ticket.cuh",
-        "_primitives/segments/tables/segment_runs.cuh",
-        "_primitives/segments/tables/segment_tables.cu",
-        stages_outputs=False,
-    )
+    source = special.source("_primitives/segments/tables/segment_tables.cu", ways, stages_outputs=False)
     partials, count = _cuda.Pointer("scratch", "unsigned"), numbers("segments", segments)
     joins = bool(special.starts)
     many = numbers("blocks", blocks)

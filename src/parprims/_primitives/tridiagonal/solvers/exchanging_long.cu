@@ -9,6 +9,12 @@
 // that does not suffice, by the stable solver. It mostly does, because the inverse of a matrix that needs row exchanges
 // mostly decays fast away from its diagonal. If neither suffices, the whole system is left to the stable solver.
 
+#include "common.cuh"
+#include "exchanging.cuh"
+#include "phases.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 // A level of reduced systems. Its unknowns are the first and last unknowns of the blocks of the level below. Its three
 // arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays
 // have whole vectors.
@@ -192,8 +198,8 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
         bool any = false;
         const bool off =
             count > 0 && given.rows.template has_large_error<true>(x, known.before, known.behind, residual, &any);
-        const bool leave = __any_sync(0xffffffffu, off);
-        const unsigned off_lanes = __ballot_sync(0xffffffffu, any && count > 0);
+        const bool leave = __any_sync(ALL_LANES, off);
+        const unsigned off_lanes = __ballot_sync(ALL_LANES, any && count > 0);
         if (threadIdx.x % 32 > 0 || count == 0) return;
         const Index warps = (s.rows + 32 * ROWS - 1) / (32 * ROWS);
         unsigned* const mark = marks + system * warps + begin / (32 * ROWS);
@@ -214,7 +220,6 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, SystemState* states, Worklist before,
                            Worklist due, Worklist left, Worklist hopeless, PhaseCounters* counters) {
-    constexpr unsigned ALL = 0xffffffffu;
     constexpr int LENGTH = 32 * ROWS;
     const Index systems = count_due(due, s.systems), in_block = each * (blockDim.x / 32);
     if (before.counts && blockIdx.x == 0 && threadIdx.x == 0) *before.counts = 0;
@@ -245,7 +250,7 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
             const unsigned long long both = first_marks[first / 32] | (unsigned long long)first_marks[last / 32] << 32;
             return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
         };
-        unsigned todo = __ballot_sync(ALL, lane < each && base + lane < windows && marked(window_at(base + lane)));
+        unsigned todo = __ballot_sync(ALL_LANES, lane < each && base + lane < windows && marked(window_at(base + lane)));
 #pragma unroll 1
         for (; todo; todo &= todo - 1) {
             const Window window = window_at(base + __ffs(todo) - 1);
@@ -265,7 +270,7 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
                 if (pass == 0) off = fails, kept = any && !middle;
                 fails = fails && (middle || !off);
                 const unsigned before = wrong;
-                wrong = __ballot_sync(ALL, any && !kept);
+                wrong = __ballot_sync(ALL_LANES, any && !kept);
                 if (pass == 3 || !wrong) break;
                 // Another pass would not help.
                 if (pass > 0 && __popc(wrong) > 2 && 2 * __popc(wrong) > __popc(before)) break;
@@ -284,7 +289,7 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
                     if (!(k == 0 && first) && !(k == ROWS - 1 && last)) x[k] = ops::add(x[k], y[k]);
                 mine.before = ops::add(mine.before, known.before), mine.behind = ops::add(mine.behind, known.behind);
             }
-            if (!__any_sync(ALL, fails)) {
+            if (!__any_sync(ALL_LANES, fails)) {
                 mine.store(s, begin, count, x);
                 continue;
             }

@@ -19,6 +19,12 @@
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
 //   FIRST_LEVEL    whether the rows are those of the given systems
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "ticket.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 
 // The interface row of a thread, and the first unknown of its rows. The interface row is the equation
@@ -121,11 +127,11 @@ DEVICE bool is_dominant(const T (&lower)[ROWS], const T (&diag)[ROWS], const T (
 
 template <int WIDTH, class T>
 DEVICE T from_below(T mine, int distance) {
-    return __shfl_up_sync(0xffffffffu, mine, distance, WIDTH);
+    return __shfl_up_sync(ALL_LANES, mine, distance, WIDTH);
 }
 template <int WIDTH, class T>
 DEVICE T from_above(T mine, int distance) {
-    return __shfl_down_sync(0xffffffffu, mine, distance, WIDTH);
+    return __shfl_down_sync(ALL_LANES, mine, distance, WIDTH);
 }
 template <int WIDTH, class T>
 DEVICE Complex<T> from_below(Complex<T> mine, int distance) {
@@ -260,7 +266,7 @@ DEVICE void solve_in_order(BatchView<const T> lower, BatchView<const T> diag, Ba
         const bool leave = any_of_system<THREADS, SYSTEMS, SHARED>(!is_dominant(a, b, c), system);
         remaining.add(leave && stores && rank == 0, mine);
         if (leave) stores = false;
-        if (SHARED && SYSTEMS == 1 ? leave : !SHARED && __all_sync(0xffffffffu, leave)) return;
+        if (SHARED && SYSTEMS == 1 ? leave : !SHARED && __all_sync(ALL_LANES, leave)) return;
     }
 
     scale_rows(a, b, c, d);

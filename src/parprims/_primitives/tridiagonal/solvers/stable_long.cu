@@ -10,6 +10,12 @@
 //   5. Second solutions are copied to the result if they are better. A solution with a number that is not finite
 //      becomes NaN.
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "stable.cuh"
+#include "tridiagonal_common.cuh"
+#include "tridiagonal_long.cuh"
+
 template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;
@@ -95,7 +101,7 @@ struct SegmentLevel {
 template <class R>
 DEVICE void record_error(R mine, unsigned long long* largest) {
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) mine = ::fmax(mine, __shfl_xor_sync(0xffffffffu, mine, lanes));
+    for (int lanes = 16; lanes > 0; lanes /= 2) mine = ::fmax(mine, __shfl_xor_sync(ALL_LANES, mine, lanes));
     const unsigned long long bits = (unsigned long long)__double_as_longlong((double)mine);
     if (threadIdx.x % 32 == 0 && bits > read_current(largest)) atomicMax(largest, bits);
 }

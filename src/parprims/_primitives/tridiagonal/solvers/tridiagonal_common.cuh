@@ -27,9 +27,9 @@
 // Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992 (the tree);
 // R. D. Skeel, Math. Comp. 35, 1980 (refinement).
 
-// ---- Systems in memory ----------------------------------------------------------------------------------------
+#include "common.cuh"
 
-using Index = long long;
+// ---- Systems in memory ----------------------------------------------------------------------------------------
 
 // a / b by 32-bit division. Both are below 2^32, for no batch has more parts.
 DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
@@ -267,12 +267,12 @@ struct Worklist {
 
     // Adds a system for every lane of the warp whose `mine` is true.
     DEVICE void add(bool mine, Index system) const {
-        const unsigned all = __ballot_sync(0xffffffffu, mine);
+        const unsigned all = __ballot_sync(ALL_LANES, mine);
         if (all == 0) return;
         const int lane = threadIdx.x % 32, leader = __ffs((int)all) - 1;
         unsigned at = 0;
         if (lane == leader) at = atomicAdd(&counts[0], (unsigned)__popc(all));
-        at = __shfl_sync(0xffffffffu, at, leader);
+        at = __shfl_sync(ALL_LANES, at, leader);
         if (mine) list[at + __popc(all & ((1u << lane) - 1u))] = (unsigned)system;
     }
     // Returns the number of systems on the list to all threads of a block. The last block to ask zeros the counts.
@@ -294,7 +294,7 @@ template <int THREADS, int SYSTEMS, bool SHARED>
 DEVICE bool any_of_system(bool mine, int system) {
     if constexpr (!SHARED) {
         constexpr unsigned GROUP = THREADS == 32 ? ~0u : (1u << (THREADS & 31)) - 1u;
-        return (__ballot_sync(0xffffffffu, mine) >> (threadIdx.x % 32 & ~(THREADS - 1)) & GROUP) != 0;
+        return (__ballot_sync(ALL_LANES, mine) >> (threadIdx.x % 32 & ~(THREADS - 1)) & GROUP) != 0;
     } else {
         const bool any = __syncthreads_or(mine);
         if (SYSTEMS == 1 || !any) return any;
@@ -308,4 +308,3 @@ DEVICE bool any_of_system(bool mine, int system) {
         return found;
     }
 }
-

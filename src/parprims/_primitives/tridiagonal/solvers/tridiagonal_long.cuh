@@ -2,6 +2,10 @@
 // phases (phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
 // is empty returns at once.
 
+#include "common.cuh"
+#include "phases.cuh"
+#include "tridiagonal_common.cuh"
+
 // What the launches record about a system.
 struct SystemState {
     // The largest backward errors of the first and the second solution, as bits.
@@ -49,8 +53,8 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
 // The number of this thread's warp, and whether a condition holds in any thread of the block. The shuffle and the vote
 // tell the compiler that all lanes of a warp have the same result. Otherwise it would compile the shuffles in a branch
 // by it twice: for whole warps, and for lanes that come one by one.
-DEVICE int warp_number() { return __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); }
-DEVICE bool any_of_block(bool mine) { return __any_sync(0xffffffffu, __syncthreads_or(mine)); }
+DEVICE int warp_number() { return __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0); }
+DEVICE bool any_of_block(bool mine) { return __any_sync(ALL_LANES, __syncthreads_or(mine)); }
 
 // Systems are reduced level by level until one block can solve what is left, the top level. The given level has number
 // 0. A level says how many parts a system has there, one for each block, and which level is the next.

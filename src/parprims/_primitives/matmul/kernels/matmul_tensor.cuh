@@ -1,6 +1,6 @@
 // Matrix product on tensor cores by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// Needs matmul.cu. KIND says what is multiplied:
+// KIND says what is multiplied:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, with fragments loaded by ldmatrix, which can transpose
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
 //   SPLIT         float32 as the sum of two such numbers. The second one, the remainder, is multiplied by UNITS, so
@@ -26,6 +26,9 @@
 // S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R.
 // Yokota, Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
 // performance, IJHPCA 36(4), 2022.
+
+#include "common.cuh"
+#include "matmul_common.cuh"
 
 enum Kind { HALF, BFLOAT, TF32, SPLIT, DOUBLE };
 
@@ -325,13 +328,13 @@ DEVICE void save_pairs(
 // the left factor, take_columns for 8 numbers along k of 8 lines of the right factor.
 template <class Shared, class Take>
 DEVICE void take_rows(const typename Shared::Element* from, int line, int k, const Take& take) {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
     for (int i = 0; i < 4; ++i) take(i, *Shared::at(from, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
 }
 template <class Shared, class Take>
 DEVICE void take_columns(const typename Shared::Element* from, int line, int k, const Take& take) {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
     for (int i = 0; i < 2; ++i) take(i, *Shared::at(from, line + lane / 4, k + lane % 4 + i * 4));
 }
@@ -356,7 +359,7 @@ struct WarpStep {
     template <class SharedA, class SharedB, class T>
     DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
         if constexpr (KIND == HALF || KIND == BFLOAT) {
-            const int lane = threadIdx.x % WARP;
+            const int lane = threadIdx.x % WARP_SIZE;
             // The row of a quarter of a fragment that this lane points to. The second quarter of a is down, of b along
             // k.
             const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
@@ -385,7 +388,7 @@ struct WarpStep {
     }
 
     // The place in the warp's tile of a thread's sum number `at`.
-    static DEVICE int row_of(int at) { return at / 4 / BROAD * 16 + at % 4 / 2 * 8 + threadIdx.x % WARP / 4; }
+    static DEVICE int row_of(int at) { return at / 4 / BROAD * 16 + at % 4 / 2 * 8 + threadIdx.x % WARP_SIZE / 4; }
     static DEVICE int column_of(int at) { return at / 4 % BROAD * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
     // Adds the products to `sums`; SPLIT adds those with remainders to `rest`.
@@ -410,7 +413,7 @@ template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int ST
 DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets) {
     using T = typename Op::Element;
     using S = typename Op::Sum;
-    constexpr int THREADS = DOWN * ACROSS * WARP, HIGH = M / DOWN, WIDE = N / ACROSS;
+    constexpr int THREADS = DOWN * ACROSS * WARP_SIZE, HIGH = M / DOWN, WIDE = N / ACROSS;
     constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // instructions
     constexpr int DEPTH = Fragment<KIND>::DEPTH;
     using SharedA = PaddedTile<T, M, K, THREADS, A_VECTOR, A_ALONG>;
@@ -424,7 +427,7 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
     const WorkTile& part = work.tile;
     extern __shared__ __align__(128) uint4 memory[];  // aligned, so that rows of 128 bytes are
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * SharedA::SIZE;
-    const int warp = threadIdx.x / WARP;
+    const int warp = threadIdx.x / WARP_SIZE;
     const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
 
     S sums[TALL * BROAD * 4];

@@ -1,4 +1,4 @@
-// Tables of filters of any order K, of one section (see filters.cu, which it needs).
+// Tables of filters of any order K, of one section (see filters.cu).
 //
 // The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1], and a step without a
 // sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the
@@ -16,6 +16,9 @@
 //
 // G. Szego, Orthogonal Polynomials, AMS, 1939, chapter 11; N. Levinson, J. Math. Phys. 25, 1947;
 // T. J. Dekker, A Floating-Point Technique for Extending the Available Precision, Numerische Mathematik 18, 1971.
+
+#include "common.cuh"
+#include "filters_common.cuh"
 
 namespace filters {
 
@@ -290,12 +293,5 @@ struct Lattice {
         }
     }
 };
-
-// Makes the tables in global memory. One block runs it.
-template <class Tables, class W, class C>
-DEVICE void make_lattice(const Coefficients<C>& given, W* to) {
-    extern __shared__ uint4 shared[];
-    reinterpret_cast<Tables*>(to)->make(given, *reinterpret_cast<typename Tables::Spare*>(shared));
-}
 
 }  // namespace filters
