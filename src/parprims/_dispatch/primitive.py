@@ -60,6 +60,10 @@ class Arguments:
         """The arrays that were not left out."""
         return {name: x for name, x in self.arrays.items() if x is not None}
 
+    def present(self, *optional: str) -> dict[str, Any]:
+        """Return the arrays, without those of optional parameters that were left out: checks name any other None."""
+        return {name: x for name, x in self.arrays.items() if x is not None or name not in optional}
+
     @property
     def flat(self) -> tuple[Any, ...]:
         """All arrays in order, those of tuples one by one."""
