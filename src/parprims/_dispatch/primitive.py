@@ -84,10 +84,24 @@ class Arguments:
         flat = self.flat
         return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
 
+    def changed(self, arrays: dict[str, Any], options: dict[str, Any]) -> Arguments:
+        """Return the same call with other arrays and options."""
+        return Arguments(self.name, arrays, options, self.method, self.axis_name)
+
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
         """Return the same call with a function of every argument in its place."""
         arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
-        return Arguments(self.name, arrays, options, self.method, self.axis_name)
+        return self.changed(arrays, options)
+
+
+def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None:
+    """Return the call with Python's own numbers and tuples in its options, None if it has these.
+
+    ``several`` are the options that are a number or several, where most functions take a number by the name.
+    """
+    options = {name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL}
+    made = made_plain(several, **options)
+    return None if made is None else asked.changed(asked.arrays, {**asked.options, **made})
 
 
 Check = Callable[[Arguments], tuple[Namespace, Any]]
@@ -115,6 +129,9 @@ class Primitive:
         and numbers that stand in a remembered call.
     state : callable, optional
         Returns what else calls depend on, given the arguments.
+    plainer : callable
+        Returns the call with options and arrays of the types that the check knows, None if it has these; `plainer` by
+        default.
     gradient : bool
         Whether it matters to a remembered call by which arrays a derivative is asked for.
     recall : callable
@@ -128,8 +145,9 @@ class Primitive:
         Whether transformations of torch.func see through a node of torch.compile's graph.
     node : callable, optional
         Returns the result as a node of torch.compile's graph, given the arguments; by default by the general node.
-    sharded : bool
-        Whether arrays that are split over devices are served: `_devices` has a function for the name.
+    sharded : bool or callable
+        Whether arrays that are split over devices are served: `_devices` has a function for the name. A function takes
+        the arguments and computes the call in its place.
     """
 
     name: str
@@ -138,13 +156,14 @@ class Primitive:
     operators: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     state: Callable[[Arguments], Any] | None = None
+    plainer: Callable[[Arguments], Arguments | None] = plainer
     gradient: bool = True
     recall: Callable[[Any], Callable[..., Any] | None] = recalled
     compute: Callable[[Arguments, Methods, Namespace, Any], Any] = _computed
     single: bool | Callable[[Arguments], bool] = False
     composed: bool = True
     node: Callable[[Arguments], Any] | None = None
-    sharded: bool = False
+    sharded: bool | Callable[[Arguments], Any] = False
 
     def __call__(
         self,
@@ -170,12 +189,11 @@ class Primitive:
             run = self.recall(asked.key)
             if run is not None:
                 return run(*flat)
-        plainer = made_plain(**{name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL})
+        plainer = self.plainer(asked)
         if plainer is not None:
-            changed = {**asked.options, **plainer}
-            return self.of(Arguments(self.name, asked.arrays, changed, asked.method, asked.axis_name))
+            return self.of(plainer)
         if self.sharded and (asked.axis_name is not None or is_split(flat)):
-            return devices().compute(asked)
+            return devices().compute(asked) if self.sharded is True else self.sharded(asked)
         self.methods.check(asked.method)
         xp, call = self.check(asked)
         return self.compute(asked, self.methods, xp, call)
