@@ -73,7 +73,7 @@ from parprims._primitives.histogram.numpy_routines import (
 )
 from parprims._primitives.reduce.call import library_routine
 from parprims._primitives.scan.array import inclusive
-from parprims._primitives.search.public import above
+from parprims._primitives.search.array import above
 from parprims._primitives.segments.public import segment_reduce
 from parprims._primitives.sort.call import comparable, flushes, from_comparable, widened
 from parprims._primitives.sort.public import sort, sort_by_key

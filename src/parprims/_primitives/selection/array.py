@@ -12,7 +12,7 @@ from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.derivative_rules import asked_by_torch, asked_for, constant
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, returned
 from parprims._primitives.scan.public import cumulative_sum
-from parprims._primitives.search.public import above
+from parprims._primitives.search.array import above
 from parprims._primitives.selection import cuda
 from parprims._primitives.selection.call import Selection, has_no_value
 from parprims._primitives.sort.call import bits, index_dtype, moved

@@ -27,7 +27,7 @@ from parprims._libraries.settings import compiling
 from parprims._primitives.sort.call import index_dtype
 
 NO_SIZE = "size must be given where arrays have no values, inside a program that is traced or compiled"
-"""What a call is told without the length of its results, where that cannot be found out."""
+"""The error of a call without the length of its results, where the values that tell it are not there yet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
