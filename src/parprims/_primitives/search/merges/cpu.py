@@ -73,7 +73,7 @@ CROSSOVERS = _cpu.Crossovers(
 
 def slower(xp: Namespace, c: Merge) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "any", math.prod(c.shape))
+    return CROSSOVERS.slower(library(xp), "any", math.prod(c.results[0][0]))
 
 
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
