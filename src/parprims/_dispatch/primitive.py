@@ -148,6 +148,8 @@ class Primitive:
     sharded : bool or callable
         Whether arrays that are split over devices are served: `_devices` has a function for the name. A function takes
         the arguments and computes the call in its place.
+    replicated : tuple of str
+        The arrays that every device holds whole where others are split.
     """
 
     name: str
@@ -164,6 +166,7 @@ class Primitive:
     composed: bool = True
     node: Callable[[Arguments], Any] | None = None
     sharded: bool | Callable[[Arguments], Any] = False
+    replicated: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -192,11 +195,15 @@ class Primitive:
         plainer = self.plainer(asked)
         if plainer is not None:
             return self.of(plainer)
-        if self.sharded and (asked.axis_name is not None or is_split(flat)):
+        if self.sharded and (asked.axis_name is not None or self._is_split(asked)):
             return devices().compute(asked) if self.sharded is True else self.sharded(asked)
         self.methods.check(asked.method)
         xp, call = self.check(asked)
         return self.compute(asked, self.methods, xp, call)
+
+    def _is_split(self, asked: Arguments) -> bool:
+        """Return whether several devices, or chunks, hold arrays that may be split."""
+        return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
     def _key(self, asked: Arguments) -> Any:
         """Return what calls like this one are found again by, or None."""
