@@ -379,7 +379,7 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
 }
 """By primitive, the kinds of calls that its table of crossovers tells apart."""
 
-_OTHER_FILES = {"merge": "search.merge_cpu", "offsets": "segments.by_offsets.cpu"}
+_OTHER_FILES = {"merge": "search.merges.cpu", "offsets": "segments.by_offsets.cpu"}
 
 
 def module_of(primitive: str) -> ModuleType:

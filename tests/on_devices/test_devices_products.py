@@ -119,6 +119,8 @@ def check_histograms():
     alone = parprims.histogram(wrong)
     np.testing.assert_array_equal(found[0], alone[0])
     np.testing.assert_array_equal(found[1], alone[1])
+    with pytest.raises(ValueError, match="bins is sharded over 8 devices"):  # edges that are split, beside elements
+        parprims.histogram(jax.numpy.asarray(X), put(np.arange(8.0), mesh, "i"))
 
 
 if __name__ == "__main__":

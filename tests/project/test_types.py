@@ -11,7 +11,7 @@ import parprims
 from parprims._operators.operator import BUILT_IN
 from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul import tiles as matmul_tiles
-from parprims._primitives.order_statistics import public as public_order_statistics
+from parprims._primitives.order_statistics.call import INTERPOLATIONS
 from parprims._primitives.tridiagonal import call as call_tridiagonal
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from tests import check_types
@@ -81,7 +81,7 @@ def test_signature(name):
         call_tridiagonal.PIVOTS,
         call_matmul.PRECISIONS,
         matmul_tiles.KERNELS,
-        public_order_statistics._INTERPOLATIONS,
+        INTERPOLATIONS,
         tuple(BUILT_IN),
     ],
     ids=lambda names: names[-1],

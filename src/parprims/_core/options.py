@@ -16,15 +16,17 @@ from parprims._core.arrays import STATIC, Array, Namespace, device, is_jax, mode
 
 _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
 """Options that are a number, or a number among others."""
-_SEVERAL = ("axes", "q", "kth", "range", "l_and_u", "tile")
+_SEVERAL = ("q", "kth", "range", "l_and_u", "tile")
 """Options that are a number or several."""
 NUMBERS_OR_SEVERAL = frozenset((*_NUMBERS, *_SEVERAL))
 """All of these options."""
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 
 
-def made_plain(**options: Any) -> dict[str, Any] | None:
+def made_plain(several: tuple[str, ...] = (), /, **options: Any) -> dict[str, Any] | None:
     """Return options of `_NUMBERS` and `_SEVERAL` by name with Python's own numbers and tuples, None if they have them.
+
+    ``several`` are those of `_NUMBERS` that are a number or several in this call.
 
     A list, a range or an array of one dimension is a tuple where several numbers may be, and an array of no dimension a
     number. All else stays as it is, for the checks to refuse. Raises TypeError, naming the option, for one without a
@@ -32,7 +34,7 @@ def made_plain(**options: Any) -> dict[str, Any] | None:
     """
     changed = None
     for name, value in options.items():
-        made = _plain("axis" if name == "axes" else name, value, several=name in _SEVERAL)
+        made = _plain(name, value, several=name in _SEVERAL or name in several)
         if made is not value:
             changed = changed or dict(options)
             changed[name] = made

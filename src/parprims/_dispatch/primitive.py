@@ -26,7 +26,7 @@ from parprims._dispatch.dispatch import (
 )
 from parprims._operators.function_key import lasting_key
 
-_OPTIONAL = frozenset(("initial", "weights", "zi"))
+_OPTIONAL = frozenset(("initial", "sorter", "weights", "zi"))
 """Arrays that a call may be without."""
 
 
@@ -82,14 +82,24 @@ class Arguments:
         flat = self.flat
         return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
 
-    def on(self, arrays: dict[str, Any], **options: Any) -> Arguments:
-        """Return the call on other arrays, and with some options changed."""
-        return Arguments(self.name, arrays, {**self.options, **options}, self.method, self.axis_name)
+    def changed(self, arrays: dict[str, Any], options: dict[str, Any]) -> Arguments:
+        """Return the same call with other arrays and options."""
+        return Arguments(self.name, arrays, options, self.method, self.axis_name)
 
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
         """Return the same call with a function of every argument in its place."""
         arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
-        return Arguments(self.name, arrays, options, self.method, self.axis_name)
+        return self.changed(arrays, options)
+
+
+def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None:
+    """Return the call with Python's own numbers and tuples in its options, None if it has these.
+
+    ``several`` are the options that are a number or several, where most functions take a number by the name.
+    """
+    options = {name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL}
+    made = made_plain(several, **options)
+    return None if made is None else asked.changed(asked.arrays, {**asked.options, **made})
 
 
 Check = Callable[[Arguments], tuple[Namespace, Any]]
@@ -119,6 +129,9 @@ class Primitive:
         and numbers that stand in a remembered call.
     state : callable, optional
         Returns what else calls depend on, given the arguments.
+    plainer : callable
+        Returns the call with options and arrays of the types that the check knows, None if it has these; `plainer` by
+        default.
     gradient : bool
         Whether it matters to a remembered call by which arrays a derivative is asked for.
     recall : callable
@@ -134,6 +147,8 @@ class Primitive:
         Returns the result as a node of torch.compile's graph, given the arguments; by default by the general node.
     sharded : bool
         Whether arrays that are split over devices are served: `_devices` has a function for the name.
+    replicated : tuple of str
+        The arrays that every device holds whole where others are split.
     by_offsets : Primitive, optional
         The same function of every segment, for calls with offsets. The room of the segments, which is above, sets it.
     """
@@ -147,6 +162,7 @@ class Primitive:
     operators: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     state: Callable[[Arguments], Any] | None = None
+    plainer: Callable[[Arguments], Arguments | None] = plainer
     gradient: bool = True
     recall: Callable[[Any], Callable[..., Any] | None] = recalled
     compute: Callable[[Methods, str, Namespace, Any], Any] = Methods.__call__
@@ -154,6 +170,7 @@ class Primitive:
     composed: bool = True
     node: Callable[[Arguments], Any] | None = None
     sharded: bool = False
+    replicated: tuple[str, ...] = ()
     by_offsets: Primitive | None = None
 
     def __post_init__(self) -> None:
@@ -198,15 +215,18 @@ class Primitive:
             run = self.recall(asked.key)
             if run is not None:
                 return run(*flat)
-        plainer = made_plain(**{name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL})
+        plainer = self.plainer(asked)
         if plainer is not None:
-            changed = {**asked.options, **plainer}
-            return self.of(Arguments(self.name, asked.arrays, changed, asked.method, asked.axis_name))
-        if self.sharded and (asked.axis_name is not None or is_split(flat)):
+            return self.of(plainer)
+        if self.sharded and (asked.axis_name is not None or self._is_split(asked)):
             return devices().compute(asked)
         self.methods.check(asked.method)
         xp, call = self.check(asked)
         return self.compute(self.methods, asked.method, xp, call)
+
+    def _is_split(self, asked: Arguments) -> bool:
+        """Return whether several devices, or chunks, hold arrays that may be split."""
+        return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
     def _key(self, asked: Arguments) -> Any:
         """Return what calls like this one are found again by, or None."""

@@ -407,7 +407,7 @@ def test_plans_fit_every_device():
                 for order in range(1, filters_cuda.MOST_ORDER[kind] + 1):
                     for lines, n in ((1, 1 << 26), (1 << 12, 1 << 14), (1 << 16, 64)):
                         of = filters_cuda.Kind(dtype, (order + 1, 2), True, True)
-                        launches = filters_cuda.make_plan(of, tuning, lines, n, n).launches
+                        launches = filters_cuda.make_plan(of, tuning, lines, n, step=n).launches
                         *before, last = [one.template for one in launches]
                         assert last == "filters::filter_rows"
                         inside = order <= 4 and launches[-1].grid <= tuning.inside

@@ -8,7 +8,7 @@ import pytest
 
 import parprims
 from parprims._primitives.order_statistics import numpy_routines as order_statistics_numpy_routines
-from parprims._primitives.order_statistics import public as public_order_statistics
+from parprims._primitives.order_statistics.call import Selection
 from tests.contract import compare, compiled_slowly, eps, numpy_dtype, random
 from tests.fuzz import values
 from tests.trust import errors
@@ -77,7 +77,7 @@ def test_every_way_of_numpy(rng, monkeypatch, subtests, largest, dtype):
         for n, k in ((6, 2), (20, 4), (20, 15), (49, 3), (100, 5), (300, 90), (2000, 6), (2000, 90)):
             for one in (x[:, :n], x[:1, :n], x[0, :n], x[0, ::-1][:n], x[:, :n].T):
                 axis = int(one.ndim == 2 and one.shape[1] == n)
-                call = public_order_statistics._Selection(
+                call = Selection(
                     arrays=(one,),
                     results=((), ((), np.dtype(np.int64))),
                     axis=axis,

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._primitives.order_statistics import array as order_statistics_array
 from parprims._primitives.order_statistics import cuda as order_statistics_cuda
-from parprims._primitives.order_statistics import public as public_order_statistics
-from parprims._primitives.order_statistics.quantiles import Quantiles, between
+from parprims._primitives.order_statistics.call import Quantiles
+from parprims._primitives.order_statistics.quantiles import between
 from tests import emulator
 from tests.contract import compare, strided, unaligned
 from tests.primitives.sort.test_sort import REAL, extremes
@@ -185,7 +186,7 @@ def test_layouts(gpu, run, rng):
 def test_short_lines_are_sorted_once(gpu, run, rng, monkeypatch):
     """Lines that are too short for the kernel: by one sort, which moves elements too, whatever the axis."""
     if gpu.family != "jax":
-        monkeypatch.setattr(public_order_statistics, "gathered", None)
+        monkeypatch.setattr(order_statistics_array, "gathered", None)
     x = rng.integers(-3, 3, (5, 90)).astype(np.float32)
     x[x == 2] = np.nan
     for k in (1, 7, 90):
@@ -288,7 +289,9 @@ class TestBetween:
             pytest.skip("JAX computes the operations in one program")
         made = []
         plan = order_statistics_cuda.between_plan
-        monkeypatch.setattr(order_statistics_cuda, "between_plan", lambda *args: made.append(args) or plan(*args))
+        monkeypatch.setattr(
+            order_statistics_cuda, "between_plan", lambda *args, **named: made.append(args) or plan(*args, **named)
+        )
         emulator.forget(monkeypatch)
         x = rng.standard_normal((3, 1001))
         for q in (0.3, (0.1, 0.2, 0.7, 0.9)):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
 from parprims import _cpu  # noqa: E402
-from parprims._primitives.order_statistics import top_k_cpu as order_statistics_top_k_cpu  # noqa: E402
+from parprims._primitives.order_statistics.top_k import cpu as order_statistics_top_k_cpu  # noqa: E402
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 DTYPES += ("float16", "bfloat16", "float32", "float64")

@@ -85,7 +85,7 @@ def test_views_and_few(gpu, run, rng):
 ])  # fmt: skip
 def test_ways(n, m, ways):
     """A tree of more keys than shared memory holds takes a launch of its own, which few wanted keys do not pay for."""
-    plan = search_cuda.plan("float32", "int64", n, (m,), False, True, search_cuda.TUNING[90])
+    plan = search_cuda.plan("float32", "int64", n, (m,), right=False, vector=True, tuning=search_cuda.TUNING[90])
     assert [launch.template.rpartition("_")[2] for launch in plan.launches] == ways
 
 

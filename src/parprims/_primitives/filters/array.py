@@ -29,9 +29,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import Array, Namespace, compute_dtype, device, dtype_kind, dtype_name, is_jax, mode
+from parprims._core.arrays import Array, Namespace, cast, device, dtype_kind, dtype_name, is_jax, lacks_arithmetic
 from parprims._dispatch.derivative_rules import linear_system
+from parprims._dispatch.dispatch import unwatched
 from parprims._libraries.steps import doubled, repeated
+from parprims._primitives.filters.call import Filter, Parts, zeros
 from parprims._primitives.matmul.public import matmul
 from parprims._primitives.scan.array import steps_in_jax
 from parprims._primitives.scan.cumulative import cumulative_max
@@ -49,26 +51,55 @@ _SHIFTED = 8
 """Coefficients up to which a convolution is a sum of shifted signals."""
 
 
-def widest(xp: Namespace, dtype: Any) -> Any:
-    """Return the dtype that signals of a dtype are filtered in: the widest of its kind that the library has."""
-    if is_jax(xp) and not mode(xp):
-        return compute_dtype(xp, dtype)
-    return xp.complex128 if dtype_kind(dtype) == "complex" else xp.float64
+def array(xp: Namespace, f: Filter, solve: Solve | None = None) -> Any:
+    """Return the result by array operations, one section after another."""
+    return f.finished(xp, *_cascade(xp, f, f.parts(xp), solve or solved))
 
 
-def filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array, solve: Solve | None = None) -> tuple[Array, Array]:
+def array_refusal(xp: Namespace, f: Filter) -> str | None:
+    """Return the sentence why array operations cannot serve the call, or None."""
+    return lacks_arithmetic(xp, [f.working])
+
+
+def filtered_lines(xp: Namespace, f: Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Return lines filtered and their states after, of the dtype of results, given what the kernel for GPUs is."""
+    *given, x = arrays[: len(arrays) - f.states]
+    b, a = f.coefficients(xp, given)
+    x = cast(xp, x, f.working)
+    z = cast(xp, arrays[-1], f.working) if f.states else zeros(xp, (x.shape[0], b.shape[0], f.order), x)
+    y, z = _cascade(xp, f, (b, a, x, z), solved)
+    return cast(xp, y, f.dtype), cast(xp, z, f.dtype)
+
+
+def _cascade(xp: Namespace, f: Filter, parts: Parts, solve: Solve) -> tuple[Array, Array]:
+    """Return the lines filtered by all sections, and the states after."""
+    b, a, x, z = parts
+    states = []
+    for section in range(b.shape[0]):
+        first, (of_b, of_a) = a[section, 0], f.lengths
+        own = b[section, :of_b] / first, a[section, :of_a] / first
+        with unwatched():
+            x, end = _filtered(xp, own, x, z[:, section, :], solve=solve)
+        states.append(end)
+    return x, xp.stack(states, axis=1)
+
+
+def _filtered(
+    xp: Namespace, coefficients: tuple[Array, Array], x: Array, z: Array, *, solve: Solve
+) -> tuple[Array, Array]:
     """Return the filtered lines of x (lines, n), and their states after, given those before (lines, k).
 
     The first of a is 1. In a product with zeros a sample that is not finite would show in results before it. So it is
     left out, and results that depend on it are NaN.
     """
+    b, a = coefficients
     if 0 in x.shape:
         return x + 0, z + 0
     if b.shape[0] == a.shape[0] == 1:
         return x * b[0], z + 0
     n, k = x.shape[1], z.shape[1]
     known = xp.isfinite(x)
-    y, end = _filtered(xp, b, a, xp.where(known, x, xp.zeros_like(x)), z, solve or solved)
+    y, end = _of_finite(xp, coefficients, xp.where(known, x, xp.zeros_like(x)), z, solve=solve)
     at = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
     last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # unknown sample so far
     reach = n if a.shape[0] > 1 else k
@@ -76,14 +107,17 @@ def filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array, solve: Solve
     return y, xp.where(n - last[:, -1:] <= reach, xp.full_like(end, math.nan), end)
 
 
-def _filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array, solve: Solve) -> tuple[Array, Array]:
+def _of_finite(
+    xp: Namespace, coefficients: tuple[Array, Array], x: Array, z: Array, *, solve: Solve
+) -> tuple[Array, Array]:
     """Return the same of finite samples."""
+    b, a = coefficients
     n, k = x.shape[1], z.shape[1]
     u = convolved(xp, b, _extended(xp, x, 0, k)) + _extended(xp, z, 0, n)
     u, end = u[:, :n], u[:, n:]
     if a.shape[0] == 1:
         return u, end
-    y = linear_system(xp, _Feedback(solve, a.shape[0]), _system, (a,), u)
+    y = linear_system(xp, _Feedback(solve, a.shape[0]), _system, coefficients=(a,), b=u)
     last = _extended(xp, y[:, max(0, n - k) :], max(0, k - n), k)
     return y, end - convolved(xp, a, last)[:, k:]
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, dtype_name, library
+from parprims._dispatch.derivative_rules import by_operations
+from parprims._dispatch.dispatch import directly
+from parprims._primitives.filters.array import array
+from parprims._primitives.filters.call import Filter
 
 _LEAST = 1 << 14
 """Samples that are worth a thread."""
@@ -17,10 +21,8 @@ _UNROLLED = 12
 """Orders up to which states and coefficients are kept in registers."""
 
 
-def refusal(xp: Namespace, f: Any) -> str | None:
+def refusal(xp: Namespace, f: Filter) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    if not _cpu.on_cpu(xp, f.arrays):
-        return "there is no kernel of filters for GPUs yet"
     return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
@@ -28,7 +30,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Samples from which the kernel is faster than the array form."""
 
 
-def slower(xp: Namespace, f: Any) -> str | None:
+def slower(xp: Namespace, f: Filter) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(f.shape))
 
@@ -58,7 +60,22 @@ def _in_registers(k: int) -> tuple[str, list[str]]:
     )
 
 
-def prepare(xp: Namespace, f: Any) -> Callable[..., tuple[Array, ...]]:
+def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter], Any]) -> Callable[..., Any]:
+    """Return what filters by the kernel, with the derivative of ``with_kernel``, the array form, on PyTorch."""
+    if 0 in f.shape:
+        nothing: Callable[..., Any] = directly(array)(xp, f)
+        return nothing
+    run, bare = _runner(xp, f), f.on(*(None,) * len(f.arrays))
+
+    def computed(*arrays: Array) -> tuple[Array, ...]:
+        result = bare.finished(xp, *run(*bare.on(*arrays).parts(xp)), copy=False)
+        return result if bare.states else (result,)
+
+    differentiable = by_operations(xp, f.arrays, computed, lambda: directly(with_kernel)(xp, f))
+    return differentiable if f.states else lambda *arrays: differentiable(*arrays)[0]
+
+
+def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
     """Return a function of coefficients, lines and states: the lines filtered, and their states after."""
     parts = f.parts(xp)
     name, sections, k = dtype_name(f.working), f.sections or 1, f.order

@@ -12,6 +12,8 @@ from parprims._cuda.look_back import look_back_bytes
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.languages import C_TYPES
+from parprims._primitives.filters.array import array, filtered_lines
+from parprims._primitives.filters.call import Filter
 
 MOST_ORDER = {"float": 24, "complex": 16}
 """The highest order of a filter, by the kind of its numbers. A thread keeps its states in registers."""
@@ -166,7 +168,7 @@ class _Cut:
         return max(spare, self.shared_bytes(kind, count, size)) <= most
 
 
-def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) -> _Cut:
+def _cut(tuning: Tuning, kind: Kind, count: int, size: int, *, lines: int, n: int) -> _Cut:
     """Return the division of lines for so many sections, given the larger itemsize of samples and results.
 
     Where shared memory has no room for the tile, its threads have fewer samples.
@@ -175,13 +177,13 @@ def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) 
     if kind.order > _INSIDE:
         tile = tile._replace(resident=1)
     while True:
-        cut = _divided(tuning, tile, size, kind.aligned, lines, n)
+        cut = _divided(tuning, tile, size, kind.aligned, lines=lines, n=n)
         if cut.rounds == 1 or cut.fits(tuning.shared_bytes, kind, count, size):
             return cut
         tile = tile._replace(staged_bytes=tile.staged_bytes // 2)
 
 
-def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, lines: int, n: int) -> _Cut:
+def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, *, lines: int, n: int) -> _Cut:
     """Return the division of lines into such tiles."""
     threads = tile.threads
     vector = max(1, 16 // size) if aligned else 1
@@ -191,18 +193,19 @@ def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, lines: int, n
     while lanes < min(32, vectors) and lines * lanes < 32 * tuning.tiles:
         lanes *= 2
     if lanes < 32 or (lanes == 32 and lines >= tuning.tiles):
-        return _Cut(tile, lanes, -(-vectors // lanes), vector, "ALONE", 1, -(-lines * lanes // threads))
+        grid = -(-lines * lanes // threads)
+        return _Cut(tile, lanes, -(-vectors // lanes), vector, carry="ALONE", tiles=1, grid=grid)
     if vectors <= threads * most:
-        return _Cut(tile, threads, -(-vectors // threads), vector, "ALONE", 1, lines)
+        return _Cut(tile, threads, -(-vectors // threads), vector, carry="ALONE", tiles=1, grid=lines)
     rounds = most
     while rounds > 2 and lines * -(-vectors // (threads * rounds)) < tuning.tiles:
         rounds = -(-rounds // 2)
     tiles = -(-vectors // (threads * rounds))
     carry = "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
-    return _Cut(tile, threads, rounds, vector, carry, tiles, lines * tiles)
+    return _Cut(tile, threads, rounds, vector, carry=carry, tiles=tiles, grid=lines * tiles)
 
 
-def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cuda.Plan:
+def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _cuda.Plan:
     """Return the launches for so many lines of n samples, each of which begins ``step`` elements after the last.
 
     Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
@@ -220,7 +223,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     for first in groups:
         count, last = min(kind.together, kind.sections - first), first == groups[-1]
         size = max(itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
-        d, cut = count * k, _cut(tuning, kind, count, size, lines, n)
+        d, cut = count * k, _cut(tuning, kind, count, size, lines=lines, n=n)
         tile, waits = cut.tile, cut.carry != "ALONE"
         table_bytes = cut.table_bytes(kind, count)
         shared_bytes = cut.shared_bytes(kind, count, size)
@@ -316,7 +319,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, f: Any) -> str | None:
+def refusal(xp: Namespace, f: Filter) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     most = MOST_ORDER.get(dtype_kind(f.dtype), f.order)
     if f.order > most:
@@ -328,16 +331,10 @@ def refusal(xp: Namespace, f: Any) -> str | None:
     return _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in f.arrays]))
 
 
-LinesByArray = Callable[[Namespace, Any, tuple[Array, ...]], tuple[Array, Array]]
-"""Filters lines by operations: takes the call, coefficients, lines and states; returns lines and states."""
-
-
-def prepare(
-    xp: Namespace, f: Any, by_array: Callable[[Namespace, Any], Any], lines_by_array: LinesByArray
-) -> Callable[..., Any]:
-    """Return what filters by the kernel, with the derivative of the array form on PyTorch."""
+def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter], Any]) -> Callable[..., Any]:
+    """Return what filters by the kernel, with the derivative of ``with_kernel``, the array form, on PyTorch."""
     if 0 in f.shape or f.order == 0:  # a filter of order 0 is a product
-        nothing: Callable[..., Any] = directly(by_array)(xp, f)
+        nothing: Callable[..., Any] = directly(array)(xp, f)
         return nothing
     bare = f.on(*(None,) * len(f.arrays))
     coefficients = 1 + (f.sections is None)
@@ -360,7 +357,7 @@ def prepare(
             return (*found, rows)
         return (*found, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, given[-1])))
 
-    run = _runner(xp, bare, laid_out(*map(derivative_rules.detached, f.arrays)), lines_by_array)
+    run = _runner(xp, bare, laid_out(*map(derivative_rules.detached, f.arrays)))
 
     def computed(*arrays: Array) -> tuple[Array, ...]:
         y, *z = run(*laid_out(*arrays))
@@ -371,11 +368,11 @@ def prepare(
             return (y,)
         return y, _cuda.contiguous(xp, bare.states_as_given(xp, z[0]))
 
-    differentiable = derivative_rules.by_operations(xp, f.arrays, computed, lambda: directly(by_array)(xp, f))
+    differentiable = derivative_rules.by_operations(xp, f.arrays, computed, lambda: directly(with_kernel)(xp, f))
     return differentiable if states else lambda *arrays: differentiable(*arrays)[0]
 
 
-def _runner(xp: Namespace, f: Any, inputs: tuple[Array, ...], lines_by_array: LinesByArray) -> _cuda.Run:
+def _runner(xp: Namespace, f: Filter, inputs: tuple[Array, ...]) -> _cuda.Run:
     """Return a function that launches the kernels on inputs like these. ``f`` holds no arrays."""
     coefficients = 1 + (f.sections is None)
     rows = inputs[coefficients]
@@ -390,7 +387,7 @@ def _runner(xp: Namespace, f: Any, inputs: tuple[Array, ...], lines_by_array: Li
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            y, z = lines_by_array(xp, f, arrays)
+            y, z = filtered_lines(xp, f, arrays)
             return (y, z) if f.states else (y,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
@@ -400,15 +397,15 @@ def _runner(xp: Namespace, f: Any, inputs: tuple[Array, ...], lines_by_array: Li
             whole = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
             flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in whole]
             given = (*(x[0] for x in arrays[:coefficients]), *flat)
-            found = _runner(xp, f, given, lines_by_array)(*given)
+            found = _runner(xp, f, given)(*given)
             return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in found])
 
         return otherwise, batched
 
     def plan() -> _cuda.Plan:
-        return make_plan(kind, _cuda.tuned_for(TUNING, xp, rows), lines, n, step)
+        return make_plan(kind, _cuda.tuned_for(TUNING, xp, rows), lines, n, step=step)
 
-    return _cuda.ready(xp, rows, ("filters", mode(xp), kind, lines, n, step), plan, in_program)
+    return _cuda.ready(xp, rows, ("filters", mode(xp), kind, lines, n, step), plan, in_program=in_program)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
@@ -419,19 +416,22 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
         for counts in ((2, 2), (4, 3), (5, 5), (2,), (4,), (5,)):
             for states in (False, True):
-                yield f"filter {dtype}", make_plan(Kind(dtype, counts, states, True), TUNING[90], 1, 1 << 26, 1 << 26)
+                yield (
+                    f"filter {dtype}",
+                    make_plan(Kind(dtype, counts, states, True), TUNING[90], 1, 1 << 26, step=1 << 26),
+                )
     for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (3, 1000), (1000, 1000)):
         for counts, states in (((5, 5), False), ((4,), True)):
             kind = Kind("float32", counts, states, aligned=True)
-            yield "filter float32", make_plan(kind, TUNING[90], lines, n, n)
+            yield "filter float32", make_plan(kind, TUNING[90], lines, n, step=n)
     for dtype in ("float32", "complex128"):
         for counts in ((1, 3), (4, 2), (3,)):
             kind = Kind(dtype, counts, False, aligned=False)
-            yield f"filter {dtype} unaligned", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+            yield f"filter {dtype} unaligned", make_plan(kind, TUNING[90], 1, 1 << 26, step=1 << 26)
     for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
         for order in (5, 8, 12, MOST_ORDER["complex" if dtype.startswith("complex") else "float"]):
             kind = Kind(dtype, (order + 1, order + 1), order % 8 == 0, aligned=True)
-            yield f"filter {dtype}", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+            yield f"filter {dtype}", make_plan(kind, TUNING[90], 1, 1 << 26, step=1 << 26)
     for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (1, 20_000), (3, 1000)):
         for dtype, states, aligned in (("float32", False, True), ("float64", True, False), ("complex64", True, True)):
-            yield f"filter {dtype}", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, n)
+            yield f"filter {dtype}", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, step=n)

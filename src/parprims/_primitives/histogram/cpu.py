@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,10 @@ from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, l
 from parprims._core.memo import Memo
 from parprims._core.signature import signature
 from parprims._cpu.language import loaded
+from parprims._dispatch.dispatch import directly
+from parprims._libraries.numpy_bridge import quietly
+from parprims._primitives.histogram.array import array, finished
+from parprims._primitives.histogram.call import Histogram
 
 _BLOCK, _BLOCKS = 1 << 15, 64
 """The fewest elements of a block, and the most blocks."""
@@ -27,7 +30,7 @@ _ENDS = 6
 # ---- Specialisation ---------------------------------------------------------------------------------------------
 
 
-def _texts(x: str, edge: str, working: str, given: str | None, weight: str | None) -> tuple[str, ...]:
+def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | None) -> tuple[str, ...]:
     """Return the functions that the loops call, the last two dtypes being those of given edges and weights."""
     text, language = _cpu.text, _cpu.NUMBA
     element = language.cast(loaded(x, "load(inputs[0], i)"), x, edge)
@@ -56,7 +59,7 @@ def _texts(x: str, edge: str, working: str, given: str | None, weight: str | Non
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
-def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
+def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
     """Return the work on n elements, for inputs of these dtypes: elements, edges that are given, weights."""
     bins, edge = h.bins, dtype_name(h.edges)
     working = dtype_name(compute_dtype(xp, h.result))
@@ -71,7 +74,7 @@ def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
         launches.append(_cpu.Launch("add_blocks", -(-bins // 1024), 16))
     return _cpu.Plan(
         tuple(launches),
-        _texts(names[0], edge, working, None if h.even else names[1], names[-1] if h.weighted else None),
+        _texts(names[0], edge, working, given=None if h.even else names[1], weight=names[-1] if h.weighted else None),
         tuple(names),
         (((bins,), working), ((bins + 1,), edge)),
         ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
@@ -82,7 +85,7 @@ def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, h: Any) -> str | None:
+def refusal(xp: Namespace, h: Histogram) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     return _cpu.unknown_dtype(h.arrays) or _cpu.refusal(xp, h.arrays)
 
@@ -91,7 +94,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which kernels are faster than the library's own way by a hundred-thousandth of a second or more."""
 
 
-def slower(xp: Namespace, h: Any) -> str | None:
+def slower(xp: Namespace, h: Histogram) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(h.arrays[0].shape))
@@ -100,7 +103,17 @@ def slower(xp: Namespace, h: Any) -> str | None:
 _runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()
 
 
-def prepare(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
+def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return what computes the counts and the edges by the kernels."""
+    if 0 in h.arrays[0].shape:
+        return quietly(directly(array)(xp, h))
+    run, bare = _runner(xp, h), h.on(*(None,) * len(h.arrays))
+    if not h.density and compute_dtype(xp, h.result) == h.result:
+        return run
+    return quietly(lambda *arrays: finished(xp, bare, *run(*arrays)))
+
+
+def _runner(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges.
 
     It is found again for arrays of the same signature: calls that give edges have no key, and come here every time.
@@ -112,7 +125,7 @@ def prepare(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
     return _runs.get(key) or _runs.keep(key, _prepared(xp, h))
 
 
-def _prepared(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
+def _prepared(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     weighted = int(h.weighted)
     x, *others = h.arrays
     order = [x, *others[weighted:], *others[:weighted]]

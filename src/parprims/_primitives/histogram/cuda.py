@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_bits, dtype_name, mode
+from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_bits, dtype_name, is_jax, mode
+from parprims._dispatch.dispatch import Inside, directly, unwatched
 from parprims._operators.languages import C_TYPES, register_type
+from parprims._primitives.histogram.array import array, bin_of, finished, parts
+from parprims._primitives.histogram.call import Histogram
+from parprims._primitives.histogram.native import native
+from parprims._primitives.search.array import above
+from parprims._primitives.segments.public import segment_reduce
+from parprims._primitives.sort.call import widened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +205,75 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
     )
 
 
-def kind_of(xp: Namespace, h: Any, given: list[Array]) -> Kind:
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, h: Histogram) -> str | None:
+    """Return the sentence why the kernels cannot serve the call, or None."""
+    for x in h.arrays:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel has no dtype {dtype_name(x.dtype)}"
+    return _cuda.refusal(xp, h.arrays)
+
+
+def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return what computes the counts and the edges by CUDA kernels."""
+    if 0 in h.arrays[0].shape:
+        nothing: Callable[..., tuple[Array, Array]] = directly(array)(xp, h)
+        return nothing
+    x, *others = h.arrays
+    edges = None
+    if not h.even:
+        edges = others.pop()
+    elif h.ends is not None and is_jax(xp):  # where a number is a part of the compiled kernel
+        edges = np.array(h.ends, dtype=dtype_name(h.edges))
+    given = [x] if edges is None else [x, widened(xp, edges, h.edges)]
+    bare = h.on(*(None,) * len(h.arrays))
+
+    def by_library(*arrays: Array) -> tuple[Array, ...]:
+        return native(xp, dataclasses.replace(bare, density=False).on(*arrays))
+
+    given += others
+    sorts = h.weighted and _sorts(xp, bare, given)
+    run = _by_sort(xp, bare, given) if sorts else _runner(xp, bare, given, by_library)
+
+    def flat(x: Array) -> Array:
+        return _cuda.contiguous(xp, _cuda.plain(xp, x if x.ndim == 1 else xp.reshape(x, (-1,))))
+
+    def counted(x: Array, *others: Array) -> tuple[Array, Array]:
+        weights, ends = others[: int(bare.weighted)], [] if edges is None else [edges]
+        if not bare.even:
+            ends = [flat(widened(xp, others[-1], bare.edges))]
+        counts, found = run(flat(x), *ends, *map(flat, weights))
+        return finished(xp, bare, counts, found)
+
+    return counted
+
+
+def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., tuple[Array, Array]]:
+    """Return what sums weights by the numbers of bins: sorted by them, and reduced by segments.
+
+    ``h`` is the call without arrays, ``given`` are the elements, edges or ends if they are arrays, and the weights.
+    """
+    plain = dataclasses.replace(h, weighted=False)
+
+    def by_library(*arrays: Array) -> tuple[Array, Array]:
+        x, _, edges = parts(xp, plain.on(*arrays))
+        numbers = bin_of(xp, plain, x, edges, search=functools.partial(above, xp))
+        return xp.astype(numbers, getattr(xp, number_dtype(h.bins))), edges
+
+    find = _runner(xp, plain, given[:-1], by_library, numbered=True)
+
+    def summed(*arrays: Array) -> tuple[Array, Array]:
+        *own, weights = arrays
+        numbers, edges = find(*own)
+        with unwatched():
+            return segment_reduce(weights, numbers, h.bins, method=Inside("kernel")), edges
+
+    return summed
+
+
+def _kind_of(xp: Namespace, h: Histogram, given: list[Array]) -> Kind:
     """Return what kernels are made for, given the call without arrays, and the arrays that they read."""
     x, *others = given
     summed = None
@@ -206,17 +281,21 @@ def kind_of(xp: Namespace, h: Any, given: list[Array]) -> Kind:
         summed = dtype_name(others[-1].dtype), dtype_name(compute_dtype(xp, h.result))
     bins = "data" if h.ends is None else "ends" if len(others) > h.weighted else "range"
     bins = bins if h.even else "edges"
-    return Kind(dtype_name(x.dtype), dtype_name(h.edges), bins, dtype_name(h.result), summed)
+    return Kind(dtype_name(x.dtype), dtype_name(h.edges), bins, dtype_name(h.result), weights=summed)
 
 
-def sorts(xp: Namespace, h: Any, given: list[Array]) -> bool:
+def _sorts(xp: Namespace, h: Histogram, given: list[Array]) -> bool:
     """Return whether weights are to be sorted, given the call without arrays, and the arrays that kernels read."""
-    x, kind = given[0], kind_of(xp, h, given)
+    x, kind = given[0], _kind_of(xp, h, given)
     return is_sorted(kind, math.prod(x.shape), h.bins, _cuda.tuned_for(TUNING, xp, x))
 
 
-def run(
-    xp: Namespace, h: Any, given: list[Array], by_library: Callable[..., tuple[Array, ...]], numbered: bool = False
+def _runner(
+    xp: Namespace,
+    h: Histogram,
+    given: list[Array],
+    by_library: Callable[..., tuple[Array, ...]],
+    numbered: bool = False,
 ) -> _cuda.Run:
     """Return a function that launches the kernels on elements, edges or ends if they are arrays, and weights.
 
@@ -224,7 +303,7 @@ def run(
     ``numbered``, both return the number of every element's bin in the place of counts.
     """
     x, n = given[0], math.prod(given[0].shape)
-    kind = kind_of(xp, h, given)
+    kind = _kind_of(xp, h, given)
     if numbered:
         kind = dataclasses.replace(kind, result=number_dtype(h.bins), numbered=True)
 
@@ -240,9 +319,12 @@ def run(
     key = ("histogram", mode(xp), kind, n, h.bins, h.ends)
 
     def plan() -> _cuda.Plan:
-        return make_plan(kind, n, h.bins, _cuda.tuned_for(TUNING, xp, x), h.ends)
+        return make_plan(kind, n, h.bins, _cuda.tuned_for(TUNING, xp, x), ends=h.ends)
 
-    return _cuda.ready(xp, x, key, plan, in_program)
+    return _cuda.ready(xp, x, key, plan, in_program=in_program)
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
@@ -256,6 +338,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
                     yield f"histogram {dtype}", make_plan(kind, n, bins, TUNING[90])
             for weights, working in sums:
                 result = weights if weights == "float16" else working
-                kind = Kind("float32", "float32", way, result, (weights, working))
+                kind = Kind("float32", "float32", way, result, weights=(weights, working))
                 yield f"histogram float32 weights {weights}", make_plan(kind, n, bins, TUNING[90])
-        yield "histogram of a range", make_plan(Kind("float32", "float32", "range"), n, bins, TUNING[90], (0.0, 1.0))
+        kind = Kind("float32", "float32", "range")
+        yield "histogram of a range", make_plan(kind, n, bins, TUNING[90], ends=(0.0, 1.0))

@@ -11,14 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, along, dtype_name, is_jax, mode
+from parprims._core.arrays import Array, Namespace, along, dtype_name, is_jax, mode, move_axis
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
-from parprims._dispatch.derivative_rules import asked_by_torch
+from parprims._dispatch.composite import gathered
+from parprims._dispatch.derivative_rules import asked_by_torch, constant
+from parprims._dispatch.dispatch import Inside, unwatched
 from parprims._operators.languages import C_TYPES
-from parprims._primitives.order_statistics.quantiles import Quantiles, between
+from parprims._primitives.order_statistics.array import top_by_library
+from parprims._primitives.order_statistics.call import Quantiles, Selection
+from parprims._primitives.order_statistics.quantiles import between, rows_of
 from parprims._primitives.sort import cuda as sort_cuda
-from parprims._primitives.sort.call import Sorting, index_dtype
+from parprims._primitives.sort.call import Sorting, index_dtype, moved
 from parprims._primitives.sort.cuda import Specialisation
+from parprims._primitives.sort.public import sort
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -106,12 +111,6 @@ _LONGEST = 1 << 31
 """The most elements of a part, which numbers of 32 bits count."""
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
-
-
-def serves(n: int, k: int, tuning: Tuning | None = None) -> bool:
-    """Return whether the kernel finds k elements of rows of length n, which else are sorted."""
-    sizes = tuning or TUNING[90]
-    return n >= sizes.least and 0 < k <= min(n, sizes.most)
 
 
 def plan(
@@ -246,7 +245,47 @@ def between_plan(
 Run = Callable[[Array], tuple[Array, Array]]
 
 
-def prepare(xp: Namespace, x: Array, k: int, descending: bool, otherwise: Run) -> Run:
+def top_refusal(xp: Namespace, c: Selection) -> str | None:
+    """Return the sentence why the kernel cannot find the first of all elements, or None."""
+    return _cuda.refusal(xp, tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays)
+
+
+def finds_top(c: Selection) -> bool:
+    """Return whether the kernel finds the first of all elements, and no sort of them all does."""
+    (x,), (k,), sizes = c.arrays, c.places, TUNING[90]
+    n = x.shape[c.axis]
+    return 0 not in x.shape and n >= sizes.least and 0 < k <= min(n, sizes.most)
+
+
+def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, Array]]:
+    """Return what finds the first of all elements by the kernel of a GPU."""
+    (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
+    carried = asked_by_torch((x,))
+    rows = _rows_of(xp, constant(x) if carried else x, c.axis)
+    bare = dataclasses.replace(c, arrays=(None,), axis=-1, key=None)
+
+    def otherwise(x: Array) -> tuple[Array, Array]:
+        with unwatched():
+            return top_by_library(xp, bare.on(x), "native")
+
+    run = _finder(xp, rows, k, descending=c.descending, otherwise=otherwise)
+
+    def selected(x: Array) -> tuple[Array, Array]:
+        values, index = run(_rows_of(xp, constant(x) if carried else x, c.axis))
+        index = index if c.axis == last else move_axis(xp, index, -1, c.axis)
+        if carried:
+            return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+        return values if c.axis == last else move_axis(xp, values, -1, c.axis), index
+
+    return selected
+
+
+def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array as kernels read it: contiguous, the axis last."""
+    return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == x.ndim - 1 else move_axis(xp, x, axis, -1)))
+
+
+def _finder(xp: Namespace, x: Array, k: int, *, descending: bool, otherwise: Run) -> Run:
     """Return a function of contiguous arrays like x that finds k elements along the last axis, and their positions.
 
     ``otherwise`` is what a JAX program computes away from CUDA devices, for arrays of any dimensions.
@@ -254,19 +293,19 @@ def prepare(xp: Namespace, x: Array, k: int, descending: bool, otherwise: Run) -
     dtype, index, shape = dtype_name(x.dtype), dtype_name(index_dtype(xp)), tuple(x.shape)
 
     def made() -> Plan:
-        return plan(dtype, index, shape, k, _cuda.tuned_for(TUNING, xp, x), descending=descending)
+        return plan(dtype, index, shape, k, tuning=_cuda.tuned_for(TUNING, xp, x), descending=descending)
 
     def batched(x: Array) -> tuple[Array, ...]:
-        return prepare(xp, x, k, descending, otherwise)(x)
+        return _finder(xp, x, k, descending=descending, otherwise=otherwise)(x)
 
     key = ("top_k", mode(xp), dtype, index, shape, k, descending)
-    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
+    return _cuda.ready(xp, x, key, made, in_program=lambda: (otherwise, batched))
 
 
 def prepare_places(
     xp: Namespace, x: Array, places: tuple[int, ...], otherwise: Callable[[Array], tuple[Array]]
 ) -> Callable[[Array], tuple[Array]]:
-    """Return a function of contiguous arrays like x that carries out `places_plan`; ``otherwise`` as for `prepare`."""
+    """Return a function of contiguous arrays like x that carries out `places_plan`; ``otherwise`` as above."""
     dtype, shape = dtype_name(x.dtype), tuple(x.shape)
 
     def made() -> Plan:
@@ -275,14 +314,14 @@ def prepare_places(
     def batched(x: Array) -> tuple[Array, ...]:
         return prepare_places(xp, x, places, otherwise)(x)
 
-    return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: (otherwise, batched))
+    return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, in_program=lambda: (otherwise, batched))
 
 
 _WHOLE = 1 << 14
 """The longest lines that are sorted whole: of longer ones the best parts are sought in several steps."""
 
 
-def prepare_by_sort(xp: Namespace, c: Any) -> Callable[[Array], tuple[Array, ...]] | None:
+def prepare_top_by_sort(xp: Namespace, c: Selection) -> Callable[[Array], tuple[Array, ...]] | None:
     """Return what sorts short lines by the kernel, elements and indices together, and keeps the first, or None."""
     (x,), (k,), axis = c.arrays, c.places, c.axis
     if is_jax(xp) or 0 in x.shape or k == 0 or x.shape[axis] > _WHOLE or asked_by_torch((x,)):
@@ -303,13 +342,60 @@ def prepare_between(xp: Namespace, c: Quantiles, x: Array, length: int) -> Calla
     names, rows = (dtype_name(x.dtype), dtype_name(dtype)), math.prod(shape) // len(c.steps)
 
     def made() -> Plan:
-        return between_plan(names[0], length, rows, c.steps, (shape, names[1]))
+        return between_plan(names[0], length, rows, c.steps, result=(shape, names[1]))
 
-    return _cuda.only(_cuda.ready(xp, x, ("between", *names, length, shape, c.steps), made, _no_program))
+    return _cuda.only(_cuda.ready(xp, x, ("between", *names, length, shape, c.steps), made, in_program=_no_program))
 
 
 def _no_program() -> tuple[_cuda.Run, _cuda.Run]:
     raise NotImplementedError
+
+
+def quantiles_refusal(xp: Namespace, c: Quantiles) -> str | None:
+    """Return the sentence why the kernel cannot find quantiles, or None."""
+    return _cuda.refusal(xp, c.arrays)
+
+
+def finds_quantiles(c: Quantiles) -> bool:
+    """Return whether the kernel finds the elements, and no sort does, which a derivative goes through."""
+    (x,) = c.arrays
+    if 0 in x.shape or asked_by_torch((x,)):
+        return False
+    return finds_places(math.prod([x.shape[axis] for axis in c.axes]), len(c.lows))
+
+
+def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
+    """Return what finds quantiles by the kernel of a GPU."""
+    lows, bare = c.lows, c.on(None)
+    steps = tuple([(3 * lows.index(low), 3 * lows.index(low) + (high > low), part) for low, high, part in c.steps])
+    between_places = dataclasses.replace(bare, steps=steps, key=None)
+
+    def laid_out(x: Array) -> Array:
+        return _cuda.contiguous(xp, _cuda.plain(xp, rows_of(xp, bare.on(x))))
+
+    def otherwise(rows: Array) -> tuple[Array]:
+        with unwatched():
+            ordered, last = sort(rows, method="native"), rows.shape[-1] - 1
+        taken = [ordered[..., at] for low in lows for at in (low, min(low + 1, last), last)]
+        return (xp.stack(taken, axis=-1),)
+
+    run = prepare_places(xp, laid_out(c.arrays[0]), lows, otherwise)
+    finish = prepare_between(xp, between_places, c.arrays[0], 3 * len(lows))
+    return lambda x: finish(run(laid_out(x))[0])
+
+
+def prepare_quantiles_by_sort(xp: Namespace, c: Quantiles) -> Callable[..., Array] | None:
+    """Return what sorts by the kernel and finds quantiles by another, or None."""
+    (x,), bare = c.arrays, c.on(None)
+    if is_jax(xp) or 0 in x.shape or asked_by_torch((x,)):
+        return None
+    finish = prepare_between(xp, bare, x, math.prod([x.shape[at] for at in c.axes]))
+
+    def run(x: Array) -> Array:
+        with unwatched():
+            return finish(sort(rows_of(xp, bare.on(x)), method=Inside("kernel")))
+
+    return run
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -332,4 +418,4 @@ def cases() -> Iterator[tuple[str, Plan]]:
             yield f"places {dtype}", places_plan(dtype, shape, (100,))
         result = dtype if "float" in dtype else "float64"
         for steps in (((0, 1, 0.5),), ((0, 1, 0.5), (3, 3, 0.0))):
-            yield f"between {dtype}", between_plan(dtype, 6, 1000, steps, ((len(steps), 1000), result))
+            yield f"between {dtype}", between_plan(dtype, 6, 1000, steps, result=((len(steps), 1000), result))

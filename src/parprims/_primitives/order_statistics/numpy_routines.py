@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, dtype_name, library
-from parprims._dispatch.composite import Composed, by_parts
+from parprims._dispatch.composite import Compose
 from parprims._dispatch.dispatch import Method
 from parprims._libraries.numpy_bridge import (
     all_by_numpy,
@@ -20,7 +20,8 @@ from parprims._libraries.numpy_bridge import (
     numpy_namespace,
     numpy_orders,
 )
-from parprims._primitives.order_statistics import quantiles
+from parprims._primitives.order_statistics import array, quantiles
+from parprims._primitives.order_statistics.call import Quantiles, Selection
 from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting
 
@@ -40,12 +41,12 @@ _SHORT = 24
 """Elements of one of many rows up to which it is sorted whole."""
 
 
-def serves(xp: Namespace, c: Composed) -> bool:
+def serves(xp: Namespace, c: Selection | Quantiles) -> bool:
     """Return whether NumPy finds elements of a call in our order, by its own routines alone."""
     return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and numpy_orders(c.arrays[0].dtype)
 
 
-def is_ordered(xp: Namespace, c: Composed) -> bool:
+def is_ordered(xp: Namespace, c: Selection | Quantiles) -> bool:
     """Return whether the namespace is NumPy's and partitions in our order."""
     return library(xp) == "numpy" and numpy_orders(c.arrays[0].dtype)
 
@@ -53,7 +54,7 @@ def is_ordered(xp: Namespace, c: Composed) -> bool:
 # ---- Partitions -------------------------------------------------------------------------------------------------
 
 
-def prepare_partition(name: str, xp: Namespace, c: Any) -> Callable[[Array], Array] | None:
+def prepare_partition(name: str, xp: Namespace, c: Selection) -> Callable[[Array], Array] | None:
     """Return what partitions elements or finds the indices that do; None where there is more to do."""
     if not serves(xp, c):
         return None
@@ -78,7 +79,7 @@ def prepare_partition(name: str, xp: Namespace, c: Any) -> Callable[[Array], Arr
 # ---- Quantiles --------------------------------------------------------------------------------------------------
 
 
-def prepare_quantiles(xp: Namespace, c: quantiles.Quantiles) -> Callable[[Array], Array] | None:
+def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[[Array], Array] | None:
     """Return what finds quantiles by a partition; None where there is more to do."""
     if not serves(xp, c):
         return None
@@ -101,15 +102,24 @@ def prepare_quantiles(xp: Namespace, c: quantiles.Quantiles) -> Callable[[Array]
     return by_numpy(xp, c.arrays, found)
 
 
+def quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
+    """Return quantiles, where NumPy's order is ours by its own partition."""
+    if not is_ordered(xp, c):
+        return array.quantiles(xp, c, method)
+    rows = quantiles.rows_of(xp, c)
+    places = {at for low, high, _ in c.steps for at in (low, high)} | {rows.shape[-1] - 1}
+    return quantiles.between(xp, c, xp.partition(rows, sorted(places), axis=-1))
+
+
 # ---- The first of all elements ----------------------------------------------------------------------------------
 
 
-def prepare_top(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
     """Return what finds the first of all elements, and their indices; None where there is more to do."""
     (x,), (k,) = c.arrays, c.places
     if not k or not serves(xp, c):
         return None
-    found = _top(tuple(x.shape), as_numpy(x).dtype, c.axis, k, c.descending)
+    found = _top(tuple(x.shape), as_numpy(x).dtype, c.axis, k=k, descending=c.descending)
     index = np.dtype(dtype_name(c.results[1][1]))
     if index == np.intp:
         return all_by_numpy(xp, c.arrays, found)
@@ -121,7 +131,7 @@ def prepare_top(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | Non
     return all_by_numpy(xp, c.arrays, narrowed)
 
 
-def _top(shape: tuple[int, ...], dtype: Any, axis: int, k: int, descending: bool) -> Callable[[Array], Pair]:
+def _top(shape: tuple[int, ...], dtype: Any, axis: int, *, k: int, descending: bool) -> Callable[[Array], Pair]:
     """Return what finds the first k of all elements along an axis, and their indices; neither may be 0."""
     n, last = shape[axis], len(shape) - 1
     rows = math.prod(shape) // n
@@ -130,7 +140,7 @@ def _top(shape: tuple[int, ...], dtype: Any, axis: int, k: int, descending: bool
         one = _of_row(n, dtype, k, descending)
         many = one if rows == 1 else _row_by_row(one, rows, k, dtype)
     else:
-        many = _of_rows(rows, n, dtype, k, descending)
+        many = _of_rows(rows, n, dtype, k=k, descending=descending)
     if len(shape) == 1:
         return many
     given = n if rows == 1 else (rows, n)
@@ -183,7 +193,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
         return whole
     length = math.isqrt(n // k)
     if n * dtype.itemsize > _CACHED and length >= _LEAST:
-        return _by_chunks(n // length, length, n % length, dtype, k, descending)
+        return _by_chunks(n, length, dtype, k=k, descending=descending)
     length = length if length >= _CHUNK else 1
     count = n // length
     place, order = count - k if descending else k - 1, _ordering(k, dtype, k, descending)
@@ -213,12 +223,13 @@ def _best_of(descending: bool) -> Callable[..., Array]:
     return np.maximum.reduce if descending else np.fmin.reduce
 
 
-def _by_chunks(count: int, length: int, rest: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
-    """Return the same for a row that is longer than a cache, and read once.
+def _by_chunks(n: int, length: int, dtype: Any, *, k: int, descending: bool) -> Callable[[Array], Pair]:
+    """Return the same for a row that is longer than a cache, and read once, in chunks of a length.
 
     An element that is one of the first k is in one of the first k chunks, in the order of their best elements: each
     chunk before its own has an element that comes before it.
     """
+    count, rest = divmod(n, length)
     best_of, chunks_of = _best_of(descending), _of_row(count, dtype, k, descending)
     choose, each = _of_row(k * length + rest, dtype, k, descending), np.arange(length)
 
@@ -232,7 +243,7 @@ def _by_chunks(count: int, length: int, rest: int, dtype: Any, k: int, descendin
     return found
 
 
-def _of_rows(rows: int, n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
+def _of_rows(rows: int, n: int, dtype: Any, *, k: int, descending: bool) -> Callable[[Array], Pair]:
     """Return the same for short rows, all at once."""
     place = n - k if descending else k - 1
     first, begin = np.arange(rows).reshape(-1, 1) * k, np.arange(rows).reshape(-1, 1) * n
@@ -253,7 +264,7 @@ def _of_rows(rows: int, n: int, dtype: Any, k: int, descending: bool) -> Callabl
             if (threshold != threshold).any():
                 return whole(x)
             row = index // n
-            index = _first_equals(index, flat[index] == threshold.reshape(-1)[row], row, rows, k)
+            index = _first_equals(index, flat[index] == threshold.reshape(-1)[row], row, rows=rows, k=k)
         values = flat[index].reshape(rows, k)
         chosen = (order(values) + first).reshape(-1)
         return values.reshape(-1)[chosen].reshape(rows, k), index[chosen].reshape(rows, k) - begin
@@ -261,7 +272,7 @@ def _of_rows(rows: int, n: int, dtype: Any, k: int, descending: bool) -> Callabl
     return whole if n <= _SHORT or 2 * k >= n else found
 
 
-def _first_equals(index: Array, equal: Array, row: Array, rows: int, k: int) -> Array:
+def _first_equals(index: Array, equal: Array, row: Array, *, rows: int, k: int) -> Array:
     """Return the indices that are left, k of every row, if of equal elements only the first are taken."""
     equals = row[equal]
     counts = np.bincount(equals, None, rows)
@@ -272,10 +283,10 @@ def _first_equals(index: Array, equal: Array, row: Array, rows: int, k: int) -> 
     return index[kept]
 
 
-def partitioned(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
+def partitioned(name: str, otherwise: Callable[[Namespace, Selection, str], Array]) -> Compose:
     """Return what partitions by NumPy's function of a name, where its order is ours."""
 
-    def compose(xp: Namespace, c: Any, method: str) -> Array:
+    def compose(xp: Namespace, c: Selection, method: str) -> Array:
         if not is_ordered(xp, c):
             return otherwise(xp, c, method)
         found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
@@ -284,11 +295,10 @@ def partitioned(name: str, otherwise: Callable[..., Array]) -> Callable[..., Arr
     return compose
 
 
-def unless_partitions(compose: Any, parts: Any) -> Method:
+def unless_partitions(sorts: Method) -> Method:
     """Return the kernel, which sorts, and is the slower where NumPy partitions."""
-    sorts = by_parts("kernel", compose, parts)
 
-    def slower(xp: Namespace, c: Any) -> str | None:
+    def slower(xp: Namespace, c: Selection | Quantiles) -> str | None:
         if numpy_computes(xp, c.arrays):
             return "numpy partitions, and sorts nothing"
         return None if sorts.slower is None else sorts.slower(xp, c)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._dispatch.composite import gathered
-from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import unwatched
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.order_statistics import cuda
+from parprims._primitives.order_statistics.array import fixed
+from parprims._primitives.order_statistics.call import Selection
 from parprims._primitives.sort.call import ascending_integers, index_dtype, moved
 from parprims._primitives.sort.cuda import Specialisation
 from parprims._primitives.sort.public import argsort, sort
@@ -89,7 +90,18 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 
-def prepare(indices: bool, xp: Namespace, c: Any) -> Callable[..., Array]:
+def refusal(xp: Namespace, c: Selection) -> str | None:
+    """Return the sentence why the kernels cannot serve a call, or None."""
+    return _cuda.refusal(xp, c.arrays)
+
+
+def partitions(c: Selection) -> bool:
+    """Return whether the kernels partition, and no sort does: not short rows, nor around several places."""
+    (x,) = c.arrays
+    return 0 not in x.shape and not asked_by_torch((x,)) and serves(x.shape[c.axis], c.places)
+
+
+def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
     """Return what partitions, or finds indices, around what stands at the place of a call in the order."""
     last, place = c.arrays[0].ndim - 1, c.places[0]
 
@@ -100,31 +112,26 @@ def prepare(indices: bool, xp: Namespace, c: Any) -> Callable[..., Array]:
         return (xp.stack(taken, axis=-1),)
 
     def otherwise(rows: Array, found: Array) -> tuple[Array]:
-        keys, pivot = (ascending_integers(xp, _fixed(x)) for x in (rows, found[..., :1]))
+        keys, pivot = (ascending_integers(xp, fixed(x)) for x in (rows, found[..., :1]))
         parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
         with unwatched():
             order = argsort(parts, method="native")
         return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
 
     def laid_out(x: Array) -> Array:
-        x = _cuda.plain(xp, _fixed(x) if indices else x)
+        x = _cuda.plain(xp, fixed(x) if indices else x)
         return _cuda.contiguous(xp, x if c.axis == last else move_axis(xp, x, c.axis, -1))
 
     rows = laid_out(c.arrays[0])
-    find = cuda.prepare_places(xp, _fixed(rows), (place,), pivots)
+    find = cuda.prepare_places(xp, fixed(rows), (place,), pivots)
     part = _parter(xp, rows, indices, otherwise)
 
     def run(x: Array) -> Array:
         rows = laid_out(x)
-        (y,) = part(rows, find(_fixed(rows))[0])
+        (y,) = part(rows, find(fixed(rows))[0])
         return y if c.axis == last else move_axis(xp, y, -1, c.axis)
 
     return run
-
-
-def _fixed(x: Array) -> Array:
-    """Return x for an order, by which there is no derivative."""
-    return constant(x) if asked_for(x) else x
 
 
 def _parter(
@@ -148,7 +155,7 @@ def _parter(
         return _parter(xp, x, places, otherwise)(x, found)
 
     key = ("partition", mode(xp), dtype, index, shape)
-    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
+    return _cuda.ready(xp, x, key, made, in_program=lambda: (otherwise, batched))
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

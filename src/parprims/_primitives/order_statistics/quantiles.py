@@ -1,8 +1,7 @@
-"""Quantiles: the checked call, the places between which they lie, and what lies there."""
+"""Quantiles: rows of elements, and what lies between the elements at two places of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -10,48 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, shown
-from parprims._dispatch.composite import Composed, stand_in
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Quantiles(Composed):
-    """A checked call. ``steps`` are for each q the places of two elements, and how far it is from the first.
-
-    ``working`` is the dtype between elements, ``many`` says whether there is an axis for q.
-    """
-
-    axes: tuple[int, ...]
-    steps: tuple[tuple[int, int, float], ...]
-    many: bool
-    working: Any
-
-
-def share_of(q: Any) -> float:
-    """Return a share as a number; raise, naming the argument, for anything else."""
-    if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
-        raise TypeError(f"q must be a number or several, got {shown(q)}")
-    try:
-        share = float(q) if not isinstance(q, (str, bytes)) else None
-    except (TypeError, ValueError, RuntimeError):
-        share = None
-    if share is None:
-        raise TypeError(f"q must be a number or several, got {shown(q)}")
-    if not 0 <= share <= 1:
-        raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
-    return share
-
-
-def step(share: float, n: int, interpolation: str) -> tuple[int, int, float]:
-    """Return the places of the elements before and after a share of n, and how far it is from the first."""
-    place = share * (n - 1)
-    low = min(math.floor(place), n - 1)
-    high, part = min(low + 1, n - 1), place - low
-    if interpolation == "nearest":
-        low = high = min(round(place), n - 1)
-    if interpolation in ("lower", "nearest") or part == 0:
-        return low, low, 0.0
-    return (high, high, 0.0) if interpolation == "higher" else (low, high, 0.5 if interpolation == "midpoint" else part)
+from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name
+from parprims._dispatch.composite import stand_in
+from parprims._primitives.order_statistics.call import Quantiles
 
 
 def rows_of(xp: Namespace, c: Quantiles) -> Array:

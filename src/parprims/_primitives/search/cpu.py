@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._dispatch.dispatch import directly
+from parprims._primitives.search.array import array
+from parprims._primitives.search.call import Search
 from parprims._primitives.sort.call import index_dtype, moved
 
 _TOGETHER = 256
@@ -18,8 +20,9 @@ _LEAST = 16
 """How many times so many are worth a thread."""
 
 
-def _plan(names: tuple[str, str], dtype: str, index: str, right: bool, n: int, shape: tuple[int, ...]) -> _cpu.Plan:
-    """Return the work of searches among n sorted keys, given the dtypes of both arrays and that of comparisons."""
+def _plan(c: Search, names: tuple[str, str], index: str, n: int) -> _cpu.Plan:
+    """Return the work of searches among n sorted keys, given the dtypes of both arrays and that of places."""
+    dtype, shape, right = dtype_name(c.dtype), c.results[0][0], c.right
     text, language, m = _cpu.text, _cpu.NUMBA, math.prod(shape)
     one, other = (language.cast(loaded(name, f"load(inputs[{at}], i)"), name, dtype) for at, name in enumerate(names))
     texts = (
@@ -34,7 +37,7 @@ def _plan(names: tuple[str, str], dtype: str, index: str, right: bool, n: int, s
     return _cpu.Plan((_cpu.Launch("search", tasks, _LEAST),), texts, names, ((shape, index),), (), numbers)
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Search) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays, differentiable=True)
 
@@ -43,13 +46,15 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements to search for from which kernels save a hundred-thousandth of a second beside the library's own way."""
 
 
-def slower(xp: Namespace, c: Any) -> str | None:
+def slower(xp: Namespace, c: Search) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.arrays[1].shape))
 
 
-def prepare(xp: Namespace, c: Any) -> Callable[..., Array]:
-    """Return a function of the arrays of a call, both of which have elements."""
+def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
+    """Return what searches by the kernel."""
+    if c.is_empty:
+        return directly(array)(xp, c)
 
     def laid_out(arrays: tuple[Array, ...]) -> tuple[Array, Array]:
         x1, x2, *sorter = (constant(x) if asked_for(x) else x for x in arrays)
@@ -59,6 +64,6 @@ def prepare(xp: Namespace, c: Any) -> Callable[..., Array]:
 
     x1, x2 = laid_out(c.arrays)
     names = dtype_name(x1.dtype), dtype_name(x2.dtype)
-    plan = _plan(names, dtype_name(c.dtype), dtype_name(index_dtype(xp)), c.right, x1.shape[0], tuple(x2.shape))
+    plan = _plan(c, names, dtype_name(index_dtype(xp)), x1.shape[0])
     run = _cpu.runner(plan, (x1, x2), [_cpu.reader_in_order(x1), _cpu.reader_in_order(x2)])
     return lambda *arrays: run(*laid_out(arrays))[0]

@@ -6,14 +6,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, cast, dtype_name, mode
+from parprims._core.arrays import Array, Namespace, as_result, cast, dtype_name, mode
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._dispatch.derivative_rules import asked_for, constant
+from parprims._dispatch.dispatch import directly
 from parprims._operators.languages import C_TYPES
-from parprims._primitives.sort.call import index_dtype, moved, widened
+from parprims._primitives.search.array import array
+from parprims._primitives.search.call import Search
+from parprims._primitives.sort.call import ascending_integers, index_dtype, moved, widened
 from parprims._primitives.sort.cuda import Specialisation
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def _shift(level: int, key_bytes: int) -> int:
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
 
-def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, vector: bool, tuning: Tuning) -> Plan:
+def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool, vector: bool, tuning: Tuning) -> Plan:
     """Return the launches that search among n sorted keys for those of an array of a shape.
 
     ``vector`` says whether the sorted keys begin at a multiple of 16 bytes.
@@ -115,7 +117,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Search) -> str | None:
     """Return the sentence why the kernel cannot serve a call, or None."""
     return _cuda.refusal(xp, tuple([_fixed(x) for x in c.arrays]))
 
@@ -125,12 +127,17 @@ def _fixed(x: Array) -> Array:
     return constant(x) if asked_for(x) else x
 
 
-def prepare(xp: Namespace, c: Any, otherwise: Callable[[Array, Array], Array]) -> Callable[..., Array]:
-    """Return a function of a call's arrays that launches the kernels.
-
-    ``otherwise`` searches for x2 in x1, which is sorted, in a program of JAX that does not run on a GPU.
-    """
+def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
+    """Return what searches by the kernels."""
+    if c.is_empty:
+        return directly(array)(xp, c)
     dtype, right = c.dtype, c.right
+    side = "right" if right else "left"
+
+    def otherwise(x1: Array, x2: Array) -> Array:
+        """Search in a program of JAX that does not run on a GPU."""
+        one, other = (ascending_integers(xp, x) for x in (x1, x2))
+        return cast(xp, as_result(xp.searchsorted(one, other, side=side)), index_dtype(xp))
 
     def laid_out(*arrays: Array) -> tuple[Array, Array]:
         x1, x2, *sorter = (_fixed(x) for x in arrays)
@@ -163,8 +170,8 @@ def _runner(
         xp,
         x1,
         ("searchsorted", mode(xp), dtype, index, n, shape, right, vector),
-        lambda: plan(dtype, index, n, shape, right, vector, _cuda.tuned_for(TUNING, xp, x1)),
-        lambda: (computed, batched),
+        lambda: plan(dtype, index, n, shape, right=right, vector=vector, tuning=_cuda.tuned_for(TUNING, xp, x1)),
+        in_program=lambda: (computed, batched),
     )
 
 
@@ -176,11 +183,11 @@ def cases() -> Iterator[tuple[str, Plan]]:
     make = functools.partial(plan, tuning=TUNING[90])
     every = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     for dtype in (*every, "float16", "bfloat16", "float32", "float64"):
-        yield f"search {dtype}", make(dtype, "int64", 1 << 28, (1 << 28,), False, True)
-        yield f"search {dtype} few", make(dtype, "int64", 1 << 28, (100,), False, True)
+        yield f"search {dtype}", make(dtype, "int64", 1 << 28, (1 << 28,), right=False, vector=True)
+        yield f"search {dtype} few", make(dtype, "int64", 1 << 28, (100,), right=False, vector=True)
     for dtype in ("uint8", "float32", "int64"):
         for index in ("int32", "int64"):
             for right in (False, True):
                 for vector in (False, True):
-                    yield f"search {dtype}", make(dtype, index, 1 << 28, (1 << 28,), right, vector)
-                yield f"search {dtype} few", make(dtype, index, 1 << 28, (100,), right, True)
+                    yield f"search {dtype}", make(dtype, index, 1 << 28, (1 << 28,), right=right, vector=vector)
+                yield f"search {dtype} few", make(dtype, index, 1 << 28, (100,), right=right, vector=True)

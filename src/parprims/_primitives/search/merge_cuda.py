@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
 from parprims._dispatch.dispatch import unwatched
 from parprims._operators.languages import C_TYPES
+from parprims._primitives.search.merges.array import rows_joined
+from parprims._primitives.search.merges.call import Merge
 from parprims._primitives.sort.cuda import WORDS, Specialisation
 from parprims._primitives.sort.public import sort, sort_by_key
 
@@ -155,39 +156,32 @@ def merger(
         xp,
         arrays[0],
         ("merge", mode(xp), names, runs, shape, descending),
-        lambda: plan(spec, names, runs, shape, _cuda.tuned_for(TUNING, xp, arrays[0])),
-        lambda: (otherwise, _cuda.row_by_row(otherwise)),
+        lambda: plan(spec, names, runs, shape, tuning=_cuda.tuned_for(TUNING, xp, arrays[0])),
+        in_program=lambda: (otherwise, _cuda.row_by_row(otherwise)),
     )
 
 
-def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
+def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
     """Return a function of the arrays of a call of `merge` that launches the kernel."""
-    axis, descending, dtypes = call.axis, call.descending, call.dtypes
-    each, last = len(call.arrays) // 2, len(call.results[0][0]) - 1
-    lengths = [call.arrays[at].shape[axis] for at in (0, each)]
-    if 0 in call.results[0][0] or 0 in lengths:
-        return functools.partial(_joined, xp, axis, dtypes)
+    axis, descending, dtypes, each, last = c.axis, c.descending, c.dtypes, c.each, len(c.shape) - 1
+    lengths = [c.arrays[at].shape[axis] for at in (0, each)]
+    if 0 in c.shape or 0 in lengths:
+        return lambda *arrays: rows_joined(xp, arrays, dtypes, axis)
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         ready = (cast(xp, x, dtype) for x, dtype in zip(arrays, dtypes * 2, strict=True))
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, move_axis(xp, x, axis, -1))) for x in ready])
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        rows = _joined(xp, arrays[0].ndim - 1, dtypes, *arrays)
+        rows = rows_joined(xp, arrays, dtypes, -1)
         with unwatched():
             if each == 1:
                 return (sort(*rows, descending=descending, method="native"),)
             return sort_by_key(*rows, descending=descending, method="native")
 
-    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    arrays, given = _cuda.arranged(laid_out, c.arrays)
     run = given(merger(xp, arrays, sum(lengths), descending, None, otherwise))
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
-
-
-def _joined(xp: Namespace, axis: int, dtypes: tuple[Any, ...], *arrays: Array) -> tuple[Array, ...]:
-    each = len(dtypes)
-    pairs = zip(arrays[:each], arrays[each:], dtypes, strict=True)
-    return tuple([xp.concat([cast(xp, one, dtype), cast(xp, other, dtype)], axis=axis) for one, other, dtype in pairs])
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -201,7 +195,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 spec = Specialisation(dtype, dtype == "int32", True, values, None)
                 runs = Runs(1, 1 << 20, 1 << 20, 1 << 21, bound)
                 names = (dtype, *("float32" for _ in values))
-                yield f"merge {dtype} values {values} {bound}", plan(spec, names, runs, (runs.n,), TUNING[90])
+                yield f"merge {dtype} values {values} {bound}", plan(spec, names, runs, (runs.n,), tuning=TUNING[90])
     small = Runs(1, 1000, 1000, 2000)
     spec = Specialisation("float32", False, True, (), None)
     yield "merge float32 of few", plan(spec, ("float32",), small, (2000,), TUNING[90])

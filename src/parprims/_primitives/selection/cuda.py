@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, dtype_name, mode
+from parprims import _cpu, _cuda
+from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._cuda.look_back import look_back_bytes
+from parprims._dispatch.composite import Compose
+from parprims._dispatch.derivative_rules import asked_by_torch, constant
+from parprims._dispatch.dispatch import directly, unwatched
 from parprims._operators.languages import C_TYPES
+from parprims._primitives.selection.call import Selection
 from parprims._primitives.sort.call import index_dtype
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -116,11 +120,11 @@ def fill_bits(value: Any, dtype: str) -> tuple[int, int, int, int]:
 def count_plan(kind: Kind, n: int, tuning: Tuning) -> Plan:
     """Return the launch that counts the marks."""
     numbers = Numbers()
-    launch = _count(kind, n, tuning, numbers("n", n), Pointer("out0", C_TYPES[kind.index]), "in0")
+    launch = _count(kind, n, tuning, numbers("n", n), count=Pointer("out0", C_TYPES[kind.index]), memory="in0")
     return Plan((launch,), 1, (((), kind.index),), numbers.all(), zeroed_bytes=16)
 
 
-def _count(kind: Kind, n: int, tuning: Tuning, length: Number, count: Pointer, memory: str) -> Launch:
+def _count(kind: Kind, n: int, tuning: Tuning, length: Number, *, count: Pointer, memory: str) -> Launch:
     marks, pointer, nbytes = kind.marks
     return Launch(
         source=_cuda.device_source(_FILE),
@@ -163,7 +167,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
         fields += [element, output(word, (n,), kind.dtype), total := output(count, (), kind.index)]
         fields.append(dataclasses.replace(total, type=f"const {count}") if tiles > 1 else None)
         if tiles > 1:
-            launches.append(_count(kind, n, tuning, length, total, "in1"))
+            launches.append(_count(kind, n, tuning, length, count=total, memory="in1"))
     else:
         if kind.results != "places":
             fields.append(element)
@@ -214,18 +218,43 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
 Run = Callable[..., tuple[Array, ...]]
 
 
-def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
-    """Return the sentence why the kernels cannot serve arrays, or None."""
-    for x in arrays:
+def refusal(xp: Namespace, c: Selection) -> str | None:
+    """Return the sentence why the kernels cannot serve a call, or None."""
+    for x in c.arrays:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel has no dtype {dtype_name(x.dtype)}"
-    return _cuda.refusal(xp, arrays)
+    return _cuda.refusal(xp, tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays)
 
 
-def prepare(
+def launches(xp: Namespace, c: Selection, method: str) -> bool:
+    """Return whether kernels of a GPU are to compute a call."""
+    return method == "kernel" and 0 not in c.arrays[0].shape and not _cpu.on_cpu(xp, c.arrays)
+
+
+def prepare(results: str, compose: Compose, xp: Namespace, c: Selection) -> Run:
+    """Return what computes a call by kernels of a GPU.
+
+    Where PyTorch asks for a derivative it is that of its operations, and kernels only find out what is to be moved.
+    """
+    if 0 in c.arrays[0].shape or asked_by_torch(c.arrays):
+        return directly(lambda xp, call: compose(xp, call, "kernel"))(xp, c)
+    bare = c.on(*(None,) * len(c.arrays))
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        with unwatched():
+            selected: tuple[Array, ...] = compose(xp, bare.on(*arrays), "native")
+        return selected
+
+    if c.size == 0 and is_jax(xp):  # whose kernels have no results without elements
+        return otherwise
+    return mover(xp, results, c.arrays, otherwise=otherwise, size=c.size, fill=c.fill_value)
+
+
+def mover(
     xp: Namespace,
     results: str,
     arrays: tuple[Array, ...],
+    *,
     otherwise: Run | None = None,
     size: int | None = None,
     fill: Any = 0,
@@ -260,13 +289,13 @@ def prepare(
         return _cuda.tuned_for(TUNING, xp, x)
 
     if not exact:
-        run = _cuda.ready(xp, x, key, lambda: plan(kind, n, length, tuning(), bits), in_program)
+        run = _cuda.ready(xp, x, key, lambda: plan(kind, n, length, tuning(), fill=bits), in_program=in_program)
         if size == 0:
             return lambda *given: _without(run(*[_flat(xp, one) for one in given]))
         return lambda *given: run(*[_flat(xp, one) for one in given])
     known = dataclasses.replace(kind, known=True)
-    move = _cuda.ready(xp, x, (*key, "known"), lambda: plan(known, n, 0, tuning()), in_program)
-    count = _cuda.ready(xp, x, (*key, "count"), lambda: count_plan(kind, n, tuning()), in_program)
+    move = _cuda.ready(xp, x, (*key, "known"), lambda: plan(known, n, 0, tuning()), in_program=in_program)
+    count = _cuda.ready(xp, x, (*key, "count"), lambda: count_plan(kind, n, tuning()), in_program=in_program)
 
     def counted(*given: Array) -> tuple[Array, ...]:
         flat = [_flat(xp, one) for one in given]

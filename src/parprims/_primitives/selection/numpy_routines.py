@@ -11,6 +11,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, dtype_name, library
 from parprims._libraries.numpy_bridge import all_by_numpy, as_numpy, numpy_computes, numpy_namespace, numpy_orders
+from parprims._primitives.selection.call import Selection
 from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting
 
@@ -22,12 +23,12 @@ _FEW = 1 << 10
 """Elements that NumPy takes by a mask sooner than by places."""
 
 
-def serves(xp: Namespace, c: Any) -> bool:
+def serves(xp: Namespace, c: Selection) -> bool:
     """Return whether NumPy computes a call by its own routines alone."""
     return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape
 
 
-def prepare_select(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def prepare_select(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
     """Return what keeps the marked elements; None where there is more to do."""
     if not serves(xp, c):
         return None
@@ -45,7 +46,7 @@ def prepare_select(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | 
     return all_by_numpy(xp, c.arrays, few if size is None and n <= _FEW else many)
 
 
-def prepare_partition_by(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def prepare_partition_by(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
     """Return what moves the marked elements before the others; None where there is more to do."""
     if not serves(xp, c):
         return None
@@ -77,7 +78,7 @@ def moved(x: Array, mask: Array, out: Array) -> int:
     return count
 
 
-def prepare_run_lengths(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def prepare_run_lengths(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
     """Return what finds the runs of equal neighbours; None where there is more to do."""
     if not serves(xp, c):
         return None
@@ -99,7 +100,7 @@ def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
     return found
 
 
-def prepare_unique(xp: Namespace, c: Any, sorts: Any = sort_native) -> Callable[..., tuple[Array, ...]] | None:
+def prepare_unique(xp: Namespace, c: Selection, sorts: Any = sort_native) -> Callable[..., tuple[Array, ...]] | None:
     """Return what sorts elements, as the module ``sorts`` does, and finds the runs; None where there is more to do."""
     if not serves(xp, c) or not numpy_orders(c.arrays[0].dtype):
         return None
@@ -109,7 +110,7 @@ def prepare_unique(xp: Namespace, c: Any, sorts: Any = sort_native) -> Callable[
     return all_by_numpy(xp, c.arrays, lambda x: runs(*sort(x.reshape(-1))))
 
 
-def _runs(c: Any, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, ...]]:
+def _runs(c: Selection, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, ...]]:
     """Return what finds the runs of elements; those that are in order have NaN at their end."""
     n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
     size, fill, has_odd = c.size, c.fill_value, dtype.kind not in "biu"

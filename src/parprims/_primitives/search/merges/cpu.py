@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, dtype_name, library, move_axis
 from parprims._cpu.language import loaded, stored
+from parprims._dispatch.dispatch import directly
+from parprims._primitives.search.merges.array import joined
+from parprims._primitives.search.merges.call import Merge
 
 _CHUNK = 1 << 14
 """Elements of a chunk of the result."""
 
 
-def _plan(
-    names: tuple[str, ...], dtypes: tuple[str, ...], descending: bool, shape: tuple[int, ...], n: int, m: int
-) -> _cpu.Plan:
-    """Return the work on rows of n and of m elements, given the dtypes of all arrays and of the results."""
-    text, language, each = _cpu.text, _cpu.NUMBA, len(dtypes)
+def _plan(c: Merge) -> _cpu.Plan:
+    """Return the work on the rows of a call, which have n and m elements."""
+    text, language, each, axis = _cpu.text, _cpu.NUMBA, c.each, c.axis
+    names, dtypes = tuple([dtype_name(x.dtype) for x in c.arrays]), tuple([dtype_name(one) for one in c.dtypes])
+    shape = (*c.shape[:axis], *c.shape[axis + 1 :], c.shape[axis])
+    n, m = (c.arrays[at].shape[axis] for at in (0, each))
 
     def element(at: int, index: str) -> str:
         return language.cast(loaded(names[at], f"load(inputs[{at}], {index})"), names[at], dtypes[at % each])
@@ -32,21 +35,21 @@ def _plan(
     texts = (
         text.function("first_key(inputs, i)", (f"return {element(0, 'i')}",)),
         text.function("second_key(inputs, j)", (f"return {element(each, 'j')}",)),
-        text.function("comes_first(one, other)", (f"return one {'>=' if descending else '<='} other",)),
+        text.function("comes_first(one, other)", (f"return one {'>=' if c.descending else '<='} other",)),
         text.function(
             "put(inputs, outputs, at, i, j, takes)",
             [f"store(outputs[{at}], at, {moved(at)})" for at in range(each)],
         ),
-        text.file("_primitives/search/merge.numba"),
+        text.file("_primitives/search/merges/merge.numba"),
     )
     chunks = -(-(n + m) // _CHUNK)
     tasks = math.prod(shape[:-1]) * chunks
     outputs = tuple([(shape, dtype) for dtype in dtypes])
     launch = _cpu.Launch("merge", tasks, max(1, 2 * _CHUNK // (n + m)))
-    return _cpu.Plan((launch,), texts, names, outputs, (), (n, m, _CHUNK, chunks, int(descending)))
+    return _cpu.Plan((launch,), texts, names, outputs, (), (n, m, _CHUNK, chunks, int(c.descending)))
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Merge) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
 
@@ -55,24 +58,17 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements of the result from which kernels save a hundred-thousandth of a second beside the library's own way."""
 
 
-def slower(xp: Namespace, c: Any) -> str | None:
+def slower(xp: Namespace, c: Merge) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.results[0][0]))
 
 
-def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of the arrays of a call, both of which have elements along the axis."""
-    axis, each = c.axis, len(c.arrays) // 2
-    shape = c.results[0][0]
-    last = len(shape) - 1
-
-    plan = _plan(
-        tuple([dtype_name(x.dtype) for x in c.arrays]),
-        tuple([dtype_name(dtype) for dtype in c.dtypes]),
-        c.descending,
-        (*shape[:axis], *shape[axis + 1 :], shape[axis]),
-        *(c.arrays[at].shape[axis] for at in (0, each)),
-    )
+def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
+    """Return what merges by the kernel."""
+    axis, last = c.axis, len(c.shape) - 1
+    if any(0 in x.shape for x in (c.arrays[0], c.arrays[c.each])):
+        return directly(joined)(xp, c)
+    plan = _plan(c)
     run = _cpu.runner(plan, c.arrays, [_cpu.reader_in_order(x, axis) for x in c.arrays])
     if axis == last:
         return run

@@ -12,6 +12,7 @@ from parprims._dispatch.by_device import either_of
 from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import Method
 from parprims._primitives.order_statistics import numpy_routines
+from parprims._primitives.order_statistics.call import Selection
 from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_texts, viewed
 
 _BLOCK, _BLOCK_OF_WIDE = 32, 64
@@ -24,8 +25,9 @@ _PART, _EACH = 1 << 17, 64
 """The fewest elements of a part of a row, and how many times as many they are as are wanted."""
 
 
-def _plan(c: Any, name: str, index: str, shape: tuple[int, ...], n: int) -> _cpu.Plan:
-    """Return the work on adjacent rows of n elements."""
+def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.Plan:
+    """Return the work on adjacent rows, given the shape of the results."""
+    n = c.arrays[0].shape[c.axis]
     (k,), rows, threads = c.places, math.prod(shape[:-1]), _cpu.threads.limit()
     kind = Kind(seen_as(name, moved=False), (), True, index, n >> NARROW == 0)
     parts = 1 if rows >= threads else max(1, min(threads, n // max(_PART, _EACH * k)))
@@ -39,7 +41,7 @@ def _plan(c: Any, name: str, index: str, shape: tuple[int, ...], n: int) -> _cpu
         (
             *sorting_texts(kind),
             _cpu.text.function("block()", (f"return {block}",)),
-            _cpu.text.file("_primitives/order_statistics/top_k.numba"),
+            _cpu.text.file("_primitives/order_statistics/top_k/top_k.numba"),
         ),
         (kind.key,),
         ((shape, name), (shape, index)),
@@ -52,7 +54,7 @@ def _plan(c: Any, name: str, index: str, shape: tuple[int, ...], n: int) -> _cpu
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _refusal(xp: Namespace, c: Any) -> str | None:
+def _refusal(xp: Namespace, c: Selection) -> str | None:
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
 
 
@@ -62,7 +64,7 @@ _SEVERAL, _SHARE = 32, 10
 """Up to so many elements, or one of each 2^10, are found in less time than by NumPy in a row that is alone."""
 
 
-def _slower(xp: Namespace, c: Any) -> str | None:
+def _slower(xp: Namespace, c: Selection) -> str | None:
     (x,), (k,) = c.arrays, c.places
     n, elements = x.shape[c.axis], math.prod(x.shape)
     if elements < _FEW:
@@ -73,11 +75,11 @@ def _slower(xp: Namespace, c: Any) -> str | None:
     return None
 
 
-def _prepare(xp: Namespace, c: Any) -> Callable[..., Any]:
+def _prepare(xp: Namespace, c: Selection) -> Callable[..., Any]:
     (x,), axis = c.arrays, c.axis
     last, name = x.ndim - 1, dtype_name(x.dtype)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :], c.places[0])
-    plan = _plan(c, name, dtype_name(c.results[1][1]), shape, x.shape[axis])
+    plan = _plan(c, name, dtype_name(c.results[1][1]), shape)
     run = _cpu.runner(plan, c.arrays, [viewed(_cpu.reader_in_order(x, axis), _cpu.bits_dtype(plan.inputs[0]))])
     if axis == last:
         return run
@@ -90,7 +92,7 @@ _KERNEL = Method(_prepare, _refusal, _slower)
 def or_by_sort(by_sort: Method) -> Method:
     """Return the kernel, or a sort where more than half of a row is wanted, or PyTorch asks for a derivative."""
 
-    def of(_: Namespace, c: Any) -> Method:
+    def of(_: Namespace, c: Selection) -> Method:
         (x,), (k,) = c.arrays, c.places
         few = 0 not in x.shape and 0 < k <= x.shape[c.axis] // 2
         return _KERNEL if few and not asked_by_torch(c.arrays) else by_sort

@@ -1,0 +1,135 @@
+"""Histograms by array operations: the edges, the bin of every element, and a sort of these."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    cast,
+    device,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    lacks_arithmetic,
+    ring_dtype,
+)
+from parprims._dispatch.dispatch import unwatched
+from parprims._operators.operator import BUILT_IN, segmented
+from parprims._primitives.histogram.call import Histogram
+from parprims._primitives.reduce.call import library_routine
+from parprims._primitives.scan.array import inclusive
+from parprims._primitives.search.array import above
+from parprims._primitives.sort.call import comparable, flushes, from_comparable, widened
+from parprims._primitives.sort.public import sort, sort_by_key
+
+
+def array_refusal(xp: Namespace, h: Histogram) -> str | None:
+    """Return the sentence why array operations cannot serve the call, or None."""
+    return lacks_arithmetic(xp, [x.dtype for x in h.arrays])
+
+
+def parts(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Array, Array | None, Array]:
+    """Return the elements, the weights, both of one dimension, and the edges, which are no array of the call's.
+
+    ``edges`` are these where they are known.
+    """
+    x = xp.reshape(h.arrays[0], (-1,))
+    weights = xp.reshape(h.arrays[1], (-1,)) if h.weighted else None
+    if edges is None and h.even:
+        edges = spaced(xp, x, h)
+    elif edges is None:
+        edges = widened(xp, h.arrays[-1], h.edges)
+        edges = xp.astype(edges, edges.dtype, copy=True) if edges is h.arrays[-1] else edges
+    return x, weights, edges
+
+
+def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
+    """Return edges at equal distances; no x is needed where the ends are given."""
+    place = {"dtype": h.edges, "device": None if x is None else device(x)}
+    if h.ends is not None or x.shape[0] == 0:
+        return _between(xp, h.ends or (0.0, 1.0), h.bins, place)
+    keys = comparable(xp, x)
+    ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
+    first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
+    half = cast(xp, first == last, h.edges) * 0.5
+    first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
+    if dtype_kind(x.dtype) == "float":  # NaN has no place between others
+        first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, xp.full_like(first, math.nan))
+    bins = xp.full((), h.bins, **place)  # an array: by a number PyTorch does not divide on GPUs, but multiplies
+    steps = xp.arange(h.bins, **place) * ((last - first) / bins) + first
+    if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
+        steps = xp.where(steps == first, first, steps)
+    return xp.concat([steps, xp.reshape(last, (1,))])
+
+
+def _between(xp: Namespace, ends: tuple[float, float], bins: int, place: dict[str, Any]) -> Array:
+    """Return edges at equal distances, rounded as NumPy rounds them, whatever a library or its compiler does.
+
+    On JAX they are a constant of the program, which might else compute those it returns in another way than others.
+    """
+    kind = np.dtype(dtype_name(place["dtype"])).type
+    with np.errstate(all="ignore"):
+        low, high = map(kind, ends)
+        width = (high - low) / kind(bins)
+        if is_jax(xp):
+            steps = np.arange(bins, dtype=kind) * width + low
+            return xp.asarray(np.append(steps, high), device=place["device"])
+    return xp.concat([xp.arange(bins, **place) * float(width) + float(low), xp.full((1,), float(high), **place)])
+
+
+def finished(xp: Namespace, h: Histogram, counts: Array, edges: Array) -> tuple[Array, Array]:
+    """Return the result, given the counts or sums in every bin."""
+    counts = cast(xp, counts, h.result)
+    if not h.density:
+        return counts, edges
+    wide = edges if dtype_kind(edges.dtype) == "float" else xp.astype(edges, xp.float64)
+    counts = xp.astype(counts, wide.dtype)
+    return counts / xp.sum(counts) / (wide[1:] - wide[:-1]), edges
+
+
+def bin_of(xp: Namespace, h: Histogram, x: Array, edges: Array, *, search: Callable[[Array, Array], Array]) -> Array:
+    """Return the bin of every element, and the number of bins for those that have none.
+
+    ``search`` returns how many of the edges are at most each element.
+    """
+    x = widened(xp, x, h.edges)
+    one, ends = comparable(xp, x), comparable(xp, edges)
+    found = search(ends, one) - 1
+    found = xp.where(one == ends[-1], xp.full_like(found, h.bins - 1), found)
+    inside = (one >= ends[0]) & (one <= ends[-1])
+    if one is not x:
+        inside = inside & (x <= edges[-1])  # neither is NaN
+    return xp.where(inside, found, xp.full_like(found, h.bins))
+
+
+def array(xp: Namespace, h: Histogram) -> tuple[Array, Array]:
+    """Return the counts by sorting the bins of elements: those of a bin lie side by side."""
+    x, weights, edges = parts(xp, h)
+    numbers = bin_of(xp, h, x, edges, search=functools.partial(above, xp))
+    narrow = next(one for one in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(one).max)
+    numbers = xp.astype(numbers, getattr(xp, narrow))
+    every = xp.arange(h.bins, dtype=numbers.dtype, device=device(x))
+    if weights is None:
+        with unwatched():
+            numbers = sort(numbers, method="array")
+        ends = above(xp, numbers, every)
+        starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
+        return finished(xp, h, ends - starts, edges)
+    with unwatched():
+        numbers, weights = sort_by_key(numbers, cast(xp, weights, ring_dtype(xp, h.result)), method="array")
+    zero = xp.zeros((h.bins,), dtype=weights.dtype, device=device(x))
+    if x.shape[0] == 0:
+        return finished(xp, h, zero, edges)
+    begins = xp.concat([xp.ones_like(numbers[:1], dtype=xp.bool), numbers[1:] != numbers[:-1]])
+    _, sums = inclusive(xp, (begins, weights), segmented(BUILT_IN["add"]), 0)
+    ends = above(xp, numbers, every)
+    starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
+    last = xp.take(sums, xp.where(ends > 0, ends - 1, ends), axis=0)
+    return finished(xp, h, xp.where(ends > starts, last, zero), edges)

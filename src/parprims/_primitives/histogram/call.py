@@ -1,0 +1,176 @@
+"""The record of a checked histogram, and the checks that make it."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    check_flag,
+    check_kind,
+    compute_dtype,
+    device,
+    dtype_kind,
+    is_jax,
+    is_split,
+    mode,
+    namespace_named,
+    shown,
+    sum_dtype,
+)
+from parprims._core.options import is_array, listed_as_array, made_plain
+from parprims._core.promotion import promoted
+from parprims._core.scalars import as_scalar
+from parprims._dispatch.ascending import ascend, checked_values
+from parprims._dispatch.dispatch import Abstract, Checked
+from parprims._dispatch.primitive import Arguments
+
+_UNORDERED = "bins must be edges that ascend, none of them NaN"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Histogram(Checked):
+    """A checked call. ``arrays`` are x, the weights if ``weighted``, and the edges unless they are ``even``.
+
+    ``ends`` are the first and the last of even edges, None where x has them. ``edges`` is the dtype that elements and
+    edges are compared in, ``result`` that of the counts.
+    """
+
+    bins: int
+    even: bool
+    ends: tuple[float, float] | None
+    edges: Any
+    weighted: bool
+    density: bool
+    result: Any
+
+    def empty(self, xp: Namespace) -> tuple[Array, Array]:
+        """Return arrays like the result."""
+        on = device(self.arrays[0])
+        counts = xp.empty((self.bins,), dtype=self.edges if self.density else self.result, device=on)
+        return counts, xp.empty((self.bins + 1,), dtype=self.edges, device=on)
+
+
+def named(x: Array, weights: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays by name, among them edges that are an array, and all other options."""
+    arrays = {"x": x, "weights": weights}
+    if is_array(options["bins"]):
+        return {**arrays, "bins": options["bins"]}, {name: one for name, one in options.items() if name != "bins"}
+    return arrays, options
+
+
+def plainer(asked: Arguments) -> Arguments | None:
+    """Return the call with Python's own numbers, and edges in a list as an array; None if it has these.
+
+    Where several devices, or chunks, hold x each makes an array of the edges.
+    """
+    bins, x, weights = asked["bins"], asked["x"], asked["weights"]
+    options = {"bins": bins, "range": asked["range"], "density": asked["density"]}
+    if isinstance(bins, list | tuple | builtins.range):
+        if asked.axis_name is None and not is_split((x, weights)):
+            options["bins"] = listed_as_array("bins", bins, namespace_named("x", x), x)
+            _check_edges(np.asarray(bins))
+            return asked.changed(*named(x, weights, options))
+        if not isinstance(bins, tuple):
+            return asked.changed(*named(x, weights, {**options, "bins": tuple(bins)}))
+    made = made_plain(bins=bins, range=options["range"])
+    return None if made is None else asked.changed(*named(x, weights, {**options, **made}))
+
+
+def check(asked: Arguments) -> tuple[Namespace, Histogram]:
+    """Return the namespace and the record of a histogram; raise, naming the argument, for wrong ones."""
+    bins, weighted = _bin_count(asked["bins"]), asked["weights"] is not None
+    present = asked.given
+    xp, arrays = admit(present)
+    x, *others = arrays
+    for name, array in zip(present, arrays, strict=True):
+        check_kind(name, array, ("int", "uint", "float"))
+    if weighted and others[0].shape != x.shape:
+        raise ValueError(f"weights must have the shape of x, {tuple(x.shape)}, got {tuple(others[0].shape)}")
+    density = check_flag("density", asked["density"])
+    ends = complete = None
+    if bins is None:
+        edges = others[-1]
+        if asked["range"] is not None:
+            raise ValueError("range must be None where bins are edges")
+        if edges.ndim != 1 or edges.shape[0] < 2:
+            got = f"shape {tuple(edges.shape)}"
+            if edges.ndim == 0:
+                got += ": a number of bins is an int, in a program one that it does not trace"
+            raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
+        # Edges in the memory of a CPU ascend, in later calls too.
+        complete = None if isinstance(asked.method, Abstract) else checked_values(xp, edges, -1, _check_edges)
+        dtype = _compared(xp, x, edges)
+    else:
+        dtype = _edge_dtype(xp, x.dtype)
+        ends = None if asked["range"] is None else _range(asked["range"], dtype)
+    return xp, Histogram(
+        arrays=tuple(arrays),
+        key=asked.key_of(*arrays),
+        complete=complete,
+        bins=bins if bins is not None else others[-1].shape[0] - 1,
+        even=bins is not None,
+        ends=ends,
+        edges=dtype,
+        weighted=weighted,
+        density=density,
+        result=_result_dtype(xp, others[0].dtype if weighted else None),
+    )
+
+
+def _check_edges(edges: np.ndarray[Any, Any]) -> None:
+    if not ascend(edges):
+        raise ValueError(_UNORDERED)
+
+
+def _bin_count(bins: Any) -> int | None:
+    """Return a number of bins, or None for edges."""
+    if is_array(bins):
+        return None
+    try:
+        count = operator.index(bins) if type(bins) is not bool else 0
+    except TypeError:
+        count = 0
+    if count == 0 and (type(bins) is bool or not isinstance(bins, int)):
+        raise TypeError(f"bins must be an integer or an array of edges, got {shown(bins)}")
+    if not 0 < count < 2**31:
+        raise ValueError(f"bins must be at least 1 and less than 2^31, got {count}")
+    return count
+
+
+def _range(range: Any, dtype: Any) -> tuple[float, float]:
+    if not isinstance(range, (tuple, list)) or len(range) != 2:
+        raise TypeError(f"range must be a pair of numbers, got {shown(range)}")
+    first, last = (float(as_scalar("range", one, dtype)) for one in range)
+    if not (math.isfinite(first) and math.isfinite(last) and first <= last):
+        raise ValueError(f"range must be finite and ascend, got {shown(range)}")
+    return (first - 0.5, last + 0.5) if first == last else (first, last)
+
+
+def _edge_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype of computed edges, for elements of a dtype."""
+    if dtype_kind(dtype) == "float":
+        return compute_dtype(xp, dtype)
+    return xp.float32 if is_jax(xp) and not mode(xp) else xp.float64
+
+
+def _compared(xp: Namespace, x: Array, edges: Array) -> Any:
+    """Return the dtype that elements and given edges are compared in."""
+    floats = [one for one in (edges, x) if dtype_kind(one.dtype) == "float"]
+    if len(floats) == 1:
+        return compute_dtype(xp, floats[0].dtype)
+    return compute_dtype(xp, promoted(xp, {"x": x, "bins": edges}, ("int", "uint", "float")))
+
+
+def _result_dtype(xp: Namespace, weights: Any) -> Any:
+    if weights is None:
+        return xp.__array_namespace_info__().default_dtypes()["integral"]
+    return sum_dtype(xp, weights)

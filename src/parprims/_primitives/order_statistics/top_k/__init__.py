@@ -1,0 +1,1 @@
+"""The first of all elements by kernels for CPUs."""

@@ -1,0 +1,93 @@
+"""The record of a checked search, and the checks that make it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    check_choice,
+    check_kind,
+    device,
+    dtype_kind,
+    dtype_name,
+    namespace_named,
+)
+from parprims._core.options import is_array
+from parprims._core.promotion import promoted
+from parprims._core.scalars import NUMBERS, float_format
+from parprims._dispatch.composite import Composed
+from parprims._dispatch.primitive import Arguments
+from parprims._primitives.sort.call import index_dtype
+
+REAL = ("int", "uint", "float")
+"""The kinds of dtypes that have an order."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Search(Composed):
+    """A checked search. ``arrays`` are x1, x2 and perhaps the sorter; ``dtype`` is what elements are compared in."""
+
+    dtype: Any
+    right: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to search in, or for."""
+        return 0 in self.arrays[0].shape or 0 in self.arrays[1].shape
+
+
+def check_searchsorted(asked: Arguments) -> tuple[Namespace, Search]:
+    """Return the namespace and the record of a search; raise, naming the argument, for wrong ones."""
+    xp, arrays = admit(asked.given)
+    x1, x2, *sorter = arrays
+    check_choice("side", asked["side"], ("left", "right"))
+    dtype = promoted(xp, {"x1": x1, "x2": x2}, REAL)
+    if x1.ndim != 1:
+        raise ValueError(f"x1 must have one dimension, got shape {tuple(x1.shape)}")
+    if sorter:
+        check_kind("sorter", sorter[0], ("int", "uint"))
+        if sorter[0].shape != x1.shape:
+            raise ValueError(f"sorter must have the shape of x1, {tuple(x1.shape)}, got {tuple(sorter[0].shape)}")
+    return xp, Search(
+        arrays=tuple(arrays),
+        key=asked.key_of(*arrays),
+        results=((tuple(x2.shape), index_dtype(xp)),),
+        single=True,
+        dtype=dtype,
+        right=str(asked["side"]) == "right",
+    )
+
+
+def with_array(x1: Array, x2: Any, side: Any) -> tuple[Any, Any]:
+    """Return what is searched for, a number as an array of the dtype of x1, and the side that gives its place there.
+
+    A number that no integer is equal to has the place of the integer above, one beyond all that of all of them.
+    """
+    if type(x2) not in NUMBERS and (not isinstance(x2, np.generic) or isinstance(x1, np.ndarray)):
+        return x2, side
+    number = x2.item() if isinstance(x2, np.generic) else x2
+    kind = dtype_kind(x1.dtype) if is_array(x1) else "other"
+    if type(number) not in (int, float) or kind not in REAL or side not in ("left", "right"):
+        return number, side
+    if kind == "float":
+        digits, exponent = float_format(dtype_name(x1.dtype))
+        if math.inf > abs(number) > (2 - 2 ** (1 - digits)) * 2**exponent:
+            number, side = (math.inf, "left") if number > 0 else (-math.inf, "right")
+        number = float(number)
+    else:
+        limits = np.iinfo(dtype_name(x1.dtype))
+        if not number <= limits.max:  # NaN too
+            number, side = limits.max, "right"
+        elif number < limits.min:
+            number, side = limits.min, "left"
+        elif number != math.floor(number):
+            number, side = math.ceil(number), "left"
+        number = int(number)
+    return namespace_named("x1", x1).asarray(number, dtype=x1.dtype, device=device(x1)), side
