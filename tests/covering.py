@@ -2,22 +2,28 @@
 
 The cases of a test are a product: of libraries, methods, dtypes, layouts, sizes, options. A fault mostly takes one
 value of a parameter, or two that meet (Kuhn, Wallace and Gallo, "Software fault interactions and implications for
-software testing", IEEE Transactions on Software Engineering 30, 2004). So of each file those cases are run that have
+software testing", IEEE Transactions on Software Engineering 30, 2004). The function of a test and the class that
+it runs in are two such choices: classes of primitives inherit the same laws. So of each file those cases are run that
+have
 
-- every test, with every value of each of its parameters;
-- every two values of two parameters that meet in any test of the file.
+- every test of every class;
+- every function of a test, and every class, with every value of each of its parameters;
+- every two values of two parameters that meet in any test of the file;
+- every class with every method on every library.
 
-They are found greedily: the next case is the one with the most pairs that none before it has. Among equals, a seed
-chooses. ``pytest --all`` runs the product.
+They are found greedily: the next case is the one with the most pairs that none before it has, for the time that it
+takes. Among equals, a seed chooses. In the end, those are left out whose pairs other cases have as well.
+``pytest --all`` runs the product.
 """
 
 from __future__ import annotations
 
+import collections
 import heapq
 import itertools
 import random
 import zlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
 from typing import Any
 
 import pytest
@@ -44,27 +50,58 @@ def _value(test: str, value: Any) -> Hashable:
 
 
 def _choices(item: pytest.Item) -> tuple[Choice, ...]:
-    """Return the test of a case, as a choice among those of its file, and a value for each of its parameters."""
+    """Return the function and the class of the test of a case, and a value for each of its parameters."""
     test = item.nodeid.partition("[")[0]
-    return ("", test), *((name, _value(test, value)) for name, value in sorted(given(item).items()))
+    function: Any = item.function  # type: ignore[attr-defined]
+    values = ((name, _value(test, value)) for name, value in sorted(given(item).items()))
+    return ("function", (function.__module__, function.__qualname__)), ("class", _class(item)), *values
 
 
-def cover(cases: Sequence[Sequence[Choice]], seed: int, given: Iterable[int] = ()) -> list[int]:
-    """Return the numbers of few cases that have every pair of choices, in order; those given are among them."""
-    pairs = [{*itertools.combinations(case, 2)} or {tuple(case)} for case in cases]
-    chosen = [*given]
-    left = set().union(*pairs).difference(*(pairs[case] for case in chosen))
+def _class(item: pytest.Item) -> str:
+    return getattr(getattr(item, "cls", None), "__qualname__", "")
+
+
+def pairs(choices: Sequence[Choice]) -> set[Hashable]:
+    """Return every pair of choices, or of a single one that."""
+    return {*itertools.combinations(choices, 2)} or {*choices}
+
+
+def _covers(item: pytest.Item) -> set[Hashable]:
+    """Return what a case covers: its pairs of choices, and its class with the method and the library."""
+    found, values = pairs(_choices(item)), given(item)
+    if "method" in values and "backend" in values:
+        found.add((_class(item), values["method"], values["backend"]))
+    return found
+
+
+def cover(
+    cases: Sequence[Set[Hashable]], seed: int, given: Iterable[int] = (), costs: Sequence[float] | None = None
+) -> list[int]:
+    """Return the numbers of few cases that cover all that any of them does, in order; those given are among them.
+
+    Cases of high costs are taken where others do not cover the same.
+    """
+    costs = [1.0] * len(cases) if costs is None else costs
+    named = {*given}
+    chosen = {*named}
+    left = set().union(*cases).difference(*(cases[case] for case in chosen))
     order = random.Random(seed).sample(range(len(cases)), len(cases))
-    heap = [(-len(pairs[case]), place, case) for place, case in enumerate(order)]
+    heap = [(-len(cases[case]) / costs[case], place, case) for place, case in enumerate(order)]
     heapq.heapify(heap)
     while left:
         most, place, case = heapq.heappop(heap)
-        new = pairs[case] & left
-        if new and len(new) < -most:
-            heapq.heappush(heap, (-len(new), place, case))  # its turn is after those that have more
+        new = cases[case] & left
+        worth = -len(new) / costs[case]
+        if new and worth > most:
+            heapq.heappush(heap, (worth, place, case))  # its turn is after those that are worth more
         elif new:
-            chosen.append(case)
+            chosen.add(case)
             left -= new
+    times = collections.Counter(one for case in chosen for one in cases[case])
+    for case in sorted(chosen - named, key=lambda case: (-costs[case], case)):
+        if all(times[one] > 1 for one in cases[case]):
+            chosen.remove(case)
+            times.subtract(cases[case])
     return sorted(chosen)
 
 
@@ -92,6 +129,13 @@ def _refuses(item: pytest.Item) -> bool:
     return given(item).get("backend") == "array-api-strict" and given(item).get("method") == "kernel"
 
 
+def _cost(item: pytest.Item) -> float:
+    """Return about how many times as long as others a case takes: Numba compiles a kernel for it, or XLA programs."""
+    if given(item).get("method") == "kernel":
+        return 3.0
+    return 2.0 if given(item).get("backend") == "jax" else 1.0
+
+
 def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
     """Return the cases to run, in order: a covering design of each file.
 
@@ -105,7 +149,8 @@ def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
     kept = []
     for found in files.values():
         named = [at for at, item in enumerate(found) if item.nodeid in notice]
-        kept += [found[at] for at in cover([_choices(item) for item in found], seed, named)]
+        design = cover([_covers(item) for item in found], seed, named, [_cost(item) for item in found])
+        kept += [found[at] for at in design]
     return kept
 
 

@@ -6,11 +6,16 @@ import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+import warnings
 from typing import Any
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -84,38 +89,79 @@ def outcomes(module, count=8, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def outcomes_of_processes(module, count, folder, *words):
-    """Return what each check of a module raised in any of so many processes, which find each other by a file.
+def outcomes_of_processes(module, count, *words):
+    """Return what each check of a module raised in any of so many processes, which find each other by the words.
 
-    Each process is given its number, the count, the folder, and the words.
+    Each process is given its number, the count, and the words.
     """
+    if not hasattr(os, "fork"):
+        pytest.skip("needs processes that fork")
     paths = os.pathsep.join((str(ROOT), *sys.path))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    command = [sys.executable, "-W", "error", "-m", module]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(count), str(folder), *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
-        )
-        for rank in range(count)
-    ]  # fmt: skip
-    found, end = {}, time.monotonic() + 300
-    try:
-        while any(one.poll() is None for one in started) and time.monotonic() < end:
-            time.sleep(0.1)
-            if any(one.returncode for one in started):
-                end = min(end, time.monotonic() + 2)  # the others wait for it
-    finally:
-        for one in started:
-            one.kill()
-    for rank, one in enumerate(started):
-        out, err = one.communicate()
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "error", "-m", "tests.devices", module, folder, str(count), *map(str, words)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+        ) as process:
+            said, _ = process.communicate()
+        written = [[pathlib.Path(folder, f"{rank}.{one}") for one in ("out", "err")] for rank in range(count)]
+        printed = [[path.read_text() if path.exists() else "" for path in paths] for paths in written]
+    found = {}
+    for rank, (out, _) in enumerate(printed):
         for name, raised in json.loads(out.splitlines()[-1] if out else "{}").items():
             found[name] = found.get(name, "") + (f"process {rank}: {raised}" if raised else "")
-        if one.returncode and not any(found.values()):
-            found["end"] = f"process {rank}: {err}"
+    if process.returncode and not any(found.values()):
+        found["end"] = said + "".join(f"process {rank}: {err}" for rank, (_, err) in enumerate(printed))
     return found
+
+
+def fork(module, folder, count, *words):
+    """Run the main function of a module in so many processes, which write to files; return whether all succeeded.
+
+    They have in common what the module says that it needs, so that one process alone imports it.
+    """
+    found = importlib.import_module(module)
+    for name in found.NEEDS:
+        importlib.import_module(name)
+    gc.freeze()
+    running = {_forked(found.main, folder, rank, count, words) for rank in range(count)}
+    ended, end = [], time.monotonic() + 300
+    while running and time.monotonic() < end:
+        time.sleep(0.05)
+        for one in {*running}:
+            pid, status = os.waitpid(one, os.WNOHANG)
+            if pid:
+                running.remove(one)
+                ended.append(status)
+                if status:
+                    end = min(end, time.monotonic() + 2)  # the others wait for it
+    for one in running:
+        os.kill(one, signal.SIGKILL)
+        os.waitpid(one, 0)
+    return not running and not any(ended)
+
+
+def _forked(main, folder, rank, count, words):
+    """Start a process that ends after the function, and return its number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which libraries start
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+            with open(f"{folder}/{rank}.{name}", "wb") as file:
+                os.dup2(file.fileno(), stream.fileno())
+        main(rank, count, *words)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def hold(module, subtests, count=8, **environment):
@@ -123,3 +169,7 @@ def hold(module, subtests, count=8, **environment):
     for name, raised in outcomes(module, count, **environment).items():
         with subtests.test(check=name):
             assert not raised, raised
+
+
+if __name__ == "__main__":
+    sys.exit(0 if fork(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]) else 1)

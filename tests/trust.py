@@ -265,7 +265,7 @@ def page() -> str:
             "",
             "Every promise of the library beside the tests that keep it; the largest recorded share of each error "
             "bound; and faults of similar libraries beside the tests that prevent them here. `python -m tests.trust` "
-            "writes this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit it by hand.",
+            "writes this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit it.",
             "",
             "## Promises",
             "",

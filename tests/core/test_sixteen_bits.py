@@ -64,19 +64,19 @@ class TestSixteenBits:
     methods = METHODS
 
     @pytest.mark.parametrize("result", [None, "float32"])
-    def test_map(self, backend, method, dtype, result):
+    @pytest.mark.parametrize("op", ["add", PLUS])
+    def test_map(self, backend, method, dtype, result, op):
         """Products that overflow 16 bits on the way, and constants that they cannot hold."""
         x = np.full(N, 2.0**9, numpy_dtype(dtype))
         given = backend.asarray(x)
         options = {} if result is None else {"dtype": result}
-        for op in ("add", PLUS):
-            got = ours(
-                lambda **options: parprims.map_reduce(
-                    lambda v: v * v * (1 + 2.0**-16) * 2.0**-18, given, op=op, **options  # noqa: B023
-                ),
-                method=method, **options,
-            )  # fmt: skip
-            check(backend, got, np.asarray(N * (1 + 2.0**-16)), result or dtype)
+        got = ours(
+            lambda **options: parprims.map_reduce(
+                lambda v: v * v * (1 + 2.0**-16) * 2.0**-18, given, op=op, **options
+            ),
+            method=method, **options,
+        )  # fmt: skip
+        check(backend, got, np.asarray(N * (1 + 2.0**-16)), result or dtype)
 
     def test_map_of_several(self, backend, method, dtype, rng):
         """Several arrays, and several values, of which an integer keeps its dtype."""
@@ -107,7 +107,8 @@ class TestSixteenBits:
         check(backend, got, np.asarray(N * (1.5 + 2.0**-16)), "float32")
 
     @pytest.mark.parametrize("initial", [None, 1000])
-    def test_segments(self, backend, method, dtype, rng, initial):
+    @pytest.mark.parametrize("op", ["add", PLUS])
+    def test_segments(self, backend, method, dtype, rng, initial, op):
         x = eighths(rng, (5, N), dtype)
         given, offsets = backend.asarray(x), backend.asarray(np.asarray(OFFSETS))
         begin = float(np.asarray(initial or 0, numpy_dtype(dtype)))
@@ -115,16 +116,15 @@ class TestSixteenBits:
         products = np.stack([begin + (one.astype(float) ** 2).sum(axis=1) for one in segments(x)], axis=1)
         scans = np.concatenate([begin + one.astype(float).cumsum(axis=1) for one in segments(x)], axis=1)
         options = {"axis": 1, "method": method, **({} if initial is None else {"initial": begin})}
-        for op in ("add", PLUS):
-            try:
-                check(backend, parprims.reduce(given, op, offsets=offsets, **options), sums, dtype)
-                mapped = parprims.map_reduce(lambda v: v * v, given, op=op, offsets=offsets, **options)
-                check(backend, mapped, products, dtype)
-                check(backend, parprims.scan(given, op, offsets=offsets, **options), scans, dtype)
-                ids = backend.asarray(np.repeat(np.arange(4), np.diff(OFFSETS)))
-                check(backend, parprims.segment_reduce(given, ids, 4, op, **options), sums, dtype)
-            except parprims.MethodRefused:
-                assert method in ("native", "kernel")
+        try:
+            check(backend, parprims.reduce(given, op, offsets=offsets, **options), sums, dtype)
+            mapped = parprims.map_reduce(lambda v: v * v, given, op=op, offsets=offsets, **options)
+            check(backend, mapped, products, dtype)
+            check(backend, parprims.scan(given, op, offsets=offsets, **options), scans, dtype)
+            ids = backend.asarray(np.repeat(np.arange(4), np.diff(OFFSETS)))
+            check(backend, parprims.segment_reduce(given, ids, 4, op, **options), sums, dtype)
+        except parprims.MethodRefused:
+            assert method in ("native", "kernel")
 
     def test_initial_array_of_a_map(self, backend, method, dtype, rng):
         x, start = eighths(rng, (5, N), dtype), np.full(5, 1000, numpy_dtype(dtype))

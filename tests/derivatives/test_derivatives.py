@@ -130,44 +130,42 @@ class TestTorch:
 
     @pytest.mark.parametrize("op", ["add", "multiply", "affine"])
     @pytest.mark.parametrize("exclusive", [False, True])
-    def test_scan(self, backend, run, method, rng, subtests, op, exclusive):
-        count = 2 if op == "affine" else 1
-        for shape, reverse, dtype in (
+    @pytest.mark.parametrize("initial", [False, True])
+    @pytest.mark.parametrize(
+        ("shape", "reverse", "dtype"),
+        [
             ((0,), False, "float64"),
             ((1,), False, "float64"),
             ((2, 4), True, "float64"),
             ((2, 4), False, "complex128"),
-        ):
-            for starts in (0, count):
-                with subtests.test(shape=shape, reverse=reverse, initial=bool(starts)):
+        ],
+    )
+    def test_scan(self, backend, run, method, rng, op, exclusive, initial, shape, reverse, dtype):
+        count = 2 if op == "affine" else 1
 
-                    def combine(*arrays, reverse=reverse):
-                        xs, initial = arrays[:count], arrays[count:] or None
-                        options = {"exclusive": exclusive, "reverse": reverse, "initial": initial}
-                        return run(parprims.scan, xs if count > 1 else xs[0], op, method=method, **options)
+        def combine(*arrays):
+            xs, start = arrays[:count], arrays[count:] or None
+            options = {"exclusive": exclusive, "reverse": reverse, "initial": start}
+            return run(parprims.scan, xs if count > 1 else xs[0], op, method=method, **options)
 
-                    shapes = (shape,) * count + (shape[:-1],) * starts
-                    self.check(combine, self.arrays(backend, rng, *shapes, dtype=dtype), twice=shape == (2, 4))
+        shapes = (shape,) * count + (shape[:-1],) * (count if initial else 0)
+        self.check(combine, self.arrays(backend, rng, *shapes, dtype=dtype), twice=shape == (2, 4))
 
-    def test_standard(self, backend, run, method, rng, subtests):
+    @pytest.mark.parametrize("function", [parprims.cumulative_sum, parprims.cumulative_prod])
+    @pytest.mark.parametrize("dtype", [None, "complex128"])
+    def test_standard(self, backend, run, method, rng, function, dtype):
         (x,) = self.arrays(backend, rng, (3, 2))
-        for function in (parprims.cumulative_sum, parprims.cumulative_prod):
-            for dtype in (None, backend.xp.complex128):
-                with subtests.test(function=function.__name__, dtype=dtype):
+        options = {"axis": 0, "include_initial": True, "dtype": dtype and getattr(backend.xp, dtype)}
+        self.check(lambda x: run(function, x, method=method, **options), (x,))
 
-                    def combine(x, function=function, dtype=dtype):
-                        return run(function, x, method=method, axis=0, include_initial=True, dtype=dtype)
-
-                    self.check(combine, (x,))
-
-    def test_other_operators(self, backend, run, method, rng):
+    @pytest.mark.parametrize("op", ["maximum", "logaddexp"])
+    def test_other_operators(self, backend, run, method, rng, op):
         arrays = self.arrays(backend, rng, (2, 5))
-        for op in ("maximum", "logaddexp"):
-            if method == "kernel" and backend.cuda:
-                with pytest.raises(parprims.MethodRefused, match="gradient"):
-                    parprims.scan(arrays[0].requires_grad_(), op, method=method)
-                continue
-            self.check(lambda x, op=op: run(parprims.scan, x, op, method=method), arrays, twice=False)
+        if method == "kernel" and backend.cuda:
+            with pytest.raises(parprims.MethodRefused, match="gradient"):
+                parprims.scan(arrays[0].requires_grad_(), op, method=method)
+            return
+        self.check(lambda x: run(parprims.scan, x, op, method=method), arrays, twice=False)
 
     def test_broadcast(self, backend, run, method, rng, subtests):
         for shapes in (

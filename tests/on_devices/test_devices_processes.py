@@ -1,7 +1,6 @@
 """JAX on several processes by `jax.distributed`: one program, collective operations between processes."""
 
 import socket
-import sys
 
 import numpy as np
 import pytest
@@ -88,16 +87,14 @@ def check_a_program_and_its_derivative():
         same(one, other)
 
 
-def main():
+NEEDS = ("jax",)
+
+
+def main(rank, count, port):
     import jax
 
-    rank, count, port = map(int, sys.argv[1:4])
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", num_processes=count, process_id=rank)
     devices.run_all(globals(), stop=True)
     jax.distributed.shutdown()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Tensors of PyTorch that are split over the processes of a group, against the same calls in one process."""
 
 import datetime
-import sys
 
 import numpy as np
 import pytest
@@ -57,7 +56,7 @@ def draws():
 
 
 def where():
-    return sys.argv[4]
+    return PLACE[0]
 
 
 def groups():
@@ -209,10 +208,14 @@ def check_derivatives():
         near(one, other, 512)
 
 
-def main():
+NEEDS = ("torch.distributed.tensor", "parprims._torch_compile")
+PLACE = ["cpu"]
+
+
+def main(rank, count, folder, place):
     import torch.distributed as dist
 
-    rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    PLACE[:] = [place]
     limit = datetime.timedelta(seconds=30)  # what one process raises, others wait for
     at = f"file://{folder}/processes"
     if where() == "cuda":
@@ -223,7 +226,3 @@ def main():
     dist.init_process_group(library, init_method=at, rank=rank, world_size=count, timeout=limit)
     devices.run_all(globals(), stop=True)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

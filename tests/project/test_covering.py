@@ -12,11 +12,14 @@ pytestmark = pytest.mark.once
 
 
 def _product(test, **parameters):
-    return [(("", test), *zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
+    return [
+        covering.pairs([("", test), *zip(parameters, values, strict=True)])
+        for values in itertools.product(*parameters.values())
+    ]
 
 
-def _pairs(cases):
-    return {pair for case in cases for pair in itertools.combinations(case, 2)}
+def _all(cases):
+    return set().union(*cases)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -28,7 +31,7 @@ def test_every_pair_is_there(seed):
     cases = [case for at, one in enumerate(tests) for case in _product(f"test_{at}", **one)]
     found = covering.cover(cases, seed)
     assert found == sorted({*found}) == covering.cover(cases, seed)
-    assert _pairs(cases[at] for at in found) == _pairs(cases)
+    assert _all(cases[at] for at in found) == _all(cases)
 
 
 def test_few_cases():
@@ -41,7 +44,7 @@ def test_few_cases():
 
 
 def test_a_test_without_parameters():
-    assert covering.cover([(("", "one"),), (("", "other"),)], 1) == [0, 1]
+    assert covering.cover([covering.pairs([("", one)]) for one in ("one", "other")], 1) == [0, 1]
 
 
 def test_seeds_choose_other_cases():
@@ -87,9 +90,45 @@ def test_objects_and_what_is_left_out():
     assert len(found) <= 24
 
 
+def test_dear_cases_are_few():
+    """Of two that cover the same the cheap is taken, and a dear one for what no cheap one covers."""
+    cases = _product("one", backend=range(4), method=range(4), dtype=range(6))
+    dear = [10.0 if dict(one for pair in case for one in pair)["method"] == 3 else 1.0 for case in cases]
+    found = covering.cover(cases, 1, (), dear)
+    assert _all(cases[at] for at in found) == _all(cases)
+    assert [dear[at] for at in found].count(10.0) == 6  # each dtype once
+    plain = covering.cover(cases, 1)
+    assert [dear[at] for at in plain].count(10.0) >= 6
+    assert len({*found}) < len(cases)
+
+
+def test_what_others_cover_is_left_out():
+    """Whatever was chosen first, no case stays that the others make superfluous."""
+    cases = [{1, 2, 3, 4}, {1, 2, 5}, {3, 4, 6}]
+    assert covering.cover(cases, 1) == [1, 2]
+    assert covering.cover(cases, 1, [0]) == [0, 1, 2]
+
+
+class Others(Laws):
+    """A class that inherits the law."""
+
+
+def test_laws_that_classes_inherit():
+    """The law meets each value once, in any class; each class meets each method on each library."""
+    names = {"backend": "abcd", "method": "wxyz", "n": range(12)}
+    items = [one for cls in (Laws, Others) for one in _items(cls, **names)]
+    found = covering.chosen(items, 1)
+    assert len(found) <= 60 < 2 * 48
+    for cls in (Laws, Others):
+        params = [one.callspec.params for one in found if one.cls is cls]
+        pairs = {(one["backend"], one["method"]) for one in params}
+        assert pairs == {*itertools.product("abcd", "wxyz")} - {("b", "y")}
+        assert {one["n"] for one in params} == {*range(12)}
+
+
 def test_cases_that_notice_a_mutation_are_kept():
     cases = _product("one", backend=range(4), method=range(4), dtype=range(6))
     given = [5, 6, 7, 80]
     found = covering.cover(cases, 1, given)
     assert {*given} < {*found}
-    assert _pairs(cases[at] for at in found) == _pairs(cases)
+    assert _all(cases[at] for at in found) == _all(cases)

@@ -104,14 +104,14 @@ class TestBins:
     @pytest.mark.parametrize(
         ("dtype", "edge"), [("float32",) * 2, ("float64",) * 2, ("float32", "float64"), ("float64", "float32")]
     )
-    def test_subnormal_elements(self, backend, run, method, rng, dtype, edge):
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_subnormal_elements(self, backend, run, method, rng, dtype, edge, weighted):
         """Elements and edges that the operations of CuPy, and of XLA on a CPU, take for zero."""
         least, tiny = np.finfo(dtype).smallest_subnormal, np.finfo(edge).tiny
         edges = np.array([-1, -tiny / 2, -0.0, tiny / 4, 1], edge)
         some = np.concatenate([edges.astype(dtype), np.array([-3 * least, 0, least, np.nan, np.inf], dtype)])
         x = rng.choice(some, 60)
-        check(backend, run, method, x, bins=edges)
-        check(backend, run, method, x, bins=edges, weights=rng.integers(0, 9, x.shape))
+        check(backend, run, method, x, bins=edges, **({"weights": rng.integers(0, 9, x.shape)} if weighted else {}))
 
     def test_subnormal_range(self, backend, run, method):
         """Every element is counted where the first or the last edge is subnormal."""
@@ -205,7 +205,8 @@ class TestEdges:
 
     @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32"])
     @pytest.mark.parametrize("given", ["range", "data", "edges"])
-    def test_counts_agree_with_edges(self, backend, run, method, rng, subtests, dtype, given):
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_counts_agree_with_edges(self, backend, run, method, rng, subtests, dtype, given, weighted):
         if not backend.supports(dtype):
             pytest.skip(f"{backend.name} has no {dtype} arithmetic")
         rounds = 1 if backend.name in ("jax", "emulated") else 12  # there every range is a program
@@ -231,13 +232,12 @@ class TestEdges:
             first = backend.to_numpy(run(parprims.histogram, backend.asarray(x), method=method, **options)[1])
             if dtype in ("float32", "float64") and given != "data":
                 x = np.concatenate([x, first, np.nextafter(first, -np.inf), np.nextafter(first, np.inf)]).astype(dtype)
-            for weighted in (False, True):
-                with subtests.test(bins=bins, low=low, high=high, weighted=weighted):
-                    weights = rng.integers(1, 9, x.shape).astype(np.float32)
-                    more = {"weights": backend.asarray(weights)} if weighted else {}
-                    counts, found = run(parprims.histogram, backend.asarray(x), method=method, **options, **more)
-                    wanted = sums_between(x, backend.to_numpy(found), weights if weighted else np.ones(x.shape))
-                    assert backend.to_numpy(counts).tolist() == wanted.tolist()
+            with subtests.test(bins=bins, low=low, high=high):
+                weights = rng.integers(1, 9, x.shape).astype(np.float32)
+                more = {"weights": backend.asarray(weights)} if weighted else {}
+                counts, found = run(parprims.histogram, backend.asarray(x), method=method, **options, **more)
+                wanted = sums_between(x, backend.to_numpy(found), weights if weighted else np.ones(x.shape))
+                assert backend.to_numpy(counts).tolist() == wanted.tolist()
 
     def test_a_value_on_an_edge(self, backend, run, method):
         x = np.array([-6, 4, 6, 3.5, 4], np.float32)

@@ -85,14 +85,13 @@ class TestSemirings:
                 result = multiplied(backend, run, method, (a, b), add=add, multiply=multiply)
                 compare(backend, result, folded(*numpy, a, b), dtype=dtype)
 
-    def test_shape(self, backend, run, method, rng, subtests):
-        for shapes in SHAPES:
-            for dtype, (name, operators, numpy, _) in (("int64", SEMIRINGS[5]), ("float32", SEMIRINGS[0])):
-                with subtests.test(shapes=shapes, name=name):
-                    a, b = (whole(rng, shape, dtype) for shape in shapes)
-                    add, multiply = operators
-                    result = multiplied(backend, run, method, (a, b), add=add, multiply=multiply)
-                    compare(backend, result, folded(*numpy, a, b), dtype=dtype)
+    @pytest.mark.parametrize("shapes", SHAPES, ids=str)
+    @pytest.mark.parametrize(("dtype", "at"), [("int64", 5), ("float32", 0)])
+    def test_shape(self, backend, run, method, rng, shapes, dtype, at):
+        _, (add, multiply), numpy, _ = SEMIRINGS[at]
+        a, b = (whole(rng, shape, dtype) for shape in shapes)
+        result = multiplied(backend, run, method, (a, b), add=add, multiply=multiply)
+        compare(backend, result, folded(*numpy, a, b), dtype=dtype)
 
     def test_nothing_to_sum(self, backend, run, method, rng, subtests):
         for shapes in EMPTY_SHAPES:
@@ -125,16 +124,15 @@ class TestSemirings:
         compare(backend, result, folded(last, np.multiply, a, b), dtype="int32")
 
     @pytest.mark.optimised
-    def test_logaddexp(self, backend, run, method, rng, subtests):
-        for dtype in ("float16", "bfloat16", "float32", "float64"):
-            for k in (1, 2, 33, 300):
-                with subtests.test(dtype=dtype, k=k):
-                    if not hasattr(backend.xp, dtype):
-                        pytest.skip(f"{backend.name} has no {dtype}")
-                    a, b = (10 * x for x in make(rng, ((4, k), (k, 3)), dtype))
-                    expected = folded(np.logaddexp, np.add, a.astype(np.longdouble), b.astype(np.longdouble))
-                    result = multiplied(backend, run, method, (a, b), add="logaddexp", multiply="add")
-                    compare(backend, result, expected, logaddexp_bound(a, b), dtype)
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+    @pytest.mark.parametrize("k", [1, 2, 33, 300])
+    def test_logaddexp(self, backend, run, method, rng, dtype, k):
+        if not hasattr(backend.xp, dtype):
+            pytest.skip(f"{backend.name} has no {dtype}")
+        a, b = (10 * x for x in make(rng, ((4, k), (k, 3)), dtype))
+        expected = folded(np.logaddexp, np.add, a.astype(np.longdouble), b.astype(np.longdouble))
+        result = multiplied(backend, run, method, (a, b), add="logaddexp", multiply="add")
+        compare(backend, result, expected, logaddexp_bound(a, b), dtype)
 
     def test_nan_and_infinity(self, backend, run, method, rng):
         a, b = (whole(rng, shape, "float32") for shape in ((5, 19), (19, 6)))

@@ -1,7 +1,6 @@
 """Positions of extrema against a loop over the elements."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -66,25 +65,21 @@ class TestPosition:
                     compare(backend, found, position(same, axis, axis == 1, largest))
 
     @pytest.mark.parametrize("dtype", ["int8", "uint64", "bfloat16", "float64"])
-    def test_dtypes(self, backend, run, method, rng, dtype):
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    @pytest.mark.parametrize("axis", [None, 1])
+    def test_dtypes(self, backend, run, method, rng, dtype, function, axis):
         if not backend.supports(dtype):
             pytest.skip(f"{backend.name} has no {dtype} arithmetic")
         x = drawn(rng, (9, 40), dtype)
-        cases = [*itertools.product(FUNCTIONS.items(), (None, 1))]
-        if backend.kernels and not backend.cuda and method in ("auto", "kernel"):
-            cases = cases[1:3]  # each is a kernel that is compiled; test_shapes has all of them
-        for (function, largest), axis in cases:
-            found = run(function, backend.asarray(x), axis=axis, method=method)
-            compare(backend, found, position(x, axis, False, largest))
+        found = run(function, backend.asarray(x), axis=axis, method=method)
+        compare(backend, found, position(x, axis, False, FUNCTIONS[function]))
 
-    def test_views(self, backend, run, method, rng):
+    @pytest.mark.parametrize("axis", [None, 0])
+    @pytest.mark.parametrize("place", [np.s_[::2, :], np.s_[:, 3:17], "T"], ids=str)
+    def test_views(self, backend, run, method, rng, place, axis):
         x = drawn(rng, (40, 30), "float32")
-        array = backend.asarray(x)
-        for part, view in ((array[::2, :], x[::2]), (array.T, x.T), (array[:, 3:17], x[:, 3:17])):
-            for axis in (None, 0):
-                compare(
-                    backend, run(parprims.argmax, part, axis=axis, method=method), position(view, axis, False, True)
-                )
+        part, view = (one.T if place == "T" else one[place] for one in (backend.asarray(x), x))
+        compare(backend, run(parprims.argmax, part, axis=axis, method=method), position(view, axis, False, True))
 
     def test_special_values(self, backend, run, method):
         for x in ([-np.inf, -np.inf], [np.inf, np.nan, np.nan], [-0.0, 0.0, -0.0], [2.0, np.inf, np.inf]):
@@ -144,25 +139,22 @@ def test_more_elements_than_positions(wide):
 class TestBools:
     methods = METHODS
 
-    def test_position(self, backend, run, method, rng):
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    @pytest.mark.parametrize("axis", [None, 0, 1])
+    def test_position(self, backend, run, method, rng, function, axis):
         x = rng.random((3, 50)) < 0.05
         for _ in range(2):  # the second call is a warm one
-            for function, largest in FUNCTIONS.items():
-                for axis in (None, 0, 1):
-                    found = run(function, backend.asarray(x), axis=axis, method=method)
-                    compare(backend, found, position(x, axis, False, largest))
+            found = run(function, backend.asarray(x), axis=axis, method=method)
+            compare(backend, found, position(x, axis, False, FUNCTIONS[function]))
 
-    def test_pieces(self, backend, method, rng, monkeypatch):
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    @pytest.mark.parametrize("axis", [None, 0, 1, 2])
+    def test_pieces(self, backend, run, method, rng, monkeypatch, function, axis):
         """Positions are written piece by piece, along every axis and of all elements."""
         monkeypatch.setattr(reduce_extrema, "_PIECE", 7)
         x = drawn(rng, (3, 20, 2), "float32")
-        for function, largest in FUNCTIONS.items():
-            for axis in (None, 0, 1, 2):
-                try:
-                    found = function(backend.asarray(x), axis=axis, method=method)
-                except parprims.MethodRefused as refusal:
-                    pytest.skip(str(refusal))
-                compare(backend, found, position(x, axis, False, largest))
+        found = run(function, backend.asarray(x), axis=axis, method=method)
+        compare(backend, found, position(x, axis, False, FUNCTIONS[function]))
 
 
 def test_nothing_named(backend):

@@ -125,17 +125,17 @@ class TestSolveTridiagonal(Systems):
     def bound(self, lower, diag, upper, rhs, axis, **_):
         return dominant_bound(lower, diag, upper, self.reference(lower, diag, upper, rhs, axis=axis), axis)
 
-    def test_residual_is_small(self, backend, run, method, rng, subtests):
+    @pytest.mark.parametrize("dtype", ["float32", "complex128"])
+    def test_residual_is_small(self, backend, run, method, rng, subtests, dtype):
         """Component by component, |A x - b| <= c eps ceil(log2 n) (|A| |x| + |b|)."""
-        for dtype in ("float32", "complex128"):
-            for n in (1, 2, 33):
-                with subtests.test(dtype=dtype, n=n):
-                    inputs = self.make(rng, (3, n), dtype)
-                    arrays = (backend.asarray(x) for x in inputs)
-                    x, error = run(self.function, *arrays, method=method, return_residual=True)
-                    expected = backward_error(*inputs, backend.to_numpy(x))
-                    assert np.all(expected <= 4 * max(1, math.ceil(math.log2(n))) * eps(dtype))
-                    compare(backend, error, expected, 4 * eps(dtype), real_dtype(dtype))
+        for n in (1, 2, 33):
+            with subtests.test(n=n):
+                inputs = self.make(rng, (3, n), dtype)
+                arrays = (backend.asarray(x) for x in inputs)
+                x, error = run(self.function, *arrays, method=method, return_residual=True)
+                expected = backward_error(*inputs, backend.to_numpy(x))
+                assert np.all(expected <= 4 * max(1, math.ceil(math.log2(n))) * eps(dtype))
+                compare(backend, error, expected, 4 * eps(dtype), real_dtype(dtype))
 
     def test_ignored_corners(self, backend, run, method, rng, subtests):
         for garbage in (np.nan, 1e300):
@@ -150,24 +150,26 @@ class TestSolveTridiagonal(Systems):
                     compare(backend, x, self.reference(*inputs, axis=axis), self.bound(*inputs, axis=axis))
                     assert np.all(backend.to_numpy(error) < 1e-14)
 
-    def test_batches_broadcast(self, backend, run, method, rng, subtests):
-        lower, diag, upper, rhs = self.make(rng, (3, 2, 9), "float64")
-        for one in (
-            (lower[:, :1], diag, upper[0], rhs),
-            (lower[0, 0], diag[0, 0], upper[0, 0], rhs[0, 0]),
-            (lower[:1, :1], diag[:1, :1], upper[:1, :1], rhs),
-            (lower[:, :1], diag[:, :1], upper[:, :1], rhs),
-            (lower, diag, upper, rhs[0]),
-            (lower, diag, upper, rhs[0, 0]),
-        )[:: 2 if backend.name.startswith("jax") else 1]:
-            with subtests.test(shapes=[x.shape for x in one]):
-                inputs = dominate(*one)
-                x = run(self.function, *(backend.asarray(y) for y in inputs), method=method)
-                compare(backend, x, self.reference(*np.broadcast_arrays(*inputs), axis=-1), 1e-13, "float64")
+    @pytest.mark.parametrize(
+        "places",
+        [
+            (np.s_[:, :1], np.s_[:], np.s_[0], np.s_[:]),
+            (np.s_[0, 0],) * 4,
+            (*(np.s_[:1, :1],) * 3, np.s_[:]),
+            (*(np.s_[:, :1],) * 3, np.s_[:]),
+            (*(np.s_[:],) * 3, np.s_[0]),
+            (*(np.s_[:],) * 3, np.s_[0, 0]),
+        ],
+    )
+    def test_batches_broadcast(self, backend, run, method, rng, places):
+        inputs = self.make(rng, (3, 2, 9), "float64")
+        inputs = dominate(*(one[place] for one, place in zip(inputs, places, strict=True)))
+        x = run(self.function, *(backend.asarray(y) for y in inputs), method=method)
+        compare(backend, x, self.reference(*np.broadcast_arrays(*inputs), axis=-1), 1e-13, "float64")
 
-    def test_several_right_hand_sides(self, backend, run, method, rng, subtests):
-        """The axis that rhs has more than the coefficients is its last, whatever the lengths."""
-        for shape, axis, rhs_shape in (
+    @pytest.mark.parametrize(
+        ("shape", "axis", "rhs_shape"),
+        [
             ((6,), -1, (6, 4)),
             ((6,), 0, (6, 6)),
             ((6,), 0, (6, 1)),
@@ -176,45 +178,49 @@ class TestSolveTridiagonal(Systems):
             ((3, 6), -1, (3, 6, 2)),
             ((3, 6), 1, (1, 6, 2)),
             ((1, 6), -1, (3, 6, 2)),
-        )[:: 3 if backend.name.startswith("jax") else 1]:
-            with subtests.test(shape=shape, axis=axis, rhs=rhs_shape):
-                lower, diag, upper, _ = self.make(rng, shape, "float64")
-                rhs = random(rng, rhs_shape, "float64")
-                arrays = tuple(backend.asarray(x) for x in (lower, diag, upper, rhs))
-                x, error = run(self.function, *arrays, axis=axis, method=method, return_residual=True)
-                inputs = (*(y[..., None] for y in (lower, diag, upper)), rhs)
-                expected = self.reference(*np.broadcast_arrays(*inputs), axis=axis % len(shape))
-                compare(backend, x, expected, 1e-13, "float64")
-                assert error.shape == expected.shape[: axis % len(shape)] + expected.shape[axis % len(shape) + 1 :]
-                assert np.all(backend.to_numpy(error) < 1e-14)
+        ],
+    )
+    def test_several_right_hand_sides(self, backend, run, method, rng, shape, axis, rhs_shape):
+        """The axis that rhs has more than the coefficients is its last, whatever the lengths."""
+        lower, diag, upper, _ = self.make(rng, shape, "float64")
+        rhs = random(rng, rhs_shape, "float64")
+        arrays = tuple(backend.asarray(x) for x in (lower, diag, upper, rhs))
+        x, error = run(self.function, *arrays, axis=axis, method=method, return_residual=True)
+        inputs = (*(y[..., None] for y in (lower, diag, upper)), rhs)
+        expected = self.reference(*np.broadcast_arrays(*inputs), axis=axis % len(shape))
+        compare(backend, x, expected, 1e-13, "float64")
+        assert error.shape == expected.shape[: axis % len(shape)] + expected.shape[axis % len(shape) + 1 :]
+        assert np.all(backend.to_numpy(error) < 1e-14)
 
-    def test_constant_coefficients(self, backend, run, method, rng, subtests):
-        """A length of 1 along the axis, or no dimension, stands for the same coefficient in every row."""
-        for shape, axis, shapes in (
+    @pytest.mark.parametrize("transpose", [False, True])
+    @pytest.mark.parametrize(
+        ("shape", "axis", "shapes"),
+        [
             ((5, 9), -1, ((5, 1), (1,), (9,))),
             ((5, 9), 0, ((5, 9), (1, 9), (1, 9))),
             ((5, 9), 1, ((), (5, 1), ())),
             ((9,), 0, ((), (9,), ())),
             ((2, 5, 9), 1, ((), (), ())),
             ((5, 1), 1, ((5, 1), (5, 1), ())),
-        )[:: 3 if backend.name.startswith("jax") else 1]:
-            for transpose in (False, True):
-                with subtests.test(shape=shape, axis=axis, shapes=shapes, transpose=transpose):
-                    lower, diag, upper = (random(rng, one, "float64") for one in shapes)
-                    inputs = dominate(lower, diag, upper, random(rng, shape, "float64"))
-                    arrays = tuple(backend.asarray(np.asarray(x)) for x in inputs)
-                    x = run(self.function, *arrays, axis=axis, method=method, transpose=transpose)
-                    whole = [np.broadcast_to(one, shape) for one in inputs]
-                    if transpose:
-                        whole[0], whole[2] = np.roll(whole[2], 1, axis), np.roll(whole[0], -1, axis)
-                    compare(backend, x, self.reference(*whole, axis=axis), 1e-13, "float64")
+        ],
+    )
+    def test_constant_coefficients(self, backend, run, method, rng, shape, axis, shapes, transpose):
+        """A length of 1 along the axis, or no dimension, stands for the same coefficient in every row."""
+        lower, diag, upper = (random(rng, one, "float64") for one in shapes)
+        inputs = dominate(lower, diag, upper, random(rng, shape, "float64"))
+        arrays = tuple(backend.asarray(np.asarray(x)) for x in inputs)
+        x = run(self.function, *arrays, axis=axis, method=method, transpose=transpose)
+        whole = [np.broadcast_to(one, shape) for one in inputs]
+        if transpose:
+            whole[0], whole[2] = np.roll(whole[2], 1, axis), np.roll(whole[0], -1, axis)
+        compare(backend, x, self.reference(*whole, axis=axis), 1e-13, "float64")
 
-    def test_numbers(self, backend, run, method, rng):
-        for dtype in ("float32", "complex128"):
-            rhs = random(rng, (3, 8), dtype)
-            x = run(self.function, -1, 2.5, -0.75, backend.asarray(rhs), method=method)
-            whole = [np.full((3, 8), value, dtype) for value in (-1, 2.5, -0.75)]
-            compare(backend, x, self.reference(*whole, rhs, axis=-1), 64 * eps(dtype), dtype)
+    @pytest.mark.parametrize("dtype", ["float32", "complex128"])
+    def test_numbers(self, backend, run, method, rng, dtype):
+        rhs = random(rng, (3, 8), dtype)
+        x = run(self.function, -1, 2.5, -0.75, backend.asarray(rhs), method=method)
+        whole = [np.full((3, 8), value, dtype) for value in (-1, 2.5, -0.75)]
+        compare(backend, x, self.reference(*whole, rhs, axis=-1), 64 * eps(dtype), dtype)
         with pytest.raises(TypeError, match="diag"):
             solve_tridiagonal(1.0, 2j, 1.0, backend.asarray(np.ones(3)))
 
