@@ -24,7 +24,7 @@ from parprims._core.arrays import (
     offers,
     quiet,
 )
-from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, listing, nodes, reasons, unwatched
+from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, listing, reasons, unwatched
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
@@ -193,12 +193,6 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
 @functools.cache
 def _numpy_dtype(dtype: Any) -> Any:
     return np.dtype(dtype_name(dtype))
-
-
-def in_program(primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any) -> tuple[Array, ...]:
-    """Return what a primitive made of others computes as a node of torch.compile's graph."""
-    found: tuple[Array, ...] = nodes().call(primitive, arrays, options, method, composed=True)
-    return found
 
 
 def gathered(xp: Namespace, x: Array, index: Array, axis: int) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
@@ -65,13 +65,7 @@ class Arguments:
     @property
     def flat(self) -> tuple[Any, ...]:
         """All arrays in order, those of tuples one by one."""
-        found: list[Any] = []
-        for name, x in self.arrays.items():
-            if type(x) is tuple:
-                found.extend(x)
-            elif x is not None or name not in _OPTIONAL:
-                found.append(x)
-        return tuple(found)
+        return _flat(self.given.values())
 
     def key_of(self, *arrays: Any) -> Any:
         """Return the key of the call if the method is given these very arrays, else None.
@@ -82,14 +76,20 @@ class Arguments:
         flat = self.flat
         return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
 
-    def changed(self, arrays: dict[str, Any], options: dict[str, Any]) -> Arguments:
-        """Return the same call with other arrays and options."""
-        return Arguments(self.name, arrays, options, self.method, self.axis_name)
+    def on(self, arrays: dict[str, Any], **options: Any) -> Arguments:
+        """Return the call on other arrays, and with some options changed."""
+        return Arguments(self.name, arrays, {**self.options, **options}, self.method, self.axis_name)
 
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
         """Return the same call with a function of every argument in its place."""
         arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
-        return self.changed(arrays, options)
+        return self.on(arrays, **options)
+
+
+def _flat(arrays: Collection[Any]) -> tuple[Any, ...]:
+    if tuple not in map(type, arrays):
+        return tuple(arrays)
+    return tuple([one for x in arrays for one in (x if type(x) is tuple else (x,))])
 
 
 def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None:
@@ -99,7 +99,7 @@ def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None
     """
     options = {name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL}
     made = made_plain(several, **options)
-    return None if made is None else asked.changed(asked.arrays, {**asked.options, **made})
+    return None if made is None else asked.on(asked.arrays, **made)
 
 
 Check = Callable[[Arguments], tuple[Namespace, Any]]
@@ -207,11 +207,12 @@ class Primitive:
         """Compute a call."""
         if self.normalize is not None:
             asked = self.normalize(asked)
-        flat = asked.flat
+        given = asked.given
+        flat = _flat(given.values())
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
                 return self._in_graph(asked) if self.node is None else self.node(asked)
-            asked.key = self._key(asked)
+            asked.key = self._key(asked, given)
             run = self.recall(asked.key)
             if run is not None:
                 return run(*flat)
@@ -228,31 +229,22 @@ class Primitive:
         """Return whether several devices, or chunks, hold arrays that may be split."""
         return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
-    def _key(self, asked: Arguments) -> Any:
-        """Return what calls like this one are found again by, or None."""
-        given = tuple(asked.given.values())
-        told = dict(asked.options)
-        for name in self.operators:
-            told[name] = lasting_key(told[name])
-            if told[name] is None:
+    def _key(self, asked: Arguments, given: dict[str, Any]) -> Any:
+        """Return what calls like this one, with these arrays, are found again by, or None."""
+        told = asked.options
+        if self.operators or self.numbers:
+            told = {**told, **{name: lasting_key(told[name]) for name in self.operators}}
+            told.update([(name, plain(told[name])) for name in self.numbers if told[name] is not None])
+            if any(told[name] is None and asked.options[name] is not None for name in (*self.operators, *self.numbers)):
                 return None
-        for name in self.numbers:
-            if told[name] is not None:
-                told[name] = plain(told[name])
-                if told[name] is None:
-                    return None
         more = [asked.method]
         if len(given) < len(asked.arrays):
-            more.append("/".join(asked.given))
+            more.append("/".join(given))
         if self.state is not None:
             more.append(self.state(asked))
-        return call_key(
-            self.name + self.variant,
-            given[0] if len(given) == 1 else given,
-            *told.values(),
-            *more,
-            gradient=self.gradient,
-        )
+        x = tuple(given.values())
+        name = self.name + self.variant
+        return call_key(name, x if len(x) > 1 else x[0], *told.values(), *more, gradient=self.gradient)
 
     def _in_graph(self, asked: Arguments) -> Any:
         """Return the result as a node of torch.compile's graph."""

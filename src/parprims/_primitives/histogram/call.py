@@ -73,25 +73,26 @@ def plainer(asked: Arguments) -> Arguments | None:
     Where several devices, or chunks, hold x each makes an array of the edges.
     """
     bins, x, weights = asked["bins"], asked["x"], asked["weights"]
-    options = {"bins": bins, "range": asked["range"], "density": asked["density"]}
+    made = None
     if isinstance(bins, list | tuple | builtins.range):
         if asked.axis_name is None and not is_split((x, weights)):
-            options["bins"] = listed_as_array("bins", bins, namespace_named("x", x), x)
+            made = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
             _check_edges(np.asarray(bins))
-            return asked.changed(*named(x, weights, options))
-        if not isinstance(bins, tuple):
-            return asked.changed(*named(x, weights, {**options, "bins": tuple(bins)}))
-    made = made_plain(bins=bins, range=options["range"])
-    return None if made is None else asked.changed(*named(x, weights, {**options, **made}))
+        elif not isinstance(bins, tuple):
+            made = {"bins": tuple(bins)}
+    made = made or made_plain(bins=bins, range=asked["range"])
+    if made is None:
+        return None
+    options = {"bins": bins, "range": asked["range"], "density": asked["density"], **made}
+    return Arguments(asked.name, *named(x, weights, options), asked.method, asked.axis_name)
 
 
 def check(asked: Arguments) -> tuple[Namespace, Histogram]:
     """Return the namespace and the record of a histogram; raise, naming the argument, for wrong ones."""
     bins, weighted = _bin_count(asked["bins"]), asked["weights"] is not None
-    present = asked.given
-    xp, arrays = admit(present)
+    xp, arrays = admit(asked.given)
     x, *others = arrays
-    for name, array in zip(present, arrays, strict=True):
+    for name, array in zip(asked.given, arrays, strict=True):
         check_kind(name, array, ("int", "uint", "float"))
     if weighted and others[0].shape != x.shape:
         raise ValueError(f"weights must have the shape of x, {tuple(x.shape)}, got {tuple(others[0].shape)}")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import (
-    Array,
     Namespace,
     admit,
     check_choice,
@@ -65,17 +64,18 @@ def check_searchsorted(asked: Arguments) -> tuple[Namespace, Search]:
     )
 
 
-def with_array(x1: Array, x2: Any, side: Any) -> tuple[Any, Any]:
-    """Return what is searched for, a number as an array of the dtype of x1, and the side that gives its place there.
+def with_array(asked: Arguments) -> Arguments:
+    """Return the call with a number that is searched for as an array of the dtype of x1, and the side of its place.
 
     A number that no integer is equal to has the place of the integer above, one beyond all that of all of them.
     """
+    x1, x2, side = asked["x1"], asked["x2"], asked["side"]
     if type(x2) not in NUMBERS and (not isinstance(x2, np.generic) or isinstance(x1, np.ndarray)):
-        return x2, side
+        return asked
     number = x2.item() if isinstance(x2, np.generic) else x2
     kind = dtype_kind(x1.dtype) if is_array(x1) else "other"
     if type(number) not in (int, float) or kind not in REAL or side not in ("left", "right"):
-        return number, side
+        return asked.on({**asked.arrays, "x2": number})
     if kind == "float":
         digits, exponent = float_format(dtype_name(x1.dtype))
         if math.inf > abs(number) > (2 - 2 ** (1 - digits)) * 2**exponent:
@@ -90,4 +90,5 @@ def with_array(x1: Array, x2: Any, side: Any) -> tuple[Any, Any]:
         elif number != math.floor(number):
             number, side = math.ceil(number), "left"
         number = int(number)
-    return namespace_named("x1", x1).asarray(number, dtype=x1.dtype, device=device(x1)), side
+    x2 = namespace_named("x1", x1).asarray(number, dtype=x1.dtype, device=device(x1))
+    return asked.on({**asked.arrays, "x2": x2}, side=side)

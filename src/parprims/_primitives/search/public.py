@@ -71,7 +71,6 @@ def searchsorted(
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
     """
-    x2, side = with_array(x1, x2, side)
     return _SEARCHSORTED(others, {"x1": x1, "x2": x2, "sorter": sorter}, method, side=side)
 
 
@@ -189,6 +188,7 @@ def merge_by_key(
 _SEARCHSORTED = Primitive(
     name="searchsorted",
     check=check_searchsorted,
+    normalize=with_array,
     methods=Methods(
         "searchsorted",
         kernel=by_device(Method(cuda.prepare, cuda.refusal), Method(cpu.prepare, cpu.refusal, cpu.slower)),

@@ -167,7 +167,7 @@ class Wider:
         arrays = self.asked.arrays
 
         def wide(dtype: Any, initial: Any) -> Any:
-            return compute(self.asked.changed(arrays, {**self.asked.options, "dtype": dtype, "initial": initial}))
+            return compute(self.asked.on(arrays, dtype=dtype, initial=initial))
 
         return self.combination.rounded_once(self.xp, wide, self.asked["initial"])
 

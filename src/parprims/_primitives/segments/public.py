@@ -132,7 +132,7 @@ def _with_array(asked: Arguments) -> Arguments:
     x = next(iter(arrays.values()))
     beside = next(iter(x), None) if isinstance(x, tuple) else x
     offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"])
-    return asked.changed({**arrays, "offsets": offsets}, {**asked.options, **options})
+    return asked.on({**arrays, "offsets": offsets}, **options)
 
 
 def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
@@ -140,7 +140,7 @@ def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     beside = b if hasattr(type(b), "shape") else a
     alone = beside is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
     offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"], alone=alone)
-    return asked.changed({"a": a, "b": b, "offsets": offsets, "initial": asked["initial"]}, asked.options)
+    return asked.on({"a": a, "b": b, "offsets": offsets, "initial": asked["initial"]})
 
 
 def _named(op: Any) -> str:
