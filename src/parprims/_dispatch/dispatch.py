@@ -325,7 +325,7 @@ _prepared: Memo[_Prepared] = Memo()
 _programs: Memo[Callable[..., Any]] = Memo()
 
 
-def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> Any:
+def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> Any:
     """Return what a call can be found again by, or None.
 
     ``x`` is an array, or a tuple of all arrays of the call. Options of another type are others, though 1 and True are

@@ -97,7 +97,7 @@ def door(body: Function, watch: Callable[[], Any], nothing: Any, state: Callable
 
     ``state`` takes the first array, which is not NumPy's, and returns what else calls depend on that a library is told.
     The arrays are the parameters of the body that have no name to a caller, no default, and the annotation Array. An
-    option of which the default is None, but for axis and dtype, is left to the body if it is given.
+    option whose default is None, but for axis and dtype, is left to the body if it is given, and so is a function.
     """
     names = _Names(body)
     text = names.text("" if state is None else "state")
@@ -135,6 +135,8 @@ class _Names:
                 self.left.append(f"{one.name} is None")
             else:
                 self.options.append(one)
+                if "Callable" in str(one.annotation):  # functions change, so the body asks what they read
+                    self.left.append(f"type({one.name}) is str")
 
     def text(self, state: str) -> str:
         """Return the text of a function that makes the door."""

@@ -134,8 +134,8 @@ class Primitive:
         default.
     gradient : bool
         Whether it matters to a remembered call by which arrays a derivative is asked for.
-    recall : callable
-        Returns what computed the call of a key before, or None.
+    recall : callable, optional
+        Returns what computed the call of a key before that the dispatch does not know, or None.
     compute : callable
         Takes the methods, the method asked for, the namespace and the checked call; returns the result. Those of
         `derivative_rules` add a derivative.
@@ -164,7 +164,7 @@ class Primitive:
     state: Callable[[Arguments], Any] | None = None
     plainer: Callable[[Arguments], Arguments | None] = plainer
     gradient: bool = True
-    recall: Callable[[Any], Callable[..., Any] | None] = recalled
+    recall: Callable[[Any], Callable[..., Any] | None] | None = None
     compute: Callable[[Methods, str, Namespace, Any], Any] = Methods.__call__
     single: bool | Callable[[Arguments], bool] = False
     composed: bool = True
@@ -174,6 +174,8 @@ class Primitive:
     by_offsets: Primitive | None = None
 
     def __post_init__(self) -> None:
+        self._title = self.name + self.variant
+        self._key_of = [*((name, lasting_key) for name in self.operators), *((name, plain) for name in self.numbers)]
         if not self.variant:
             declared[self.name] = self
 
@@ -207,13 +209,15 @@ class Primitive:
         """Compute a call."""
         if self.normalize is not None:
             asked = self.normalize(asked)
-        given = asked.given
-        flat = _flat(given.values())
+        given = [x for name, x in asked.arrays.items() if x is not None or name not in _OPTIONAL]
+        flat = tuple(given) if tuple not in map(type, given) else _flat(given)
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
                 return self._in_graph(asked) if self.node is None else self.node(asked)
-            asked.key = self._key(asked, given)
-            run = self.recall(asked.key)
+            key = asked.key = self._key(asked, given)
+            run = recalled(key)
+            if run is None and self.recall is not None:
+                run = self.recall(key)
             if run is not None:
                 return run(*flat)
         plainer = self.plainer(asked)
@@ -229,22 +233,23 @@ class Primitive:
         """Return whether several devices, or chunks, hold arrays that may be split."""
         return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
-    def _key(self, asked: Arguments, given: dict[str, Any]) -> Any:
+    def _key(self, asked: Arguments, given: list[Any]) -> Any:
         """Return what calls like this one, with these arrays, are found again by, or None."""
         told = asked.options
-        if self.operators or self.numbers:
-            told = {**told, **{name: lasting_key(told[name]) for name in self.operators}}
-            told.update([(name, plain(told[name])) for name in self.numbers if told[name] is not None])
-            if any(told[name] is None and asked.options[name] is not None for name in (*self.operators, *self.numbers)):
-                return None
-        more = [asked.method]
-        if len(given) < len(asked.arrays):
-            more.append("/".join(given))
+        if self._key_of:
+            told = told.copy()
+            for name, key_of in self._key_of:
+                if told[name] is not None:
+                    told[name] = key_of(told[name])
+                    if told[name] is None:
+                        return None
+        more: list[Any] = [asked.method]
         if self.state is not None:
             more.append(self.state(asked))
-        x = tuple(given.values())
-        name = self.name + self.variant
-        return call_key(name, x if len(x) > 1 else x[0], *told.values(), *more, gradient=self.gradient)
+        if len(given) < len(asked.arrays):
+            more.append(tuple(asked.given))
+        arrays = given[0] if len(given) == 1 else tuple(given)
+        return call_key((self._title, *told), arrays, *told.values(), *more, gradient=self.gradient)
 
     def _in_graph(self, asked: Arguments) -> Any:
         """Return the result as a node of torch.compile's graph."""

@@ -9,7 +9,7 @@ from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_structured, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive, recalled
+from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive
 from parprims._dispatch.primitive import Primitive
 from parprims._operators.operator import Operator, by_leaves, restarted
 from parprims._primitives.scan import array, cpu, cuda
@@ -220,11 +220,6 @@ def cumulative_prod(
 # ---- Declarations -----------------------------------------------------------------------------------------------
 
 
-def _recalled(key: Any) -> Callable[..., Any] | None:
-    """Return what computed the call of a key before, by itself or with the derivative of a rule, or None."""
-    return recalled(key) or derivative_rules.recalled_scan(key)
-
-
 def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan, exclusive ones with a segmented operator begin anew at every flag."""
     if not (r.exclusive and r.op.flags):
@@ -261,7 +256,7 @@ def declared_scan(name: str, **defaults: Any) -> Primitive:
         methods=methods,
         defaults=defaults,
         operators=("op",),
-        recall=_recalled,
+        recall=derivative_rules.recalled_scan,
         compute=_computed,
         node=lambda asked: nodes().scan(asked),
         sharded=True,
