@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import importlib
 import json
-import pkgutil
 import subprocess
 import sys
 import typing
@@ -17,6 +16,7 @@ import parprims
 from benches.core import records
 from benches.tuning import entries
 from parprims import _cuda
+from parprims._compiling import tables
 from parprims._compiling.tables import Measured, Table, typed
 from parprims._cpu.crossovers import Crossovers
 
@@ -86,8 +86,8 @@ def test_texts_of_rows():
 def test_tables_are_read_once_and_late(monkeypatch):
     """No table is read before an entry is asked for."""
     read: list = []
-    own = pkgutil.get_data
-    monkeypatch.setattr(pkgutil, "get_data", lambda package, file: read.append(file) or own(package, file))
+    own = tables.read
+    monkeypatch.setattr(tables, "read", lambda file: read.append(file) or own(file))
     table = Table(str, Crossovers, "parprims._primitives.scan.cpu")
     assert not read
     assert [len(table), *table] == [1, "any"]

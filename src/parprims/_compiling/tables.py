@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 import typing
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
@@ -51,10 +52,9 @@ class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
 
     @functools.cached_property
     def _entries(self) -> dict[Key, Entry]:
-        import json  # both at the first call: to import the library takes no longer
-        import pkgutil
+        import json  # at the first call: to import the library takes no longer
 
-        found = json.loads(pkgutil.get_data("parprims", self.file) or b"")["entries"]
+        found = json.loads(read(self.file))["entries"]
         return {self._key(key): typed(self._entry, one) for key, one in found.items()}
 
     def __getitem__(self, key: Key) -> Entry:
@@ -71,6 +71,18 @@ class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def read(file: str) -> bytes:
+    """Return a file of the package by the loader of its modules, which may read an archive.
+
+    `importlib.resources` does the same, and takes 2 ms when it is first asked.
+    """
+    content: bytes = __spec__.loader.get_data(str(_FOLDER / file))  # type: ignore[union-attr]
+    return content
+
+
+_FOLDER = pathlib.Path(__file__).parents[1]
 
 
 def typed(kind: Any, value: Any) -> Any:
