@@ -264,8 +264,8 @@ def page() -> str:
             "# What you can rely on",
             "",
             "Every promise of the library beside the tests that keep it; the largest recorded share of each error "
-            "bound; and faults of similar libraries beside the tests that prevent them here. `python -m tests.trust` writes "
-            "this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit it by hand.",
+            "bound; and faults of similar libraries beside the tests that prevent them here. `python -m tests.trust` "
+            "writes this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit the page.",
             "",
             "## Promises",
             "",
