@@ -1,8 +1,8 @@
-"""Run the worked examples, each backend's in a process of its own, and print one table of what they found.
+"""Run the worked examples, each backend's in a process of its own, and print one table of the results.
 
-``python examples`` runs all of them on every array library that is installed; names and options choose.
-On a GPU, JAX's array form stands in one row of several alike, since XLA takes long to compile it; an example run
-by itself says what it leaves out.
+``python examples`` runs all of them on every installed array library; names and options choose. On a GPU, only one of
+several similar rows has JAX's array form, since XLA takes long to compile it; an example that runs by itself names the
+rows that it skips.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Worker:
         other.close()
 
     def run(self, name: str, backend: str, options: list[str]) -> tuple[dict, str]:
-        """Return what an example recorded, and why it failed or ""."""
+        """Return the facts that an example recorded, and the reason of its failure or ""."""
         self.pipe.send((name, ["--backend", backend, *options]))
         try:
             facts, passed, text = self.pipe.recv()
@@ -69,7 +69,7 @@ def run_all(names: list[str], chosen: list[str], options: list[str], found: dict
                 if not worker.process.is_alive():
                     worker = Worker()
         except KeyboardInterrupt:
-            for number in (signal.SIGINT, signal.SIGTERM):  # a second one must not lose what there is
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second interrupt must not lose the results so far
                 signal.signal(number, signal.SIG_IGN)
             failures.append(f"{name} on {backend} was cut off, and what follows it has not run")
             return
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     names, chosen = options.examples or EXAMPLES, options.backend or installed()
     found: dict[tuple[str, str], dict] = {}
     failures: list[str] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is found by then is printed and saved
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the results so far are printed and saved
     run_all(names, chosen, passed_on, found, failures)
     facts = [found[name, backend] for name in names for backend in chosen if (name, backend) in found]
     rows = [row for one in facts for row in one["rows"]]

@@ -1,12 +1,12 @@
 """A second of sound through an equaliser and a room: filters whose loops over the samples are gone.
 
 The equaliser is a cascade of three sections of order two (Robert Bristow-Johnson's cookbook), which `sosfilt` filters
-as SciPy's does; users of GPU libraries report that 100 to 1000 times slower there than on a CPU. The room is
+as SciPy's does; users of GPU libraries report that it is 100 to 1000 times slower there than on a CPU. The room is
 Schroeder's: four echoes side by side, y[n] = x[n] + g y[n-D]. Samples D apart make a recurrence of order one, so all D
-of them are one call of `linear_recurrence` on an array of rows of D samples.
+recurrences are one call of `linear_recurrence` on an array of rows of D samples.
 
-Every step rounds once or twice, and what follows takes that over as it does a sample. So the error is within n
-roundings of the largest output times the sum of all |h|, h being the answer to a single one; a fourth is allowed.
+Every step rounds once or twice, and later steps filter this error like a sample. So the error is within n roundings of
+the largest output times the sum of all |h|, where h is the response to a unit impulse; the check allows a fourth.
 (Schroeder, Natural Sounding Artificial Reverberation, J. Audio Eng. Soc. 10(3), 1962.)
 """
 

@@ -1,6 +1,6 @@
 """The array libraries, each on a CPU or on a GPU, as the examples, the comparison and the tests see them.
 
-One table for all of them: what a library's arrays are made of, how to wait for its results and how to time them.
+One table for all of them: how to make a library's arrays, wait for its results and time them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _cupy() -> Backend:
     )
 
 
-MAKERS: dict[str, tuple[str, Callable[[], Backend]]] = {  # backend: (module it needs, what makes it)
+MAKERS: dict[str, tuple[str, Callable[[], Backend]]] = {  # backend: (module it needs, function that makes it)
     "numpy": ("numpy", _numpy),
     "jax": ("jax", lambda: _jax("cpu", "jax")),
     "torch": ("torch", lambda: _torch("cpu", "torch")),
@@ -175,7 +175,7 @@ def _gpu(module: str) -> str | None:
 
 
 def gpu_name() -> str | None:
-    """Return the name of the CUDA device that the first installed library which can tell sees, or None."""
+    """Return the name of the CUDA device by the first installed library that finds one, or None."""
     first = next((module for module in ("cupy", "torch", "jax") if installed(module)), None)
     return _gpu(first) if first else None
 

@@ -2,10 +2,10 @@
 directions, in three.
 
 In one dimension (2 + L) x[n] - x[n-1] - x[n+1] = L x_old[n], with L = 1 and x = 0 beyond both ends, from x = 1. The
-source took N = 128 and 2 steps, one system per block or one per warp, and left many systems at once undone; it gave no
+source took N = 128 and 2 steps, one system per block or one per warp, did not solve many systems at once, and gave no
 times. Here 32 (a warp), 128, any N, and many systems are one call, checked against elimination row after row. In three
-dimensions a step solves along x, then y, then z. It is checked where the answer is known: a product of sines stays one,
-and a step divides it by (1 + 4 sin(pi / 2(N+1))^2 / L)^3.
+dimensions a step solves along x, then y, then z. The check has a known answer: a product of sines stays a product of
+sines, and a step divides it by (1 + 4 sin(pi / 2(N+1))^2 / L)^3.
 
 Rows keep their order, as in the source's cyclic reduction, for they are diagonally dominant: pivot="none" says so.
 In every row the neighbours add up to t = 2 / (2 + L) of the diagonal, so parprims promises 8 ceil(log2 n) / (1 - t)
@@ -27,7 +27,7 @@ L, STEPS = 1.0, 2
 
 
 def bound(n: int, solves: int, dtype: str) -> float:
-    """Return what the solution may be off by, relative to the largest number at the start."""
+    """Return the allowed error of the solution, relative to the largest number at the start."""
     return solves * 8 * math.ceil(math.log2(n)) * (2 + L) / L * float(np.finfo(dtype).eps)
 
 
@@ -85,7 +85,7 @@ def example(run: common.Run) -> None:
     decay = (1 + 4 * math.sin(math.pi / 2 / (n + 1)) ** 2 / L) ** (-3 * STEPS)
 
     def check_wave(result, _):
-        # The sines and their products are rounded too, and a step passes on what they are off by.
+        # The sines and their products are rounded too, and a step passes their errors on.
         allowed = bound(n, 3 * STEPS, "float64") + 16 * 2.0**-52
         distances = common.by_pieces(lambda x, old: np.max(abs(x - decay * old)), run.to_numpy(result), start)
         difference = np.max(distances) / top

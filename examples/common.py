@@ -1,4 +1,4 @@
-"""What the examples share: the command line, the backend, the clock, the checks, the progress bar, the plot."""
+"""Common parts of the examples: the command line, the backend, the clock, the checks, the progress bar, the plot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sizes:
 
 
 class Run:
-    """One run of an example: where its arrays live, how large it is, and what it has reported so far."""
+    """One run of an example: the place of its arrays, its size, and its reports so far."""
 
     def __init__(self, backend: str, device: str | None = None, size: int = 0, plot: str | None = None) -> None:
         if (backend, device) == ("numpy", "cuda"):
@@ -67,7 +67,7 @@ class Run:
         return self._own.compile(call)
 
     def compile_now(self, calls: Iterable[Callable[..., Any]], *arrays: Any) -> None:
-        """Make what `compile` returned ready for arrays: XLA takes seconds for one, and only one core."""
+        """Compile a result of `compile` for arrays: XLA takes seconds for each, on one core."""
 
         def one(call: Callable[..., Any]) -> None:
             with contextlib.suppress(parprims.MethodRefused):  # whoever calls it will hear
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def shown_already(self) -> tuple[str, ...]:
-        """Tell what to skip in a row like one before: the array form, which XLA takes long to compile for a GPU."""
+        """Return the methods to skip in a row like an earlier one: XLA compiles the array form slowly for a GPU."""
         return ("array",) if self.backend == "jax" and self.cuda else ()
 
     def wait(self, result: Any = None) -> None:
@@ -121,9 +121,9 @@ class Run:
         reported: str = "",
         vendor: float | None = None,
     ) -> None:
-        """Print one row and keep it. It passes if the difference is at most what is allowed; NaN never is.
+        """Print one row and keep it. It passes if the difference is at most the allowed one; NaN never passes.
 
-        ``reported`` is what the source of the problem gave, ``vendor`` the seconds of the library's own routine.
+        ``reported`` is the result of the problem's source, ``vendor`` the seconds of the library's own routine.
         """
         difference, allowed = float(difference), float(allowed)
         one = {
@@ -152,9 +152,9 @@ class Run:
         vendor: Callable[..., Any] | None = None,
         skip: tuple[str, ...] = (),
     ) -> None:
-        """Report ``call(*arrays, method=...)`` by every method that serves and is not to be skipped.
+        """Report ``call(*arrays, method=...)`` by every method that can compute it and is not skipped.
 
-        ``check(result, method)`` returns what to print of a result, its difference and what is allowed. Without a
+        ``check(result, method)`` returns the text of a result, its difference and the allowed difference. Without a
         ``vendor`` of the same arrays the method native, the library's own routine, takes its part.
         """
         listed = parprims.methods(functools.partial(call, method="auto"), *arrays)
@@ -194,7 +194,7 @@ class Run:
         return self.library.random.default_rng(seed).standard_normal(shape, dtype=dtype)
 
     def progress(self, what: str, steps: Iterable[Any], total: int) -> Iterator[Any]:
-        """Yield the steps; on a terminal, draw a bar for what takes longer than a second."""
+        """Yield the steps; on a terminal, draw a progress bar after a second."""
         began = time.perf_counter()
         for done, step in enumerate(steps):
             if sys.stderr.isatty() and done and time.perf_counter() - began > 1:
@@ -278,7 +278,7 @@ def main(example: Callable[[Run], None], sizes: Sizes, argv: list[str] | None = 
 
 
 def serve(pipe: Any) -> None:
-    """Run the examples whose names and options come through a pipe, and answer with what each found and printed.
+    """Run examples by names and options from a pipe, and answer with the results and output of each.
 
     The answer is the facts that ``--json`` saves, whether all passed, and the text.
     """

@@ -1,8 +1,8 @@
-"""Facts of the device, the addition of two vectors, and an error that is raised where a launch is impossible.
+"""Facts of the device, the addition of two vectors, and the error of an impossible launch.
 
 The source printed a GPU's limits, added two vectors in a kernel, and checked for an error after every launch: one with
-more threads than a block may have does nothing, and who does not ask reads zeros. Here such a launch must raise, and
-so must whatever parprims cannot do: a method that does not serve, a tile of no width. It gave no times.
+more threads than a block may have does nothing, and a program that does not check reads zeros. Here such a launch must
+raise, and so must impossible calls of parprims: a method that cannot compute, a tile of width 0. It gave no times.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ extern "C" __global__ void add(const float* x, const float* y, float* sum, long 
 
 
 def facts(run: common.Run) -> dict[str, object]:
-    """Return what there is to know of the device and the library."""
+    """Return the facts of the device and the library."""
     info = run.xp.__array_namespace_info__()
     found = {"library": f"{run.library.__name__} {run.library.__version__}", "default dtypes": info.default_dtypes()}
     if not run.cuda:

@@ -1,12 +1,12 @@
 """Generalised advantage estimation over episodes of uneven length, in one call and without padding.
 
-The advantage is A[t] = delta[t] + gamma lambda A[t+1] with delta[t] = r[t] + gamma V[t+1] - V[t], and what follows the
-last step of an episode counts for nothing. That is a linear recurrence from the end whose coefficient is 0 where an
-episode ends, or a segmented scan of affine maps begun anew at every end. Users write a loop over time for it, or pad
+The advantage is A[t] = delta[t] + gamma lambda A[t+1] with delta[t] = r[t] + gamma V[t+1] - V[t], without the steps
+after the last step of an episode. That is a linear recurrence from the end, with a coefficient of 0 where an episode
+ends, or a segmented scan of affine maps that starts anew at every end. Users write a loop over time for it, or pad
 all episodes to one length.
 
 A coefficient 0 cuts off, exactly, all that comes after, so a term passes through one episode at most: twice its length
-in roundings of a unit in the last place each, of the recurrence with |delta| for delta. The loop owes as much again.
+in roundings of a unit in the last place each, of the recurrence with |delta| for delta. The loop errs by as much again.
 (Schulman, Moritz, Levine, Jordan and Abbeel, High-Dimensional Continuous Control Using Generalized Advantage
 Estimation, ICLR 2016.)
 """
@@ -69,7 +69,7 @@ def example(run: common.Run) -> None:
     allowed = 4 * longest * 2.0**-52 * by_loop(decay, abs(reward) + GAMMA * abs(value[1:]) + abs(value[:-1]))
 
     def check(result, _):
-        # Relative to the bound of each element, so that 1 is what is allowed.
+        # Relative to the bound of each element, so that 1 is allowed.
         errors = common.by_pieces(
             lambda one, other, bound: np.max(abs(one - other) / bound), run.to_numpy(result), expected, allowed
         )

@@ -1,7 +1,7 @@
 """Vector and matrix basics: the dot product of 0, 1, ..., N - 1 with 2, 2, ..., 2, and a small matrix product.
 
-The answer is N (N - 1). Every partial sum is an integer that the dtype holds exactly, so whatever the order in which
-a method adds, the result must be equal, not close. The source took N = 1024, added partial sums over a stride of the
+The answer is N (N - 1). Every partial sum is an integer that the dtype holds exactly, so in any order of additions
+the result must be equal, not close. The source took N = 1024, added partial sums over a stride of the
 grid, then by a tree in a block's shared memory; it gave no times. Its matrix product is of 4 x 4 matrices in tiles
 of 2, here of integers and as exact.
 """

@@ -3,14 +3,14 @@
 A. The matrices are A[i,j] = (i - 0.1 j + 1) / (i + j + 1), B[i,j] = (j - 0.2 i + 1) (i + j + 1) / (i^2 + j^2 + 1),
 float32, and every element of A B must be within 1e-3 of the product on a CPU, here in float64. Beyond 1024 that is 1e-3
 of the element where it is larger than 1: at 2^12 elements reach 2810, sums of as many rounded terms, and a product by
-float32 on a CPU is itself off by 2.7e-3. The source took 2^12 and searched tiles of 4 to 32; widths that a block could
-not hold gave zeros there without a word, where parprims raises. It reported 184.7 ms with global memory (naive) and
+float32 on a CPU itself errs by 2.7e-3. The source took 2^12 and searched tiles of 4 to 32; widths that a block could
+not hold silently gave zeros there, where parprims raises. It reported 184.7 ms with global memory (naive) and
 164.0 ms with shared memory (tiled) at best, copies included, and 1400 s on the CPU.
 
 C. Others climbed in float64, from packed tiles (13634 ms against the vendor's 11508) over shared memory without bank
 conflicts (11333.5 against 11484.9) to tensor cores (2127.6 against 899.0). D1 and D4 compared float32 over sizes: a
 thread for each element, in blocks of 32 to 512 threads, from 512 (2.6 ms) to 8192 (1574 ms), and the vendor (230 ms
-with its start, and 581 ms). Here these matrices hold integers from -9 to 9, whose sums of products are exact in both
+with its start, and 581 ms). Here these matrices hold integers from -9 to 9. Their sums of products are exact in both
 dtypes in any order: the difference must be 0.
 
 Last come the precisions of float32 beside a chain of sums, by errors in parts of |A| |B|. A chain of k sums allows
@@ -60,7 +60,7 @@ class Rows:
         self.unit = np.broadcast_to(self.unit, self.expected.shape)
 
     def check(self, result, _) -> tuple[str, float, float]:
-        """Return what to print of a result, its difference and what is allowed."""
+        """Return the text of a result, its difference and the allowed difference."""
         c = self.run.to_numpy(result)
         errors = common.by_pieces(lambda x, y, unit: np.max(abs(x - y) / unit), c, self.expected, self.unit)
         return f"corner {c[-1, -1]:.6g}", np.max(errors), self.allowed

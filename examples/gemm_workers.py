@@ -55,7 +55,7 @@ class Workers:
             for stream, left, right in zip(self.streams, lefts, rights, strict=True):
                 with stream if self.run.backend == "cupy" else self.run.library.cuda.stream(stream):
                     products.append(parprims.matmul(left, right))
-        elif self.run.backend == "jax":  # which returns before it has computed
+        elif self.run.backend == "jax":  # the call returns before it has computed
             products = list(map(parprims.matmul, lefts, rights))
         else:
             products = list(self.threads.map(parprims.matmul, lefts, rights))

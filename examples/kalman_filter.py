@@ -1,11 +1,11 @@
 """Kalman filtering, parallel in time: a scan whose elements are small matrices.
 
 A point moves along a line with random accelerations; its position is measured with noise. The filter is a recurrence
-over time, but its steps are associative too: an element (A, b, C, eta, J) says that the state is normal with mean
-A x + b and covariance C for an earlier state x, and how likely the measurements in between are for x. Elements of two
-states have 14 distinct numbers; the operator below is written once, over arrays, and on a GPU it becomes part of the
-kernel. (Sarkka and Garcia-Fernandez, Temporal Parallelization of Bayesian Smoothers, IEEE Trans. Automatic Control
-66(1), 2021.)
+over time, but its steps are associative too. An element (A, b, C, eta, J) has two parts: given an earlier state x, the
+state is normal with mean A x + b and covariance C; eta and J give the likelihood of x under the measurements in
+between. Elements of two states have 14 distinct numbers; the operator below is written once, over arrays, and on a GPU
+it becomes part of the kernel. (Sarkka and Garcia-Fernandez, Temporal Parallelization of Bayesian Smoothers, IEEE Trans.
+Automatic Control 66(1), 2021.)
 
 The sequential filter runs in extended precision where NumPy has it. An entry passes through at most 4 log2 n
 combinations of at most 100 roundings each, and a combination enlarges an error by the inverse of I + C J, no more than
@@ -53,13 +53,13 @@ def plus(u, v):
 
 
 def combine(earlier, later):
-    """Return the element that stands for the earlier stretch of time and the later one together."""
+    """Return the element of the earlier and the later stretch of time together."""
     a, b, c, eta, j = earlier[:4], earlier[4:6], full(earlier[6:9]), earlier[9:11], full(earlier[11:])
     a2, b2, c2, eta2, j2 = later[:4], later[4:6], full(later[6:9]), later[9:11], full(later[11:])
     cj = product(c, j2)
     m = (1 + cj[0], cj[1], cj[2], 1 + cj[3])
     det = m[0] * m[3] - m[1] * m[2]
-    inverse = (m[3] / det, -m[1] / det, -m[2] / det, m[0] / det)  # of I + C J2, the transpose of that of I + J2 C
+    inverse = (m[3] / det, -m[1] / det, -m[2] / det, m[0] / det)  # of I + C J2; its transpose is that of I + J2 C
     forward = product(a2, inverse)
     backward = product(transposed(a), transposed(inverse))
     jb = applied(j2, b)
@@ -131,7 +131,7 @@ def example(run: common.Run) -> None:
         text = f"deviation {np.std(found[0] - place):.3f}, measured {NOISE}"
         return text, max(np.max(abs(found - expected), axis=1) / sizes), allowed
 
-    # XLA compiles every step of doubling by itself, which takes minutes for as many as a GPU deserves.
+    # XLA compiles every step of doubling by itself, which takes minutes for the sizes of a GPU.
     skip = ("native", "array") if run.backend == "jax" and n > 5000 else ()
     filtering = lambda *xs, method: parprims.scan(xs, op, method=method)  # noqa: E731
     arrays = tuple(map(run.asarray, xs))

@@ -2,9 +2,9 @@
 
 From 0 inside, 10 sweeps in float32. A sweep reads and writes the whole grid, so its speed is that of memory. The block
 forms go over the grid block by block, whole columns or boxes, which keeps neighbours in a cache; the temporally blocked
-form sweeps a block several times while it is there, and computes twice what neighbouring blocks share. All add in one
-order, so they must agree with the plain sweep in every bit: rms 0. Each form is searched for its fastest block, and
-stands beside 10 passes that only read and write the grid: copies, where the library has them. With CuPy, two .cu
+form sweeps a block several times while it is there, and computes the cells shared by neighbouring blocks twice. All add
+in one order, so they must agree with the plain sweep in every bit: rms 0. Each form is searched for its fastest block,
+and stands beside 10 passes that only read and write the grid: copies, where the library has them. With CuPy, two .cu
 files do the same in CUDA.
 
 The source reported for 10 sweeps of 512^3 41.3 ms by columns and 19.8 ms by boxes, of 1024^3 228.1 ms at best and 156.3
@@ -110,7 +110,7 @@ def example(run: common.Run) -> None:
     start = np.ones((n, n, n), np.float32)
     start[INSIDE] = 0
     u = run.asarray(start)
-    # Beyond 512^3 the plain sweep where the arrays are stands for the CPU, which would take minutes.
+    # Beyond 512^3 the plain sweep on the device is the reference: the CPU would take minutes.
     forms = array_forms(run, u)
     expected = run.asarray(on_cpu(start)) if n <= 512 else forms["plain"]["plain"](u)
     if run.backend == "cupy":

@@ -1,4 +1,4 @@
-"""The CUDA forms of laplace3d: which templates of its two .cu files there are, and how CuPy launches them."""
+"""The CUDA forms of laplace3d: the templates of its two .cu files, and how CuPy launches them."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ class Form:
         return shape[2] % self.vector == 0
 
     def balanced(self, shape: tuple[int, int, int], processors: int) -> "Form":
-        """Return the form with the planes for which the last of equal blocks should end first."""
+        """Return the form with the number of planes for which the last of equal blocks should end first."""
         if not self.shared_bytes:
             return self
 
@@ -92,7 +92,7 @@ FORMS = (
 
 
 def sweeps_by(form: Form, count: int, shape: tuple[int, int, int]):
-    """Return a function that makes `count` sweeps of a CuPy array: what a form leaves over is swept by another."""
+    """Return a function that makes `count` sweeps of a CuPy array: another form makes the sweeps that are left over."""
     import cupy
 
     processors = cupy.cuda.Device().attributes["MultiProcessorCount"]

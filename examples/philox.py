@@ -1,13 +1,12 @@
 """Random numbers by a counter: Philox 4x32 with 10 rounds, over arrays, so that any library draws the same numbers.
 
-A number depends on the seed and on where it is used, and on nothing else: there is no state, and neither threads nor
-the order in which they run matter. Used as the function of parprims.map_reduce it becomes part of the CUDA kernel, and
-the numbers never reach memory. The words are kept in int64, in which every library multiplies; a product of two of 32
-bits wraps around there, but keeps its bits. (Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2,
-3, SC 2011.)
+A number depends on the seed and on the place of its use, and on nothing else: there is no state, and neither threads
+nor their order matter. Used as the function of parprims.map_reduce it becomes part of the CUDA kernel, and the numbers
+never reach memory. The words are kept in int64, which every library multiplies; a product of two words of 32 bits wraps
+around there, but keeps its bits. (Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.)
 
-It stands here and not in parprims: it is elementwise, needs nothing of the library, and a public generator would have
-to promise streams, distributions and tests of randomness, which is another library's work.
+It is an example and no part of parprims: it is elementwise and needs nothing of the library, and a public generator
+would have to promise streams, distributions and tests of randomness, the work of another library.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Prefix sum: what goes before each of 10^8 integers 0 to 999, and the digits that float32 loses there.
+"""Prefix sum: the sum before each of 10^8 integers 0 to 999, and the digits that float32 loses there.
 
-In float64 every sum is an integer below 2^53, so all methods must give the same, exact answer. In float32 a sum is
-exact only up to 2^24. What then counts is how often a term is rounded on its way: n times if numbers are added one
-after another, about log n times by a tree. Each rounding owes at most half a unit in the last place of the sum, so
+In float64 every sum is an integer below 2^53, so all methods must give the exact answer. In float32 a sum is exact only
+up to 2^24. Beyond, the error grows with the number of roundings of a term: n if numbers are added one after another,
+about log n by a tree. Each rounding errs by at most half a unit in the last place of the sum, so
 `additions` below bounds the error; the documentation of parprims.scan states these numbers. The remedy costs one
 argument: dtype=float64 reads float32 and adds in float64.
 

@@ -16,7 +16,7 @@ SIZES = common.Sizes(small=3000, cpu=300_000, cuda=2**26)
 
 
 def by_numpy(keys: np.ndarray) -> np.ndarray:
-    """Return the keys sorted: pieces on all cores, then merged, which a stable sort does with what is sorted."""
+    """Return the keys sorted: pieces on all cores, then a stable sort, which merges sorted pieces."""
     pieces = np.array_split(keys, 16)
     return np.sort(np.concatenate(list(common.cores().map(np.sort, pieces))), kind="stable")
 

@@ -1,12 +1,12 @@
 """A ragged batch: collisions of uneven numbers of particles, summed, scanned and ranked without padding.
 
 Physicists keep the particles of all events in one array, with offsets that say where each event begins (Awkward Array,
-ROOT). Their questions are asked of every event by itself: its energy, its energy up to each particle, and its hardest
-particles. Libraries for GPUs have no scan by offsets, and sorts that cannot be captured when there are more than 500
-segments, so people pad all events to the longest or loop over them.
+ROOT). They ask of every event by itself: its energy, its energy up to each particle, and its hardest particles.
+Libraries for GPUs have no scan by offsets, and sorts that cannot be captured when there are more than 500 segments, so
+people pad all events to the longest or loop over them.
 
-Energies are multiples of 2^-10 below 2^10, whose sums are exact in float64: sums, scans and ranks must be those of the
-loop to the last bit.
+Energies are multiples of 2^-10 below 2^10, so their sums are exact in float64: sums, scans and ranks must equal the
+loop's to the last bit.
 """
 
 import sys

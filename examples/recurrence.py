@@ -2,7 +2,7 @@
 
 It is a scan: the pair (s, u) is the map v -> s v + u, and applying one map after another is associative. Steps of
 doubling need log2 n of them: s'[n] = s[n] s[n-k], u'[n] = s[n] u[n-k] + u[n] for k = 1, 2, 4, ... The source tested
-100 values with s and u uniform in [0, 2) and gave no times; beside it stand one that grows and one that shrinks.
+100 values with s and u uniform in [0, 2) and gave no times; here are also one that grows and one that shrinks.
 
 Every number is positive, so nothing cancels: each of the at most 2n roundings of a term is a relative error of at
 most one unit in the last place, 2^-52. The reference loop runs in extended precision where NumPy has it.

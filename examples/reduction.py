@@ -1,6 +1,6 @@
 """Tree reduction: the sum of integers 0 to 9 as float32, by a warp, a block, any length, many blocks.
 
-A tree adds neighbours, then pairs of neighbours: log2 n steps. One call stands for the source's four forms; on a GPU
+A tree adds neighbours, then pairs of neighbours: log2 n steps. One call replaces the source's four forms; on a GPU
 the kernel takes a few threads, a block or many blocks for a row by its length, and shuffles within a warp. All sums
 stay below 2^24, where float32 holds every integer, so the difference must be 0. The source took 260817 numbers and
 gave no times.

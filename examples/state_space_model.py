@@ -1,14 +1,14 @@
 """A diagonal state space model, trained: the layer is one linear recurrence, and so is its derivative.
 
 Every channel has a state h[t] = a h[t-1] + B u[t], and the output is y[t] = sum of C h[t] over the channels, as in S5
-or Mamba with constant coefficients. A student with other a = sigmoid(p), B and C learns from what a teacher puts out.
-PyTorch and JAX differentiate parprims.linear_recurrence; with NumPy and CuPy the chain rule is written out below, and
-shows what they do: the derivative of a recurrence is the same recurrence run backwards.
+or Mamba with constant coefficients. A student with other a = sigmoid(p), B and C learns from the output of a teacher.
+PyTorch and JAX differentiate parprims.linear_recurrence. For NumPy and CuPy the chain rule is written out below: the
+derivative of a recurrence is this recurrence run backwards.
 
 The gradient is checked against loops over time. A term of it is rounded at most 10 T times in the two recurrences and
 in powers of a, once for each of the batch's T elements in the sum, and 64 times in the rest; a (1 - a), the derivative
-of the sigmoid, divides by 1 - a once more. All that counts relative to the gradient of the magnitudes, and twice,
-since the loop owes as much. The loss must fall to less than a tenth. (Gu, Goel and Re, ICLR 2022; Smith, Warrington
+of the sigmoid, divides by 1 - a once more. All of this is relative to the gradient of the magnitudes, and counts twice,
+since the loop errs by as much. The loss must fall to less than a tenth. (Gu, Goel and Re, ICLR 2022; Smith, Warrington
 and Linderman, ICLR 2023.)
 """
 
@@ -50,7 +50,7 @@ def by_chain_rule(p, b, c, u, target, method):
 
 
 def by_torch(p, b, c, u, target, method):
-    """Return the same by PyTorch's derivatives."""
+    """Return loss and gradients by PyTorch's derivatives."""
     import torch
 
     parameters = [one.detach().requires_grad_() for one in (p, b, c)]
@@ -59,7 +59,7 @@ def by_torch(p, b, c, u, target, method):
 
 
 def by_jax(p, b, c, u, target, method):
-    """Return the same by JAX's derivatives."""
+    """Return loss and gradients by JAX's derivatives."""
     import jax
 
     value, gradient = jax.value_and_grad(loss, argnums=(0, 1, 2))(p, b, c, u, target, method)
@@ -67,7 +67,7 @@ def by_jax(p, b, c, u, target, method):
 
 
 def by_loop(p, b, c, u, target, sign=-1):
-    """Return the same by loops over time; for sign +1 with magnitudes, all of them positive, in every place."""
+    """Return loss and gradients by loops over time; with sign=1 of magnitudes, all of them positive."""
     a = 1 / (1 + np.exp(-p))
     h = np.zeros((u.shape[0], len(p), u.shape[1]))
     adjoint = np.zeros_like(h)

@@ -1,4 +1,4 @@
-"""One text for every type, and a small array whose length is a parameter, so that it stays in registers.
+"""One text for every type, and a small array with its length as a parameter, so that it stays in registers.
 
 The source had a C++ template for float32, float64 and int32, and a kernel with the size of a thread's array as a
 template parameter. Here the text is Python: the same operator serves all dtypes, and an element may consist of any

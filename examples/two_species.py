@@ -1,12 +1,12 @@
 """Two substances that react and spread: implicit steps, each a block tridiagonal system of 2 x 2 blocks.
 
 The Brusselator, u' = D1 u" + 1 + u^2 v - 4 u and v' = D2 v" + 3 u - u^2 v on a line with fixed ends. The reaction
-couples the two in every point, so a step of backward Euler by Newton's method solves systems with blocks: what people
-get with a banded solver for one system at a time, or a dense one. `solve_block_tridiagonal` takes many lines at once.
+couples the two in every point, so a step of backward Euler by Newton's method solves systems with blocks. The usual
+tool is a banded solver for one system at a time, or a dense solver. `solve_block_tridiagonal` takes many lines at once.
 
 Newton's method squares its error, so after four iterations a step is as exact as its systems are solved. The matrix of
-one is the identity and dt times a bounded one, with an inverse of norm 2 at most here; so each step is allowed 1000
-roundings, and takes over those before it. The reference eliminates block after block.
+a system is the identity plus dt times a bounded matrix, with an inverse of norm 2 at most here; so each step is allowed
+1000 roundings, besides the errors of the steps before it. The reference eliminates block after block.
 (Hairer and Wanner, Solving Ordinary Differential Equations II, IV.10.)
 """
 
@@ -25,7 +25,7 @@ SPREAD = tuple(DT * d * (POINTS + 1) ** 2 for d in D)
 
 
 def reaction(xp, u, v):
-    """Return what the reaction makes of the two substances, and its derivatives by them, as a 2 x 2 block."""
+    """Return the rates of the reaction, and their derivatives by the two substances, as a 2 x 2 block."""
     made = xp.stack([1 + u * u * v - 4 * u, 3 * u - u * u * v], axis=-1)
     by_u, by_v = 2 * u * v, u * u
     rows = [xp.stack([by_u - 4, by_v], axis=-1), xp.stack([3 - by_u, -by_v], axis=-1)]
@@ -33,7 +33,7 @@ def reaction(xp, u, v):
 
 
 def blocks(xp, old, new, beside):
-    """Return the blocks of Newton's system, and its right-hand side: what is left of the equation of a step."""
+    """Return the blocks of Newton's system, and its right-hand side: the residual of the equation of a step."""
     made, by = reaction(xp, new[..., 0], new[..., 1])
     one = xp.ones_like(old[0, 0, 0])
     spread = xp.stack([SPREAD[0] * one, SPREAD[1] * one])
@@ -45,7 +45,7 @@ def blocks(xp, old, new, beside):
 
 
 def steps(start, /, *, method: str = "auto", solve=None):
-    """Return both substances (lines, points, 2) after some steps; (1, 3) stands at both ends."""
+    """Return both substances (lines, points, 2) after some steps; (1, 3) holds at both ends."""
     xp = array_namespace(start)
     one = xp.ones_like(start[:, :1, 0])
     beside = xp.stack([one, 3 * one], axis=-1)

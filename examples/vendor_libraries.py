@@ -1,10 +1,10 @@
-"""Vendor libraries beside one's own code: a matrix product of 275 x 275, and a convolution by Fourier transform.
+"""Vendor libraries beside your own code: a matrix product of 275 x 275, and a convolution by Fourier transform.
 
-The product in float32 is compared with the plain triple loop, of which two loops are array operations here, in
-float64; the source asked for a relative error below 1e-6 of the norm. The convolution of a complex signal of length 50
+The product in float32 is compared with the plain triple loop in float64, with two of the loops as array operations
+here; the source asked for a relative error below 1e-6 of the norm. The convolution of a complex signal of length 50
 with a filter of length 11 is done by the library's FFT (pad to 56, transform, multiply, transform back, which divides
-by 56) and by ours as a matrix product with the filter; the source asked for a relative error below 1e-5. It gave no
-times.
+by 56) and by this library as a matrix product with the filter; the source asked for a relative error below 1e-5. It
+gave no times.
 """
 
 import functools
@@ -28,7 +28,7 @@ def triple_loop(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def direct(signal: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """Return out[i] = sum over j of signal[i - j] taps[half + j], |j| <= half: the filter stands centred."""
+    """Return out[i] = sum over j of signal[i - j] taps[half + j], |j| <= half: the filter is centred."""
     half = len(taps) // 2
     out = np.zeros(len(signal), np.complex128)
     for i in range(len(signal)):
@@ -39,7 +39,7 @@ def direct(signal: np.ndarray, taps: np.ndarray) -> np.ndarray:
 
 
 def by_transform(xp, signal, taps):
-    """Return the same by FFT: taps before the centre wrap around to the end of what is padded."""
+    """Return `direct` by FFT: taps before the centre wrap around to the end of the padded signal."""
     half = FILTER // 2
     n = SIGNAL + FILTER - half  # 56
     gap = xp.zeros_like(signal[: n - FILTER])
@@ -49,7 +49,7 @@ def by_transform(xp, signal, taps):
 
 
 def by_product(xp, signal, taps, /, *, method: str = "auto"):
-    """Return the same as one matrix product: row i holds the stretch of the signal that reaches out[i]."""
+    """Return `direct` as one matrix product: row i holds the stretch of the signal that reaches out[i]."""
     edge = xp.zeros_like(signal[: FILTER // 2])
     padded = xp.concat([edge, signal, edge])
     stretches = xp.stack([padded[i : i + FILTER] for i in range(SIGNAL)])

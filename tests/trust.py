@@ -199,11 +199,17 @@ def _links(tests: Iterable[str]) -> str:
 
 
 def _promises() -> Iterator[str]:
-    yield "| promise | kept by | made in |"
+    yield "|  | promise | made in |"
     yield "|---|---|---|"
-    for one in PROMISES:
-        made = f'[{one.file}](../{one.file}): "{one.words}"' if one.file else ""
-        yield f"| {one.sentence} | {_links(one.tests)} | {made} |"
+    for number, one in enumerate(PROMISES, 1):
+        made = f"[{one.file}](../{one.file})" if one.file else ""
+        yield f"| {number} | {one.sentence} | {made} |"
+
+
+def _promise_tests() -> Iterator[str]:
+    for number, one in enumerate(PROMISES, 1):
+        yield f"{number}. {one.sentence}"
+        yield from (f"    - {_link(test)}" for test in one.tests)
     yield ""
     yield "The laws of `contract.py` are inherited by these classes, and run over every library and every method:"
     yield ""
@@ -265,11 +271,15 @@ def page() -> str:
             "",
             "Every promise of the library beside the tests that keep it; the largest recorded share of each error "
             "bound; and faults of similar libraries beside the tests that prevent them here. `python -m tests.trust` "
-            "writes this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit it.",
+            "writes this page, and `tests/project/test_promises.py` compares it with the tests. Do not edit the page.",
             "",
             "## Promises",
             "",
             *_promises(),
+            "",
+            "## The tests of each promise",
+            "",
+            *_promise_tests(),
             "",
             "## Errors over their bounds",
             "",

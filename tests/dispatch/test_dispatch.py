@@ -13,10 +13,9 @@ import parprims
 from docs.support import EXAMPLES, inputs
 from parprims._core import scalars
 from parprims._dispatch.dispatch import Checked, Method, Methods, directly, reasons
-from parprims._primitives.recurrence import public as public_recurrence
+from parprims._primitives.recurrence import call as call_recurrence
 from parprims._primitives.reduce import call as reduce_call
-from parprims._primitives.reduce import public as public_reduce
-from parprims._primitives.scan import public as public_scan
+from parprims._primitives.scan import call as call_scan
 
 X = np.array([3.0, 1.0, 2.0])
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -322,7 +321,7 @@ class TestRemembered:
         if backend.name not in ("numpy", "jax", "torch"):
             pytest.skip("its calls are not remembered, or its numbers are made on a GPU")
         once = results()
-        for module in (scalars, public_scan, public_recurrence, public_reduce):
+        for module in (scalars, call_scan, call_recurrence, reduce_call):
             monkeypatch.setattr(module, "admit", None)
         monkeypatch.setattr(reduce_call, "as_array", None)
         if backend.name == "jax":

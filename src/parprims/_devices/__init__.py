@@ -22,6 +22,7 @@ from parprims._dispatch.primitive import Arguments
 _CALLS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot"), calls.reduced),
     **dict.fromkeys(("scan", "cumulative_sum", "cumulative_prod"), calls.scanned),
+    **dict.fromkeys(("cumulative_max", "cumulative_min", "cumulative_logsumexp"), calls.scanned),
     **dict.fromkeys(("sort", "argsort", "sort_by_key"), calls.sorted_),
     "linear_recurrence": calls.solved,
     "solve_tridiagonal": calls.tridiagonal,

@@ -26,7 +26,7 @@ from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.reduce import public as public_reduce
 from parprims._primitives.scan import public as public_scan
-from parprims._primitives.sort.public import argsort
+from parprims._primitives.sort.public import argsort, sort
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import ends_cleared
 from parprims._torch_compile import vmap
@@ -136,6 +136,8 @@ def _run_sort(
     arrays: Sequence[Array], primitive: str, indices: bool, axis: int, descending: bool, stable: bool, method: str
 ) -> list[Array]:
     keys, *values = arrays
+    if primitive == "sort" and not (values or indices):
+        return _whole(sort(keys, axis=axis, descending=descending, stable=stable, method=_inside(method)))
     if indices:  # where an element comes from moves with it
         shape = [1] * keys.ndim
         at = core_arrays.normalize_axis(axis, keys.ndim)

@@ -178,7 +178,8 @@ class Wider:
 def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ...], Array]:
     """Return the namespace, the elements, and the array beside them: offsets or ids."""
     x = asked["x"]
-    single, xs = not isinstance(x, tuple), asked.flat[:-1]
+    single = not isinstance(x, tuple)
+    xs = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
     named = {"x" if single else f"x[{at}]": one for at, one in enumerate(xs)}
