@@ -198,7 +198,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     every, kept = config.getoption("--every"), list(items)
     if not config.getoption("--all") and not any("[" in one for one in config.args):
-        kept = covering.chosen(items, config.getoption("--seed"))
+        kept = covering.chosen(items, config.getoption("--seed"), config.getoption("--as-gpu"))
     if every > 1:
         kept = covering.some(kept, every)
     config.hook.pytest_deselected(items=list({*items} - {*kept}))

@@ -124,26 +124,53 @@ def left_out(item: pytest.Item) -> str:
     return ""
 
 
-def _refuses(item: pytest.Item) -> bool:
-    """Return whether a case can only be refused: no compiler of kernels takes the arrays of array-api-strict."""
-    return given(item).get("backend") == "array-api-strict" and given(item).get("method") == "kernel"
+def _refuses(item: pytest.Item, as_gpu: bool) -> bool:
+    """Return whether a case can only be refused on a CPU, as the class or the module of its test says.
+
+    They tell by a function ``only_refused(test, given)``, as by `left_out`. No compiler of kernels takes the arrays of
+    array-api-strict. What JAX refuses on a CPU it need not where that stands for a GPU.
+    """
+    values = given(item)
+    if values.get("backend") == "array-api-strict" and values.get("method") == "kernel":
+        return True
+    if as_gpu and values.get("backend") == "jax":
+        return False
+    owners = (getattr(item, "cls", None), getattr(item, "module", None))
+    asked: list[Any] = [one.only_refused for one in owners if hasattr(one, "only_refused")]
+    return any(one(item.function.__name__, values) for one in asked)  # type: ignore[attr-defined]
+
+
+_MISSING = {
+    "array-api-strict": ("float16", "bfloat16"),
+    "numpy": ("bfloat16",),
+    "torch": ("uint16", "uint32", "uint64"),
+}
+
+
+def lacks_dtype(given: dict[str, Any]) -> bool:
+    """Return whether the library of a case has no numbers of its dtype."""
+    return given.get("dtype") in _MISSING.get(given.get("backend", ""), ())
 
 
 def _cost(item: pytest.Item) -> float:
-    """Return about how many times as long as others a case takes: Numba compiles a kernel for it, or XLA programs."""
+    """Return about how many times as long as others a case takes: Numba compiles a kernel for it, or XLA programs.
+
+    A kernel on JAX is the last choice, for in programs on a CPU it is refused.
+    """
+    on_jax = given(item).get("backend") == "jax"
     if given(item).get("method") == "kernel":
-        return 3.0
-    return 2.0 if given(item).get("backend") == "jax" else 1.0
+        return 5.0 if on_jax else 3.0
+    return 2.0 if on_jax else 1.0
 
 
-def chosen(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
+def chosen(items: Iterable[pytest.Item], seed: int, as_gpu: bool = False) -> list[pytest.Item]:
     """Return the cases to run, in order: a covering design of each file.
 
     They include the cases that are known to notice a mutation of a kernel.
     """
     files: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if not _refuses(item) and not left_out(item):
+        if not _refuses(item, as_gpu) and not left_out(item):
             files.setdefault(item.path, []).append(item)
     notice = {one.tests for one in MUTATIONS}
     kept = []

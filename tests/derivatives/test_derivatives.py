@@ -95,6 +95,10 @@ def narrow_case(rng, dtype):
 class TestTorch:
     methods: ClassVar = METHODS
 
+    @staticmethod
+    def only_refused(_test, given):
+        return not given["backend"].startswith("torch")
+
     @pytest.fixture(autouse=True)
     def _torch_alone(self, backend):
         if not backend.name.startswith("torch"):
@@ -263,6 +267,8 @@ class TestTorch:
 class TestTorchCompile:
     methods: ClassVar = METHODS
 
+    only_refused = TestTorch.only_refused
+
     @pytest.fixture(autouse=True)
     def _torch_alone(self, backend):
         if not backend.name.startswith("torch"):
@@ -339,6 +345,10 @@ class TestTorchCompile:
 
 class TestJax:
     methods: ClassVar = METHODS
+
+    @staticmethod
+    def only_refused(_test, given):
+        return not given["backend"].startswith("jax")
 
     @pytest.fixture(autouse=True)
     def _jax_alone(self, backend):

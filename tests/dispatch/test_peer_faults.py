@@ -8,6 +8,7 @@ import pytest
 
 import parprims
 from tests.contract import VIEWS, compare, eps
+from tests.covering import lacks_dtype
 
 METHODS = ("array", "native", "kernel")
 _NOT_NATIVE = ("linear_recurrence", "solve_tridiagonal")
@@ -38,6 +39,11 @@ def left_out(test: str, given: dict[str, Any]) -> str:
     if test == "test_every_sign_and_payload" and on_jax and method == "array":
         return "would compile for long what test_sort.py has compiled"
     return ""
+
+
+def only_refused(_test: str, given: dict[str, Any]) -> bool:
+    """Return whether a case can only be refused: see covering.py."""
+    return given.get("backend") == "array-api-strict" and lacks_dtype(given)
 
 
 class TestManySystems:

@@ -109,6 +109,23 @@ def test_what_others_cover_is_left_out():
     assert covering.cover(cases, 1, [0]) == [0, 1, 2]
 
 
+class Refusing(Laws):
+    """A class whose law a method of a library can only refuse."""
+
+    @staticmethod
+    def only_refused(_test, given):
+        return given["backend"] == "jax" and given["method"] == "x"
+
+
+@pytest.mark.parametrize("as_gpu", [False, True])
+def test_what_can_only_be_refused(as_gpu):
+    """It covers nothing, but for JAX where its CPU stands for a GPU."""
+    items = _items(Refusing, backend=["jax", "b"], method="wx", n=range(3))
+    params = [one.callspec.params for one in covering.chosen(items, 1, as_gpu)]
+    assert (("jax", "x") in {(one["backend"], one["method"]) for one in params}) == as_gpu
+    assert {(one["method"], one["n"]) for one in params if one["method"] == "x"} == {("x", n) for n in range(3)}
+
+
 class Others(Laws):
     """A class that inherits the law."""
 

@@ -5,6 +5,7 @@ import pytest
 
 import parprims
 from tests.contract import check_derivatives, compare, eps, random, skip_without_derivative
+from tests.covering import lacks_dtype
 
 
 def loop(a, b, axis, initial=None, reverse=False):
@@ -23,6 +24,10 @@ def loop(a, b, axis, initial=None, reverse=False):
 
 class TestMatrices:
     methods = ("kernel", "native", "array")
+
+    @staticmethod
+    def only_refused(_test, given):
+        return (given["method"] == "native" and given["backend"] != "jax") or lacks_dtype(given)
 
     # Each number of unknowns is a kernel of its own, and so is a way through memory.
     @pytest.mark.parametrize("initial", [False, True])

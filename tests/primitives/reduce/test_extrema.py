@@ -8,9 +8,16 @@ import pytest
 import parprims
 from parprims._primitives.reduce import extrema as reduce_extrema
 from tests.contract import compare, numpy_dtype, random
+from tests.covering import lacks_dtype
 from tests.fuzz import values
 
 METHODS = ("kernel", "native", "array")
+
+
+def only_refused(_test, given):
+    return lacks_dtype(given)
+
+
 FUNCTIONS = {parprims.argmax: True, parprims.argmin: False}
 
 
