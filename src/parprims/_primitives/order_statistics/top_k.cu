@@ -339,7 +339,8 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
         store_for_others(told, others + place * parts + part, one);
     }
-    if (!is_last_to_arrive(tickets + row, parts)) return;
+    __shared__ bool last;
+    if (!is_last_to_arrive(tickets + row, parts, last)) return;
     // Of equal keys those of earlier parts come first, and of a part those of lower position.
     Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
     together.find(

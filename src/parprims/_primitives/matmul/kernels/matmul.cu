@@ -404,7 +404,8 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
         if (at + 1 < tiles) put();
     }
 
-    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets)) return;
+    __shared__ bool last;
+    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets, last)) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const Index i = part.row + row + r / ROW * 4 * ROW + r % ROW;
