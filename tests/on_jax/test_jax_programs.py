@@ -8,6 +8,7 @@ import pytest
 
 import parprims
 from benches.overhead import programs
+from parprims._core import programs as core_programs
 
 # For each name a function of a method and arrays, and what makes the arrays of a length and a dtype.
 RNG = np.random.default_rng(0)
@@ -164,23 +165,21 @@ def test_programs_with_many_maps_are_let_go(jax, monkeypatch):
     """Before the process has all maps that it may have, however few programs there are."""
     import gc
 
-    from parprims._core import programs
-
     def sort(n):
         jax.block_until_ready(parprims.sort(jax.numpy.arange(n), method="array"))
 
-    monkeypatch.setattr(programs, "FEWEST_PROGRAMS", 2)
-    monkeypatch.setattr(programs, "_most_maps", lambda: 0)
+    monkeypatch.setattr(core_programs, "FEWEST_PROGRAMS", 2)
+    monkeypatch.setattr(core_programs, "_most_maps", lambda: 0)
     for n in range(600, 603):
         sort(n)
-    assert len(programs._programs) <= 3  # all others are gone
+    assert len(core_programs._programs) <= 3  # all others are gone
     gc.collect()
     limit = maps() + 100
-    monkeypatch.setattr(programs, "_most_maps", lambda: 2 * limit)
+    monkeypatch.setattr(core_programs, "_most_maps", lambda: 2 * limit)
     for n in range(610, 630):
         sort(n)
     gc.collect()
-    assert len(programs._programs) > 2
+    assert len(core_programs._programs) > 2
     assert maps() <= limit + 40  # and those of the last one
 
 
@@ -188,9 +187,7 @@ def test_programs_are_let_go(jax, monkeypatch):
     """The maps of many shapes are those of the programs that are kept."""
     import gc
 
-    from parprims._core import programs
-
-    monkeypatch.setattr(programs, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(core_programs, "MOST_PROGRAMS", 3)
 
     def sort(n):
         x = np.arange(n, dtype=np.float32)[::-1]
@@ -206,4 +203,31 @@ def test_programs_are_let_go(jax, monkeypatch):
     gc.collect()
     assert maps() - before <= 3 * 40
     sort(500)  # compiled again
-    assert len(programs._programs) <= 3
+    assert len(core_programs._programs) <= 3
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_memory_maps_of_a_call(jax, name):
+    """A call outside of a program is a program by itself, which XLA compiles with fewer and larger parts."""
+    function, make = PROGRAMS[name]
+    grown = []
+    for n in (303, 304):
+        arrays = make(n, np.float32)
+        before = maps()
+        jax.block_until_ready(function("array", *arrays))
+        grown.append(maps() - before)
+    assert min(grown) <= 40
+
+
+def test_releases_without_the_options(jax, monkeypatch):
+    """An XLA that has other options compiles without any."""
+    monkeypatch.setattr(core_programs, "_OPTIONS", {"xla_cpu_option_of_old": True})
+    double = core_programs.one_program(lambda x: x + x)
+    assert [float(double(jax.numpy.float32(value))) for value in (1.0, 2.0)] == [2.0, 4.0]
+    assert double._alone is double._inside
+
+    def fails(_):
+        raise RuntimeError("no sum")
+
+    with pytest.raises(RuntimeError, match="no sum"):
+        core_programs.one_program(fails)(jax.numpy.float32(1.0))

@@ -14,23 +14,58 @@ def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of JAX arrays, compiled as a whole, and again when the program was let go.
 
     JAX keeps the programs of a function as long as that, and each takes memory maps: a few for everything that XLA
-    compiles by itself, some 20 in most programs and 300 in the largest. A process may have 65 530 of them, and ends
+    compiles by itself, some 10 in most programs and 200 in the largest. A process may have 65 530 of them, and ends
     where it has no more. So the oldest programs are let go: there are never more than `MOST_PROGRAMS`, and no more than
     `FEWEST_PROGRAMS` where the process has over half of the maps that it may have.
+
+    On a CPU a program of its own is compiled with `_OPTIONS`; inside of another one JAX allows none.
     """
     import jax
 
     @functools.wraps(function)
     def traced(*arrays: Array) -> Any:
-        _programs.pop(compiled, None)
-        _programs[compiled] = None
+        _programs.pop(run, None)
+        _programs[run] = None
         _let_go(len(_programs) - MOST_PROGRAMS)
         while len(_programs) > FEWEST_PROGRAMS and memory_maps() > _most_maps() // 2:
             _let_go(max(1, len(_programs) // 4))
         return function(*arrays)
 
-    compiled: Any = jax.jit(traced)
-    return compiled  # type: ignore[no-any-return]
+    inside: Any = jax.jit(traced)
+    alone: Any = jax.jit(traced, compiler_options=_OPTIONS) if jax.default_backend() == "cpu" else inside
+    run = _Program(inside, alone, jax.core.Tracer)
+    return run
+
+
+class _Program:
+    """A function of JAX arrays in two programs: one to be part of others, and one by itself."""
+
+    def __init__(self, inside: Any, alone: Any, tracer: type) -> None:
+        self._inside, self._alone, self._tracer = inside, alone, tracer
+
+    def __call__(self, *arrays: Array) -> Any:
+        for x in arrays:
+            if isinstance(x, self._tracer):
+                return self._inside(*arrays)
+        try:
+            return self._alone(*arrays)
+        except RuntimeError as error:  # a release of XLA without one of the options names it
+            if not any(name in str(error) for name in _OPTIONS):
+                raise
+            self._alone = self._inside
+        return self._inside(*arrays)
+
+    def clear_cache(self) -> None:
+        """Let the programs go."""
+        self._inside.clear_cache()
+        self._alone.clear_cache()
+
+
+_OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1, "xla_cpu_use_fusion_emitters": False}
+"""Options of XLA for CPUs by which programs of many small steps compile in half the time and take a third of the maps.
+
+Their steps are then compiled together, and run no slower.
+"""
 
 
 def _let_go(count: int) -> None:
@@ -63,5 +98,5 @@ MOST_PROGRAMS = 512
 FEWEST_PROGRAMS = 32
 """The programs that are kept however many memory maps the process has, most of which are then not theirs."""
 
-_programs: dict[Any, None] = {}
+_programs: dict[_Program, None] = {}
 """Functions that have a program, in the order in which these were made."""
