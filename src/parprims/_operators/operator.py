@@ -679,12 +679,17 @@ def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
 
 
 def restarted(
-    xp: Namespace, op: Operator, flags: tuple[Array, ...], starts: tuple[Array, ...], given: bool, ys: tuple[Array, ...]
+    xp: Namespace,
+    op: Operator,
+    flags: tuple[Array, ...],
+    starts: tuple[Array, ...],
+    has_initial: bool,
+    ys: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Return the exclusive segmented scan, given ``ys``, which is right everywhere but where segments begin.
+    """Return the exclusive segmented scan, given results ``ys`` that are right except where segments begin.
 
-    ``flags`` are those of the elements and ``starts`` what a segment begins with, where ``given`` an element that the
-    first segment alone has in ``ys``, the results so far; without flags there.
+    ``flags`` are the flags of the elements. Every segment begins with ``starts``. If ``has_initial``, ``starts`` is an
+    initial element, which only the first segment of ``ys`` has so far, without its flags.
     """
     count, inner = op.flags, op
     while inner._segments is not None:
@@ -693,11 +698,11 @@ def restarted(
     for flag, y in zip(flags[1:], ys[1:count], strict=True):
         here, seen = here | flag, seen | y
     values = ys[count:]
-    if given:
+    if has_initial:
         first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
-        wide = tuple(tuple(cast(xp, one, compute_dtype(xp, one.dtype)) for one in part) for part in (first, values))
-        both = (cast(xp, one, y.dtype) for one, y in zip(inner(*wide), values, strict=True))
-        values = tuple(xp.where(seen, one, y) for one, y in zip(both, values, strict=True))
+        wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
+        begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
+        values = tuple(xp.where(seen, x, y) for x, y in zip(begun, values, strict=True))
     marks, before = [ys[0] | starts[0]], flags[0]
     for index in range(1, count):
         marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
