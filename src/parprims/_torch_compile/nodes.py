@@ -31,7 +31,7 @@ from parprims._primitives.scan import public as public_scan
 from parprims._primitives.sort.public import argsort, sort
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import ends_cleared
-from parprims._torch_compile import inputs, vmap
+from parprims._torch_compile import parameters, vmap
 
 xp: Namespace = array_api_compat.torch
 
@@ -61,7 +61,7 @@ def operator_named(name: str) -> Any:
 # ---- Nodes: computation -----------------------------------------------------------------------------------------
 
 
-def _run_reduce(call: inputs.Reduce) -> list[Array]:
+def _run_reduce(call: parameters.Reduce) -> list[Array]:
     axis = call.axis
     axes = None if axis is None else axis[0] if len(axis) == 1 else tuple(axis)
     start = _start_of(call)
@@ -80,12 +80,12 @@ def _run_reduce(call: inputs.Reduce) -> list[Array]:
     return _row_major(declared[call.primitive].of(arguments))
 
 
-def _start_of(call: inputs.Reduce | inputs.Scan) -> tuple[Any, ...] | None:
+def _start_of(call: parameters.Reduce | parameters.Scan) -> tuple[Any, ...] | None:
     """Return the initial element of a call, or None."""
     return (*call.initial_arrays, *map(_number, call.initial or ())) or None
 
 
-def _called(module: Any, call: inputs.Reduce | inputs.Scan, **options: Any) -> Any:
+def _called(module: Any, call: parameters.Reduce | parameters.Scan, **options: Any) -> Any:
     """Return the result of a public function for one array; a dtype that the call leaves out is left out here too."""
     function, x, dtype = getattr(module, call.primitive), call.x[0], call.dtype
     if dtype:
@@ -95,11 +95,11 @@ def _called(module: Any, call: inputs.Reduce | inputs.Scan, **options: Any) -> A
     return function(x, **options, method=_inside(call.method))
 
 
-def _run_vecdot(call: inputs.Vecdot) -> Array:
+def _run_vecdot(call: parameters.Vecdot) -> Array:
     return _row_major(public_reduce.vecdot(call.x1, call.x2, axis=call.axis, method=_inside(call.method)))[0]
 
 
-def _run_scan(call: inputs.Scan) -> list[Array]:
+def _run_scan(call: parameters.Scan) -> list[Array]:
     start = _start_of(call)
     flags = {"exclusive": call.exclusive, "reverse": call.reverse, "include_initial": call.include_initial}
     if start is None and len(call.x) == 1 and call.primitive in ("scan", "cumulative_sum", "cumulative_prod"):
@@ -111,14 +111,14 @@ def _run_scan(call: inputs.Scan) -> list[Array]:
     return _row_major(declared[call.primitive].of(arguments))
 
 
-def _run_recurrence(call: inputs.Recurrence) -> Array:
+def _run_recurrence(call: parameters.Recurrence) -> Array:
     a, b = _operand(call.a_array, call.a), _operand(call.b_array, call.b)
     initial = _operand(call.initial_array, call.initial)
     options = {"axis": call.axis, "initial": initial, "reverse": call.reverse, "method": _inside(call.method)}
     return _row_major(public_recurrence.linear_recurrence(a, b, **options))[0]
 
 
-def _run_sort(call: inputs.Sort) -> list[Array]:
+def _run_sort(call: parameters.Sort) -> list[Array]:
     keys, *values = call.arrays
     options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
     if call.primitive == "sort" and not (values or call.indices):
@@ -131,12 +131,12 @@ def _run_sort(call: inputs.Sort) -> list[Array]:
     return _row_major(declared[call.primitive].of(Arguments(call.primitive, arrays, options, _inside(call.method))))
 
 
-def _run_argsort(call: inputs.Argsort) -> Array:
+def _run_argsort(call: parameters.Argsort) -> Array:
     options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
     return _row_major(argsort(call.x, **options, method=_inside(call.method)))[0]
 
 
-def _run_tridiagonal(call: inputs.Tridiagonal) -> list[Array]:
+def _run_tridiagonal(call: parameters.Tridiagonal) -> list[Array]:
     results = public_tridiagonal.solve_tridiagonal(
         _operand(call.lower_array, call.lower),
         _operand(call.diag_array, call.diag),
@@ -153,7 +153,7 @@ def _run_tridiagonal(call: inputs.Tridiagonal) -> list[Array]:
     return _row_major(results)
 
 
-def _run_matmul(call: inputs.Matmul) -> Array:
+def _run_matmul(call: parameters.Matmul) -> Array:
     options: dict[str, Any] = {
         "add": operator_named(call.add),
         "multiply": operator_named(call.multiply),
@@ -165,7 +165,7 @@ def _run_matmul(call: inputs.Matmul) -> Array:
     return _row_major(public_matmul.matmul(call.a, call.b, **options))[0]
 
 
-def _run_call(call: inputs.Call) -> list[Array]:
+def _run_call(call: parameters.Call) -> list[Array]:
     names, options = _read(call.arguments)
     named, function = {**dict(zip(names, call.arrays, strict=True)), **options}, primitives[call.primitive]
     first = [named.pop(name) for name in positional(function) if name in named]
@@ -182,16 +182,16 @@ def _read(arguments: str) -> tuple[list[str], dict[str, Any]]:
 @functools.cache
 def positional(function: Callable[..., Any]) -> list[str]:
     """Return the positional-only parameters of a function."""
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_ONLY]
+    signature = inspect.signature(function)
+    return [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
 
 
 def _pull_call(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     return _pulled(ctx, gs, "call")
 
 
-def _keep_call(ctx: Any, arguments: tuple[Any, ...], output: list[Array]) -> None:
-    _keep_all(ctx, arguments, output)
+def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    _keep_all(ctx, inputs, output)
     ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
 
 
@@ -372,12 +372,12 @@ class _Saved:
         self.listed = listed
 
 
-def _keep_all(ctx: Any, arguments: tuple[Any, ...], output: Any, *more: Array) -> None:
+def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> None:
     """Keep all inputs of a node, and more arrays behind them."""
     del output
     ctx.given = []
     saved: list[Array] = []
-    for argument in arguments:
+    for argument in inputs:
         arrays = _arrays_of(argument)
         if arrays:
             ctx.given.append(_Saved(isinstance(argument, list)))
@@ -395,8 +395,8 @@ def _pull_vecdot(ctx: Any, g: Array) -> tuple[Any, ...]:
     return _pulled(ctx, [g], "vecdot")
 
 
-def _keep_recurrence(ctx: Any, arguments: tuple[Any, ...], output: Array) -> None:
-    call = inputs.Recurrence(*arguments)
+def _keep_recurrence(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
+    call = parameters.Recurrence(*inputs)
     ctx.save_for_backward(call.a_array, output if ctx.needs_input_grad[0] else None, call.initial_array)
     ctx.b = None if call.b_array is None else (call.b_array.shape, call.b_array.dtype)
     ctx.call = call._replace(a_array=None, b_array=None, initial_array=None)
@@ -422,12 +422,12 @@ def _pull_recurrence(ctx: Any, g: Array) -> tuple[Array | None, ...]:
     )
 
 
-def _keep_scan(ctx: Any, arguments: tuple[Any, ...], output: list[Array]) -> None:
-    call = inputs.Scan(*arguments)
+def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    call = parameters.Scan(*inputs)
     ctx.set_materialize_grads(False)  # some of several results may be unused
     ctx.op = call.op
     if call.op not in _WITH_RULES:
-        _keep_all(ctx, arguments, output)
+        _keep_all(ctx, inputs, output)
         return
     read = (*call.x, *output) if call.op != "add" else ()  # the derivative of a sum reads neither elements nor results
     ctx.components = len(read) // 2
@@ -465,8 +465,8 @@ def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
 _WITH_RULES = tuple(op.name for op in derivative_rules.OPERATORS)
 
 
-def _keep_sort(ctx: Any, arguments: tuple[Any, ...], output: list[Array]) -> None:
-    call = inputs.Sort(*arguments)
+def _keep_sort(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    call = parameters.Sort(*inputs)
     ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
     ctx.call = call._replace(arrays=())
     ctx.save_for_backward(output[-1] if call.indices else call.arrays[0])
@@ -482,15 +482,15 @@ def _pull_sort(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     return parts, *(None,) * 6
 
 
-def _keep_tridiagonal(ctx: Any, arguments: tuple[Any, ...], output: list[Array]) -> None:
-    _keep_all(ctx, arguments, output, output[0])
+def _keep_tridiagonal(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    _keep_all(ctx, inputs, output, output[0])
     ctx.set_materialize_grads(False)
 
 
 def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     if gs[0] is None or any(g is not None for g in gs[1:]):
         return _pulled(ctx, gs, "solve_tridiagonal")
-    saved, call = iter(ctx.saved_tensors), inputs.Tridiagonal(*ctx.given)
+    saved, call = iter(ctx.saved_tensors), parameters.Tridiagonal(*ctx.given)
     marks = (call.lower_array, call.diag_array, call.upper_array)
     arrays = [next(saved) if isinstance(mark, _Saved) else None for mark in marks]
     rhs, x = saved
@@ -541,7 +541,7 @@ def _solver(method: str) -> Solver:
 
 
 def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Array:
-    call = inputs.Recurrence(
+    call = parameters.Recurrence(
         a_array=a,
         a=None,
         b_array=b,
@@ -556,7 +556,7 @@ def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Arra
 
 
 def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) -> Array:
-    call = inputs.Scan(
+    call = parameters.Scan(
         x=[x],
         op="add",
         initial_arrays=[],
@@ -618,9 +618,9 @@ class _Node(NamedTuple):
     Parameters
     ----------
     schema : str
-        Its parameters and results, in the language of PyTorch.
-    inputs : type
-        The parameters by name.
+        Its inputs and results, in the language of PyTorch.
+    parameters : type
+        Its inputs by name.
     run : callable
         Computes the results from the inputs.
     keep, pull : callable
@@ -630,7 +630,7 @@ class _Node(NamedTuple):
     """
 
     schema: str
-    inputs: type
+    parameters: type
     run: Callable[..., Any]
     keep: Callable[..., None] | None
     pull: Callable[..., Any]
@@ -640,7 +640,7 @@ class _Node(NamedTuple):
 _NODES = {
     "reduce": _Node(
         f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
-        inputs.Reduce,
+        parameters.Reduce,
         _run_reduce,
         _keep_all,
         _pull_reduce,
@@ -648,7 +648,7 @@ _NODES = {
     ),
     "vecdot": _Node(
         "(Tensor x1, Tensor x2, int axis, str method) -> Tensor",
-        inputs.Vecdot,
+        parameters.Vecdot,
         _run_vecdot,
         _keep_all,
         _pull_vecdot,
@@ -656,7 +656,7 @@ _NODES = {
     ),
     "scan": _Node(
         f"({_ELEMENTS}, int? axis, bool exclusive, bool reverse, bool include_initial, str method) -> Tensor[]",
-        inputs.Scan,
+        parameters.Scan,
         _run_scan,
         _keep_scan,
         _pull_scan,
@@ -665,7 +665,7 @@ _NODES = {
     "linear_recurrence": _Node(
         "(Tensor? a_array, Scalar? a, Tensor? b_array, Scalar? b, Tensor? initial_array, Scalar? initial, int axis, "
         "bool reverse, str method) -> Tensor",
-        inputs.Recurrence,
+        parameters.Recurrence,
         _run_recurrence,
         _keep_recurrence,
         _pull_recurrence,
@@ -674,7 +674,7 @@ _NODES = {
     "sort": _Node(
         "(Tensor[] arrays, str primitive, bool indices, int axis, bool descending, bool stable, str method) "
         "-> Tensor[]",
-        inputs.Sort,
+        parameters.Sort,
         _run_sort,
         _keep_sort,
         _pull_sort,
@@ -682,7 +682,7 @@ _NODES = {
     ),
     "argsort": _Node(
         "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
-        inputs.Argsort,
+        parameters.Argsort,
         _run_argsort,
         None,
         _has_no_derivative,
@@ -692,7 +692,7 @@ _NODES = {
         "(Tensor? lower_array, Scalar? lower, Tensor? diag_array, Scalar? diag, Tensor? upper_array, Scalar? upper, "
         "Tensor rhs, int axis, str pivot, bool periodic, bool transpose, bool return_residual, bool return_status, "
         "str method) -> Tensor[]",
-        inputs.Tridiagonal,
+        parameters.Tridiagonal,
         _run_tridiagonal,
         _keep_tridiagonal,
         _pull_tridiagonal,
@@ -700,7 +700,7 @@ _NODES = {
     ),
     "call": _Node(
         "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
-        inputs.Call,
+        parameters.Call,
         _run_call,
         _keep_call,
         _pull_call,
@@ -708,7 +708,7 @@ _NODES = {
     ),
     "matmul": _Node(
         "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) -> Tensor",
-        inputs.Matmul,
+        parameters.Matmul,
         _run_matmul,
         _keep_all,
         _pull_matmul,
@@ -719,7 +719,7 @@ _NODES = {
 
 def _of_inputs(node: _Node) -> Callable[..., Any]:
     """Return ``run`` as a function of the inputs in their order."""
-    return lambda *arguments, **named: node.run(node.inputs(*arguments, **named))
+    return lambda *arguments, **named: node.run(node.parameters(*arguments, **named))
 
 
 for _name, _node in _NODES.items():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from parprims._core.arrays import Array, normalize_axes, normalize_axis
-from parprims._torch_compile import inputs
+from parprims._torch_compile import parameters
 
 _NODES = torch.ops.parprims
 
@@ -38,7 +38,7 @@ def _listed_results(results: Sequence[Array]) -> tuple[list[Array], list[int]]:
 
 
 def reduce(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims, size = inputs.Reduce(*arguments), inputs.Reduce(*in_dims), info.batch_size
+    call, dims, size = parameters.Reduce(*arguments), parameters.Reduce(*in_dims), info.batch_size
     x = _fronts(call.x, dims.x, size)
     ndim = x[0].ndim - 1
     axes = normalize_axes(None if call.axis is None else tuple(call.axis), ndim)
@@ -49,7 +49,7 @@ def reduce(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def vecdot(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = inputs.Vecdot(*arguments), inputs.Vecdot(*in_dims)
+    call, dims = parameters.Vecdot(*arguments), parameters.Vecdot(*in_dims)
     ranks = _rank(call.x1, dims.x1), _rank(call.x2, dims.x2)
     ndim = max(ranks)
     x1, x2 = (_padded(_front(x, dim, info.batch_size), ndim) for x, dim in ((call.x1, dims.x1), (call.x2, dims.x2)))
@@ -58,7 +58,7 @@ def vecdot(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def scan(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims, size = inputs.Scan(*arguments), inputs.Scan(*in_dims), info.batch_size
+    call, dims, size = parameters.Scan(*arguments), parameters.Scan(*in_dims), info.batch_size
     x = _fronts(call.x, dims.x, size)
     ndim = x[0].ndim - 1
     axis = normalize_axis(-1 if call.axis is None else call.axis, ndim) + 1
@@ -67,7 +67,7 @@ def scan(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def recurrence(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = inputs.Recurrence(*arguments), inputs.Recurrence(*in_dims)
+    call, dims = parameters.Recurrence(*arguments), parameters.Recurrence(*in_dims)
     ndim = max(_rank(call.a_array, dims.a_array), _rank(call.b_array, dims.b_array))
 
     def padded(x: Array | None, dim: int | None, ndim: int) -> Array | None:
@@ -83,20 +83,20 @@ def recurrence(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def sort(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = inputs.Sort(*arguments), inputs.Sort(*in_dims)
+    call, dims = parameters.Sort(*arguments), parameters.Sort(*in_dims)
     arrays = _fronts(call.arrays, dims.arrays, info.batch_size)
     axis = normalize_axis(call.axis, arrays[0].ndim - 1) + 1
     return _listed_results(_NODES.sort(*call._replace(arrays=arrays, axis=axis)))
 
 
 def argsort(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call = inputs.Argsort(*arguments)
-    x = _front(call.x, inputs.Argsort(*in_dims).x, info.batch_size)
+    call = parameters.Argsort(*arguments)
+    x = _front(call.x, parameters.Argsort(*in_dims).x, info.batch_size)
     return _NODES.argsort(*call._replace(x=x, axis=normalize_axis(call.axis, x.ndim - 1) + 1)), 0
 
 
 def tridiagonal(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = inputs.Tridiagonal(*arguments), inputs.Tridiagonal(*in_dims)
+    call, dims = parameters.Tridiagonal(*arguments), parameters.Tridiagonal(*in_dims)
     diagonals = {
         "lower_array": (call.lower_array, dims.lower_array),
         "diag_array": (call.diag_array, dims.diag_array),
