@@ -241,10 +241,10 @@ def run_quick(
     parts: Any,
     apart: int | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Return the results of a driver, by the first of its quick ways whose trial finds that it serves.
+    """Return the results of a driver, or of its first quick way with a trial that succeeds, and its collectives.
 
-    The collective operations are those of the trials and of the way that is taken; where a program decides that, of the
-    driver itself. All but the first way are taken piece by piece along the axis ``apart`` (see `in_pieces`).
+    The collective operations are those of the trials and of the way taken; if a compiled program chooses the way, those
+    of the driver. All ways but the first run piece by piece along the axis ``apart`` (see `in_pieces`).
     """
     if not quick:
         return in_pieces(lambda parts: run(steps, devices, lengths, parts), parts, apart)
@@ -260,7 +260,9 @@ def run_quick(
         return found
 
     def by_others() -> Any:
-        found, more[:] = in_pieces(lambda parts: run_quick(steps, others, devices, lengths, parts, apart), parts, apart)
+        found, more[:] = in_pieces(
+            lambda parts: run_quick(steps, others, devices, lengths, parts=parts, apart=apart), parts, apart
+        )
         return found
 
     if is_tensor(serves):

@@ -116,7 +116,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
             cells[at] = tuple(block(places) for block in sources)
         for stage, messages in zip(work.stages, kinds, strict=True):
             axis = [grid.index(name) for name in stage.over]
-            cells = _staged(cells, stage, axis, messages, sizes)
+            cells = _staged(cells, stage, axis, messages, sizes=sizes)
         if explaining():
             self._tell(work, largest)
         return self._assembled(work, grid, cells, small)
@@ -305,7 +305,7 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
 
 
 def _staged(
-    cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], sizes: list[int]
+    cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
     """Return the delayed results of a stage at each place of the grid, given its delayed arrays."""
     if not axis:

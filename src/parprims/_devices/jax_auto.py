@@ -79,7 +79,7 @@ class _Known:
         for stage in work.stages:
             devices = Devices(stage.over)
             lengths = (stage.length,) * devices.count
-            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, _tuple(found), stage.apart)
+            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, parts=_tuple(found), apart=stage.apart)
         return found
 
 

@@ -108,7 +108,7 @@ class Devices:
             arrays = unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, here, *arrays))
             found: tuple[Array, ...] = jax.lax.cond(
                 fits,
-                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block)),
+                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block=block)),
                 lambda *arrays: arrays,
                 *arrays,
             )
@@ -122,7 +122,7 @@ class Devices:
         return found
 
     def _by_merging(
-        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, block: int
+        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, *, block: int
     ) -> tuple[Array, ...]:
         """Return what arrives, merged in pairs.
 
@@ -190,7 +190,9 @@ class Devices:
 
         arrays = (*one[0], *other[0])
         bound = str(places.dtype)
-        run = search_merge_cuda.merger(xp, arrays, n, bool(message.descending), bound, otherwise)
+        run = search_merge_cuda.merger(
+            xp, arrays, n, descending=bool(message.descending), bound=bound, otherwise=otherwise
+        )
         return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
 
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
@@ -298,20 +300,20 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and the collective operations that took place."""
     if stage.linear is None:
-        return run_quick(stage.steps, stage.quick, devices, lengths, parts, stage.apart)
+        return run_quick(stage.steps, stage.quick, devices, lengths, parts=parts, apart=stage.apart)
     *given, rhs = parts
     multiply, transposed = stage.linear
     told: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
-        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, (*given, b), stage.apart)
+        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, parts=(*given, b), apart=stage.apart)
         return found
 
     x = jax.lax.custom_linear_solve(
         lambda x: run(multiply, devices, lengths, (*given, x))[0],
         rhs,
         solve,
-        lambda _, g: run_quick(transposed, (), devices, lengths, (*given, g), stage.apart)[0],
+        lambda _, g: run_quick(transposed, (), devices, lengths, parts=(*given, g), apart=stage.apart)[0],
     )
     return x, told
 

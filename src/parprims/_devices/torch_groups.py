@@ -291,7 +291,7 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
     def driven(steps: Any, quick: Any = ()) -> Callable[..., Any]:
         def compute(*parts: Tensor) -> Any:
             processes = Processes(group)
-            found, told[:] = run_quick(steps, quick, processes, lengths, parts)
+            found, told[:] = run_quick(steps, quick, processes, lengths, parts=parts)
             return processes.tied(found)
 
         return compute

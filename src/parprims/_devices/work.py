@@ -176,7 +176,7 @@ class Record:
         """Tell `explain` of the call."""
         own = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
         method, refusals = (own[-1].method, own[-1].refusals) if own else ("array", {})
-        tell([Call(primitive, method, refusals, devices, tuple(self.steps))])
+        tell([Call(primitive, method, refusals, devices, steps=tuple(self.steps))])
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     """
     inside = Inside(name)
 
-    def reason(xp: Namespace, call: Any, named: bool) -> str | None:
+    def reason(xp: Namespace, call: Composed, named: bool) -> str | None:
         with quiet(xp), unwatched():
             found_parts = _to_ask_about(xp, call, parts)
         for function, arguments, options in found_parts:
@@ -75,14 +75,14 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
                 return found
         return None
 
-    def run(xp: Namespace, call: Any) -> Any:
+    def run(xp: Namespace, call: Composed) -> Any:
         with unwatched():
             return compose(xp, call, inside)
 
     return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
 
 
-def _to_ask_about(xp: Namespace, call: Any, parts: Parts) -> Sequence[Part]:
+def _to_ask_about(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]:
     """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these.
 
     Arrays of the call itself are what they are, and so are those that scans and reductions begin with: they are
@@ -148,7 +148,7 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
 def through_numpy(compose: Compose) -> Compose:
     """Return a version that computes in NumPy, on views of the memory of PyTorch's and JAX's CPU arrays."""
 
-    def computed(xp: Namespace, call: Any, method: str) -> Any:
+    def computed(xp: Namespace, call: Composed, method: str) -> Any:
         if not shares_memory(xp, call.arrays):
             return compose(xp, call, method)
         changes = {
@@ -178,7 +178,7 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     """
     method = by_parts("native", through_numpy(compose), parts)
 
-    def prepare(xp: Namespace, call: Any) -> Callable[..., Any]:
+    def prepare(xp: Namespace, call: Composed) -> Callable[..., Any]:
         found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
         if found is not None:
             return found

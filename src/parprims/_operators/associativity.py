@@ -10,7 +10,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, shown
 from parprims._core.elements import flattened, is_structured
-from parprims._operators.in_place import changes_arguments
+from parprims._operators.in_place import ElementFunction, changes_arguments
 from parprims._operators.operator import as_operator, check_components, flags_broadcast, restructured
 
 
@@ -77,7 +77,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
     a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
     packed = len(xs) > 1 or operator.components is not None
-    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, operator.combine, 2, packed, a):
+    function = ElementFunction(operator.combine, 2, packed)
+    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, function, a):
         raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))

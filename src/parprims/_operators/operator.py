@@ -500,26 +500,26 @@ def capturing(number: float) -> Operator:
 def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, asked: bool = False) -> None:
     """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes.
 
-    Dtypes that were ``asked`` for by the option dtype are its fault, not that of the arrays.
+    If the option dtype ``asked`` for them, the error names that option.
     """
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
-    _check_kinds(op, op, dtypes, name, asked, 0)
+    _check_kinds(op, dtypes, name, asked=asked)
 
 
-def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, asked: bool, first: int) -> None:
-    """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
+def _check_kinds(whole: Operator, dtypes: tuple[Any, ...], name: str, *, asked: bool) -> None:
+    """Check the dtypes of the components; a segmented operator has a component of flags before those it divides."""
     blamed, have = ("dtype", "be") if asked else (name, "have a dtype")
-    if op._segments is not None:
+    op, first = whole, 0
+    while op._segments is not None:
         if len(dtypes) == 1:
-            raise ValueError(f"op {whole.name} works on flags and what they divide, {name} has flags only")
+            raise ValueError(f"op {whole.name} works on flags and elements, {name} has flags only")
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
-                f"{blamed}[{first}], {'that of ' if asked else ''}the flags of op {whole.name}, must "
+                f"{blamed}[{first}], {'the dtype of ' if asked else ''}the flags of op {whole.name}, must "
                 f"{'be' if asked else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
             )
-        _check_kinds(whole, op._segments, dtypes[1:], name, asked, first + 1)
-        return
+        op, dtypes, first = op._segments, dtypes[1:], first + 1
     kinds = _KINDS[op.name] if op._built_in else None
     if kinds is None:
         return

@@ -597,7 +597,7 @@ def trace(
         if not isinstance(output, Scalar):
             raise Untraceable(f"{name} cannot be traced: it returns {not_array(output)}")
     codes, dtypes = tuple(one._code for one in outputs), tuple(one._dtype for one in outputs)
-    return Trace(lines, codes, dtypes, single, structure)
+    return Trace(lines, codes, dtypes, single=single, structure=structure)
 
 
 _STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}

@@ -111,7 +111,7 @@ def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[s
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):
-            given = _usual(name, floating, make, shape, axis)
+            given = _usual(name, floating, make, shape=shape, axis=axis)
             if given is not None:
                 arrays, options = given
                 words = f"{' x '.join(map(str, shape))}" + (f", axis {axis}" if len(shape) > 1 else "")
@@ -119,7 +119,7 @@ def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[s
 
 
 def _usual(
-    name: str, floating: bool, make: _Make, shape: tuple[int, ...], axis: int
+    name: str, floating: bool, make: _Make, *, shape: tuple[int, ...], axis: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of the usual call along an axis of a shape, or None where there is none."""
     along = {"axis": axis}

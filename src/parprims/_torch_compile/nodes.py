@@ -609,18 +609,13 @@ def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
     raise RuntimeError("this operator of torch.ops.parprims has no derivative")
 
 
-_ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
-
-
 class _Node(NamedTuple):
     """A row of the table: an operator of PyTorch.
 
     Parameters
     ----------
-    schema : str
-        Its inputs and results, in the language of PyTorch.
     parameters : type
-        Its inputs by name.
+        Its inputs by name; `parameters.SCHEMAS` has its schema.
     run : callable
         Computes the results from the inputs.
     keep, pull : callable
@@ -629,7 +624,6 @@ class _Node(NamedTuple):
         The rule of torch.func.vmap.
     """
 
-    schema: str
     parameters: type
     run: Callable[..., Any]
     keep: Callable[..., None] | None
@@ -638,82 +632,19 @@ class _Node(NamedTuple):
 
 
 _NODES = {
-    "reduce": _Node(
-        f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
-        parameters.Reduce,
-        _run_reduce,
-        _keep_all,
-        _pull_reduce,
-        vmap.reduce,
-    ),
-    "vecdot": _Node(
-        "(Tensor x1, Tensor x2, int axis, str method) -> Tensor",
-        parameters.Vecdot,
-        _run_vecdot,
-        _keep_all,
-        _pull_vecdot,
-        vmap.vecdot,
-    ),
-    "scan": _Node(
-        f"({_ELEMENTS}, int? axis, bool exclusive, bool reverse, bool include_initial, str method) -> Tensor[]",
-        parameters.Scan,
-        _run_scan,
-        _keep_scan,
-        _pull_scan,
-        vmap.scan,
-    ),
+    "reduce": _Node(parameters.Reduce, _run_reduce, _keep_all, _pull_reduce, vmap.reduce),
+    "vecdot": _Node(parameters.Vecdot, _run_vecdot, _keep_all, _pull_vecdot, vmap.vecdot),
+    "scan": _Node(parameters.Scan, _run_scan, _keep_scan, _pull_scan, vmap.scan),
     "linear_recurrence": _Node(
-        "(Tensor? a_array, Scalar? a, Tensor? b_array, Scalar? b, Tensor? initial_array, Scalar? initial, int axis, "
-        "bool reverse, str method) -> Tensor",
-        parameters.Recurrence,
-        _run_recurrence,
-        _keep_recurrence,
-        _pull_recurrence,
-        vmap.recurrence,
+        parameters.Recurrence, _run_recurrence, _keep_recurrence, _pull_recurrence, vmap.recurrence
     ),
-    "sort": _Node(
-        "(Tensor[] arrays, str primitive, bool indices, int axis, bool descending, bool stable, str method) "
-        "-> Tensor[]",
-        parameters.Sort,
-        _run_sort,
-        _keep_sort,
-        _pull_sort,
-        vmap.sort,
-    ),
-    "argsort": _Node(
-        "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
-        parameters.Argsort,
-        _run_argsort,
-        None,
-        _has_no_derivative,
-        vmap.argsort,
-    ),
+    "sort": _Node(parameters.Sort, _run_sort, _keep_sort, _pull_sort, vmap.sort),
+    "argsort": _Node(parameters.Argsort, _run_argsort, None, _has_no_derivative, vmap.argsort),
     "solve_tridiagonal": _Node(
-        "(Tensor? lower_array, Scalar? lower, Tensor? diag_array, Scalar? diag, Tensor? upper_array, Scalar? upper, "
-        "Tensor rhs, int axis, str pivot, bool periodic, bool transpose, bool return_residual, bool return_status, "
-        "str method) -> Tensor[]",
-        parameters.Tridiagonal,
-        _run_tridiagonal,
-        _keep_tridiagonal,
-        _pull_tridiagonal,
-        vmap.tridiagonal,
+        parameters.Tridiagonal, _run_tridiagonal, _keep_tridiagonal, _pull_tridiagonal, vmap.tridiagonal
     ),
-    "call": _Node(
-        "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
-        parameters.Call,
-        _run_call,
-        _keep_call,
-        _pull_call,
-        vmap.call,
-    ),
-    "matmul": _Node(
-        "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) -> Tensor",
-        parameters.Matmul,
-        _run_matmul,
-        _keep_all,
-        _pull_matmul,
-        vmap.matmul,
-    ),
+    "call": _Node(parameters.Call, _run_call, _keep_call, _pull_call, vmap.call),
+    "matmul": _Node(parameters.Matmul, _run_matmul, _keep_all, _pull_matmul, vmap.matmul),
 }
 
 
@@ -723,10 +654,9 @@ def _of_inputs(node: _Node) -> Callable[..., Any]:
 
 
 for _name, _node in _NODES.items():
-    runs[_name] = _of_inputs(_node)
-    _define(_name, _node.schema, runs[_name], pull=_node.pull, keep=_node.keep)
+    runs[_name], _schema = _of_inputs(_node), parameters.SCHEMAS[_node.parameters]
+    _define(_name, _schema, runs[_name], pull=_node.pull, keep=_node.keep)
     torch.library.register_vmap(f"parprims::{_name}", _node.batch, lib=_LIBRARY)
     if _node.pull is not _has_no_derivative and _name not in ("linear_recurrence", "sort"):
-        _parameters = _node.schema[1 : _node.schema.index(")")]
-        _schema = f"(Tensor[] gs, int[] at, bool[] flags, {_parameters}) -> Tensor[]"
-        _define(f"{_name}_backward", _schema, _backward(_name), pull=_has_no_derivative, keep=None)
+        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_schema[1 : _schema.index(')')]}) -> Tensor[]"
+        _define(f"{_name}_backward", _back, _backward(_name), pull=_has_no_derivative, keep=None)

@@ -330,9 +330,7 @@ def _keep(op: Any, function: Any, name: str, text: str) -> str:
 def _own(primitive: str, method: Any, op: Operator) -> Operator:
     """Return an operator on copies, since it may work in place; refuse methods that torch.compile cannot read."""
     if method == "kernel" or method == "native":
-        raise MethodRefused(
-            f"{primitive}: method {method!r} refused: torch.compile must trace op {op.name}, which captures variables"
-        )
+        raise MethodRefused(f"{primitive}: method {method!r} refused: torch.compile traces op {op.name} itself")
     if method != "auto" and method != "array":
         raise ValueError(f"method must be one of auto, kernel, native, array, got {method!r}")
     combine = op.combine

@@ -1,4 +1,4 @@
-"""The inputs of the nodes, by name, in the order of the schemas in `_torch_compile.nodes`."""
+"""The inputs of the nodes by name, and the schemas of the nodes."""
 
 from __future__ import annotations
 
@@ -122,3 +122,23 @@ class Matmul(NamedTuple):
     kernel: str | None
     tile: Sequence[int] | None
     method: str
+
+
+_ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
+
+SCHEMAS: dict[type, str] = {
+    Reduce: f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
+    Vecdot: "(Tensor x1, Tensor x2, int axis, str method) -> Tensor",
+    Scan: f"({_ELEMENTS}, int? axis, bool exclusive, bool reverse, bool include_initial, str method) -> Tensor[]",
+    Recurrence: "(Tensor? a_array, Scalar? a, Tensor? b_array, Scalar? b, Tensor? initial_array, Scalar? initial, "
+    "int axis, bool reverse, str method) -> Tensor",
+    Sort: "(Tensor[] arrays, str primitive, bool indices, int axis, bool descending, bool stable, str method) "
+    "-> Tensor[]",
+    Argsort: "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
+    Tridiagonal: "(Tensor? lower_array, Scalar? lower, Tensor? diag_array, Scalar? diag, Tensor? upper_array, "
+    "Scalar? upper, Tensor rhs, int axis, str pivot, bool periodic, bool transpose, bool return_residual, "
+    "bool return_status, str method) -> Tensor[]",
+    Call: "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
+    Matmul: "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) -> Tensor",
+}
+"""Inputs and results of every node, in PyTorch's schema language; the inputs are in the order of the fields."""
