@@ -1,4 +1,4 @@
-"""What kernels for CPUs do to their arrays, as data, and the function of the arrays that does it."""
+"""Plans of kernels for CPUs, and the functions of arrays that carry them out."""
 
 from __future__ import annotations
 

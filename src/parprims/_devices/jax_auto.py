@@ -46,12 +46,12 @@ class _Known:
     trades: ClassVar[bool] = True
 
     def split(self, name: str, x: Array) -> Split:
-        """Return what each axis of an array is split over."""
+        """Return the mesh axes that each axis of an array is split over."""
         del name
         return self.splits[id(x)]
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:

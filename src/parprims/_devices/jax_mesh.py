@@ -94,7 +94,7 @@ class Devices:
         return search_merge_cuda.refusal(jax.numpy, message.arrays) is None
 
     def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        """Return what arrives in order: merged where each part fits one block, and otherwise sorted."""
+        """Return the received rows in order: merged if each part fits a block, else sorted."""
 
         def by_sorting(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
             given = dataclasses.replace(message, arrays=arrays, bounds=bounds)
@@ -124,7 +124,7 @@ class Devices:
     def _by_merging(
         self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, *, block: int
     ) -> tuple[Array, ...]:
-        """Return what arrives, merged in pairs.
+        """Return the received runs, merged in pairs.
 
         In step s the devices whose ranks differ by the bits of s exchange one block each. So the neighbours in the list
         of runs are of neighbouring devices, then of neighbouring pairs, and so on; a bit of the own rank says which of
@@ -406,7 +406,7 @@ class Mesh:
         return split_of(self.mesh, sharding, x.ndim)
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -488,7 +488,7 @@ def _sharding(x: Array) -> Any:
 
 
 def split_of(mesh: Any, sharding: Any, ndim: int) -> Split:
-    """Return what each axis of an array is split over by a sharding over a mesh."""
+    """Return the mesh axes that a sharding splits each axis of an array over."""
     spec = (*sharding.spec, *(None,) * ndim)[:ndim]
     named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
     return tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in named)

@@ -1,4 +1,4 @@
-"""What primitives share that are made of others: the record of a checked call, and a method that computes all parts."""
+"""Primitives that are made of others: the record of a checked call, and a method that computes all parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, direct
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
-"""Computes a checked call by a method, all parts by the same."""
+"""Computes a checked call; one method computes all parts."""
 
 Part = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A call of a primitive: the function, its arguments and its options."""
@@ -60,9 +60,9 @@ class Composed(Checked):
 
 
 def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
-    """Return the method of a name, which computes all parts by itself.
+    """Return the method of this name, which computes all parts.
 
-    It refuses a call where it would refuse a part, and ``auto`` passes it by where it would for a part.
+    It refuses a call if it refuses a part, and ``auto`` passes it by if ``auto`` does for a part.
     """
     inside = Inside(name)
 

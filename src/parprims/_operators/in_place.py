@@ -98,7 +98,7 @@ class Few:
         return few
 
     def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
-        """Return what fails where a function is given these arrays, on JAX without values, or None.
+        """Return the failure of a function on these arrays, traced on JAX, or None.
 
         Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
         for. ``of_none`` says whether a call without elements gives the function arrays without elements.

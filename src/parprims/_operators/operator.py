@@ -205,7 +205,7 @@ class Operator:
 
 
 def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what two shapes of as many dimensions broadcast to."""
+    """Return the broadcast shape of two shapes of equal rank."""
     return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
 
 
@@ -222,10 +222,10 @@ _OF_ANOTHER = re.compile(
 """Words of the error that an array library raises for an array of another library."""
 
 _ARGUMENTS = re.compile(r"positional argument|required (positional|keyword)|takes no arguments")
-"""What Python says where a function takes another number of arguments."""
+"""Python's messages for a call with a wrong number of arguments."""
 
 _TAKES = "two elements, earlier and later, and elements of several arrays arrive as tuples"
-"""What an operator must take."""
+"""The arguments of an operator, in messages."""
 
 
 class _ExplainedError(TypeError):
@@ -237,7 +237,7 @@ _ExplainedError.__module__ = "builtins"
 
 
 def _known_reason(error: Exception, takes: str) -> str | None:
-    """Return what a function does that failed with an error, or None where that is not known."""
+    """Return a description of the failure of a function, or None for an unknown error."""
     words, kind = str(error), type(error).__name__
     if _BRANCHES.search(words) or kind == "TracerBoolConversionError":
         return "branches on the value of an array: use where of the array library"
@@ -465,7 +465,7 @@ _OTHER_NAMES = {
     "all": "logical_and",
     "any": "logical_or",
 }
-"""What other libraries call some of the operators, where another name here is spelt more like it."""
+"""Names of operators in other libraries for which the nearest spelling here is a wrong operator."""
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -575,7 +575,7 @@ def _forever() -> Iterable[None]:
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
-    """Return what a primitive makes of elements of any structure, as one of the same structure."""
+    """Return the result of a primitive for elements of any structure, as an element of that structure."""
     leaves, structure = flattened(x)
     if not leaves:
         raise ValueError("x must hold at least one array")

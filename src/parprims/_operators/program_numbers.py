@@ -52,7 +52,7 @@ class _Read:
         return list(map(_bits, self.numbers)) == list(map(_bits, other.numbers))
 
     def on(self, arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
-        """Return what the function returns if its numbers are these."""
+        """Return the results of the function for these numbers."""
         import jax
         from jax.extend import core
 
@@ -149,7 +149,7 @@ def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Return what a parameter of an operation is known by."""
+    """Return a key of a parameter of an operation."""
     if isinstance(value, dict):
         return tuple([(name, _value(one)) for name, one in value.items() if name not in _RULES])
     if isinstance(value, tuple | list):
@@ -172,7 +172,7 @@ def _value(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Telling:
-    """What a call tells the program that computes it: its functions by field, and what each was read as.
+    """The data that a call gives to its program: its functions by field, and the reading of each.
 
     ``prepared`` makes what the program consists of, ``parameters`` are those of the program, and ``seen`` collects
     what functions are called on, if that is to be found.

@@ -24,7 +24,7 @@ _LONG = 1.0
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `compare` measured; printed, it is a table.
+    """The measurements of `compare`; printed, they are a table.
 
     Parameters
     ----------

@@ -139,6 +139,7 @@ SCHEMAS: dict[type, str] = {
     "Scalar? upper, Tensor rhs, int axis, str pivot, bool periodic, bool transpose, bool return_residual, "
     "bool return_status, str method) -> Tensor[]",
     Call: "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
-    Matmul: "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) -> Tensor",
+    Matmul: "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) "
+    "-> Tensor",
 }
 """Inputs and results of every node, in PyTorch's schema language; the inputs are in the order of the fields."""
