@@ -28,7 +28,7 @@ Refusal = Callable[..., str | None]
 
 
 class MethodRefused(RuntimeError):
-    """The method asked for cannot serve this call; the message says why.
+    """The requested method cannot compute this call; the message says why.
 
     Examples
     --------
@@ -163,12 +163,11 @@ class Call:
     method : str
         The method that computed it.
     refusals : dict of str to str
-        For each method passed over on the way, in order, the reason.
+        For each method passed over before, in order, the reason.
     devices : int
-        How many devices had a part of the axis worked along.
+        The number of devices that had a part of the axis worked along.
     steps : tuple
-        What was moved between them, in order: for each exchange its ``name`` and ``nbytes``, the bytes that a device
-        sends.
+        The collective operations in order, each with its ``name`` and ``nbytes``, the bytes that a device sends.
 
     Examples
     --------
@@ -540,13 +539,17 @@ def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
 
 @contextlib.contextmanager
 def explain() -> Iterator[list[Call]]:
-    """Collect what ran: one `Call` for each primitive computed inside the block.
+    """Record a `Call` for each primitive computed inside the block.
 
     Yields
     ------
     list of Call
-        Grows as primitives are called; each entry names the primitive, the method taken and why the methods
-        before it were passed over.
+        Grows as primitives are called; each entry has the primitive, the method taken and the reasons why earlier
+        methods were passed over.
+
+    See Also
+    --------
+    methods : List the methods of a call without computing it.
 
     Examples
     --------
@@ -577,7 +580,12 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     Returns
     -------
     dict of str to (str or None)
-        For each method the reason why ``auto`` would pass it by, or None if it would serve.
+        For each method the reason why ``auto`` would pass it by, or None if it could compute the call.
+
+    See Also
+    --------
+    explain : Record the methods of the calls in a block.
+    compare : Time the methods of a call.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Checking an operator: whether it keeps what it promises, tried on examples."""
+"""Tests of an operator's declared properties on examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     """Test on examples that an operator is associative, and that its other declared properties hold.
 
     Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
-    nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.
+    nothing, an operator declared ``commutative`` must give a b = b a, and no operator may change its arguments.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     examples : array, tuple, NamedTuple or dict of array
         Elements along the first axis, at least three.
     rtol : float, optional
-        Largest difference allowed, relative to the largest magnitude met; 64 units in the last place of the dtype
-        if not given. Integers and bools must agree exactly.
+        Largest difference allowed, relative to the largest magnitude, by default 64 units in the last place of the
+        dtype. Integers and bools must agree exactly.
 
     Returns
     -------
@@ -38,10 +38,14 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     Raises
     ------
     ValueError
-        If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
-        commutative; the message names the first such place. Or rtol is negative.
+        If the two ways differ, the identity changes an example, or an operator declared commutative is not; the
+        message names the first such place. Also if rtol is negative.
     TypeError
-        If the operator changes an argument in place, or rtol is no number. The examples stay as they are.
+        If the operator changes an argument in place, or rtol is no number. The examples themselves never change.
+
+    See Also
+    --------
+    Operator : An operator of your own.
 
     Examples
     --------
@@ -131,6 +135,6 @@ def _first_difference(
 
 
 def _shown(x: Array) -> Any:
-    """Return an array of no dimension as a Python scalar, any other as it is."""
+    """Return a 0-d array as a Python scalar, any other array unchanged."""
     scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
     return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)
