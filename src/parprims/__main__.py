@@ -1,4 +1,4 @@
-"""What this installation can do: ``python -m parprims`` prints versions, devices, compilers, and what is missing.
+"""The abilities of this installation: ``python -m parprims`` prints versions, devices, compilers, and what is missing.
 
 ``python -m parprims --warm`` compiles ahead what the usual calls need.
 """
@@ -34,7 +34,7 @@ _LIBRARIES = {
     "array_api_compat": "",
     "array_api_extra": "",
 }
-"""What is looked for, and what is said where it is missing: how to install it, or what it is for."""
+"""The packages to look for, and the message if one is missing: how to install it, or its purpose."""
 
 
 def lines() -> Iterator[str]:
@@ -55,7 +55,7 @@ def lines() -> Iterator[str]:
 
 
 def _on_cpus() -> str:
-    """Return what compiles kernels for CPUs, or why nothing does."""
+    """Return the compiler of kernels for CPUs, or the reason why there is none."""
     if importlib.util.find_spec("numba") is None:
         return cpu.MISSING
     return cpu.refusal() or _version("numba", "compiled by Numba")

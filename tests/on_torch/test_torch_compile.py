@@ -295,7 +295,7 @@ class TestCompile:
             ("precision must be one of", lambda x: parprims.matmul(x, x.T, precision="low")),
             ("x must not be empty", lambda x: parprims.max(x[:, :0], axis=1)),
             ("lower must be an array", lambda x: parprims.solve_tridiagonal(None, x, x, x)),
-            ("reads op <lambda> itself", lambda x: parprims.scan(x, lambda a, b: a + b * x[0, 0], method="kernel")),
+            ("traces op <lambda> itself", lambda x: parprims.scan(x, lambda a, b: a + b * x[0, 0], method="kernel")),
         ):
             torch._dynamo.reset()
             with pytest.raises(Exception, match=message):

@@ -238,7 +238,9 @@ class TestSentences:
         x = backend.asarray(np.arange(6.0))
         flags = x > 2
         for function in (parprims.scan, parprims.reduce):
-            with pytest.raises(TypeError, match=r"^dtype\[0\], that of the flags of op segmented\(add\), must be bool"):
+            with pytest.raises(
+                TypeError, match=r"^dtype\[0\], the dtype of the flags of op segmented\(add\), must be bool"
+            ):
                 function((flags, x), parprims.segmented("add"), dtype=("int32", "float64"))
 
     @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])

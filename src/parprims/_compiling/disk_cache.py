@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept on disk, and how files are written there."""
+"""The disk cache of compiled kernels: its folder, and safe writing of files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def keep(path: pathlib.Path, content: bytes) -> None:
 
 
 def kept(path: pathlib.Path) -> bytes | None:
-    """Return what was kept in a file, or None if it is not there, or if its digest does not fit."""
+    """Return the content of a file, or None if there is no file or its digest does not match."""
     try:
         whole = path.read_bytes()
     except OSError:
@@ -70,9 +70,9 @@ _DIGEST = 32
 
 
 def kept_or_made(path: pathlib.Path | None, make: Callable[[], bytes]) -> bytes:
-    """Return what is kept in a file; else make it now and keep it there, of all processes that ask only one.
+    """Return the content of a file; if there is none, one of the waiting processes makes and writes it.
 
-    Where there is no file to keep it in, it is made.
+    Without a cache folder every process makes the content.
     """
     if path is None:
         return make()
@@ -87,14 +87,14 @@ def kept_or_made(path: pathlib.Path | None, make: Callable[[], bytes]) -> bytes:
             if content is None:
                 content = make()
                 keep(path, content)
-    finally:  # who still waits has it open, and finds the content; who comes now finds it without
+    finally:  # a waiting process has the file open and finds the content; a new process finds the file without it
         with contextlib.suppress(OSError):
             turns.unlink()
     return content
 
 
 def _place(name: str, path: pathlib.Path) -> None:
-    """Give a file its name unless there is one of that name."""
+    """Give a file its name unless a file of that name exists."""
     try:
         os.link(name, path)
     except FileExistsError:
@@ -109,12 +109,12 @@ _UNFINISHED = ".tmp"
 
 
 _PATIENCE = 120.0
-"""Seconds after which a process no longer waits for another: that one may be held up, or on a machine that is gone."""
+"""Seconds that a process waits for another process, which may hang or be on a machine that is gone."""
 
 
 @contextlib.contextmanager
 def in_turn(path: pathlib.Path, done: Callable[[], bool]) -> Iterator[None]:
-    """Let one process at a time into the block, of all that name the same file, until the work is ``done``.
+    """Let one process at a time into the block, among all that name this file, until the work is ``done``.
 
     Nothing is written to the file. The system releases it when a process ends. Where files cannot be locked nobody
     waits.

@@ -1,4 +1,4 @@
-"""What every public function asks of its arrays: one namespace, a valid axis, dtypes by name."""
+"""Checks of arrays that every public function makes: one namespace, a valid axis, dtypes by name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
 def namespace(**arrays: Array) -> Namespace:
     """Return the array namespace the named arrays share.
 
-    Raises TypeError, naming the argument, if one is no array, comes from another library or is of a kind whose meaning
-    a result would not keep, and ValueError if one lives on another device.
+    Raises TypeError, naming the argument, if an argument is no array, comes from another library or has a meaning that
+    results would lose (masks, units), and ValueError if an array is on another device.
     """
     return _shared(arrays, sharded=False)
 
@@ -34,9 +34,9 @@ def namespace(**arrays: Array) -> Namespace:
 def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = False) -> tuple[Namespace, list[Array]]:
     """Return the array namespace the named arrays share, and the arrays as every method takes them.
 
-    Besides what `namespace` refuses, dtypes are refused that are none of numbers or bool. NumPy's arrays come out as
-    plain ones of native byte order, its scalars as arrays of no dimension. The first array aside they are only
-    ``moved``, so that NumPy's may have any dtype. ``sharded`` lets JAX's be spread over several devices.
+    Raises as `namespace`, and TypeError for dtypes that are neither numbers nor bool. NumPy arrays become plain arrays
+    of native byte order, NumPy scalars become 0-d arrays. With ``moved`` all arrays but the first are only moved, so
+    that NumPy's may have any dtype. ``sharded`` admits JAX arrays that are spread over several devices.
     """
     xp = _shared(arrays, sharded=sharded)
     admitted: list[Array] = []
@@ -58,7 +58,7 @@ def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = Fals
 
 
 def _can_move(x: Array) -> bool:
-    """Return whether elements that are no numbers can be moved: all but JAX's random keys."""
+    """Return whether elements that are not numbers can be moved: all except JAX's random keys."""
     return not array_api_compat.is_jax_array(x) or not dtype_name(x.dtype).startswith("key<")
 
 
@@ -89,14 +89,14 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
 
 
 _known: dict[type, tuple[Namespace, Callable[[Array], str | None] | None]] = {}
-"""The namespace of arrays of a type, and the function that tells what is wrong with one of them, if anything can be."""
+"""The namespace of each array type, and a function that returns the flaw of an array or None, if the type has flaws."""
 
 
 def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | None] | None]:
-    """Find out about the type of an array; raise TypeError, naming the argument, if its arrays are not to be used."""
+    """Return the entry of `_known` for a new array type; raise TypeError, naming the argument, if it has none."""
     kind = type(array)
     home = kind.__module__.partition(".")[0]
-    if home == "dask":  # before anything of it is imported
+    if home == "dask":  # before dask is imported
         raise TypeError(
             f"{name} is a dask array, and this call has no driver for chunks: call compute() or map_blocks()"
         )
@@ -126,12 +126,12 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
 
 
 def _is_jax_literal(kind: type) -> bool:
-    """Return whether arrays of the type are NumPy's in the eyes of Python, but constants of a JAX program."""
+    """Return whether the type is a subclass of NumPy's array that stands for a constant of a JAX program."""
     return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
 
 
 def _is_plain_tensor(kind: type) -> bool:
-    """Return whether tensors of the type are plain, or PyTorch puts them in place of such, as torch.compile does."""
+    """Return whether tensors of the type are plain, or substitutes that PyTorch makes for them, as in torch.compile."""
     import torch
 
     return kind in (torch.Tensor, torch.nn.Parameter) or kind.__module__.startswith(
@@ -169,11 +169,11 @@ def library(xp: Namespace) -> str:
 
 
 NAMES = {"numpy": "NumPy", "cupy": "CuPy", "torch": "PyTorch", "jax": "JAX", "array_api_strict": "array-api-strict"}
-"""What messages call a library, by the name that `library` returns or that of its namespace."""
+"""The names of libraries in messages, by the name that `library` returns or by the name of the namespace."""
 
 
 def spoken(xp: Namespace) -> str:
-    """Return what messages call the library of a namespace, as people know it: NumPy, PyTorch, JAX."""
+    """Return the name of a library in messages: NumPy, PyTorch, JAX."""
     name = library(xp)
     if name == "other":
         name = str(xp.__name__).removeprefix("array_api_compat.")
@@ -186,7 +186,7 @@ def is_jax(xp: Namespace) -> bool:
 
 
 def mode(xp: Namespace) -> bool:
-    """Return whatever setting of the library decides its dtypes: whether JAX has 64-bit ones."""
+    """Return the setting of the library that decides its dtypes: for JAX, whether 64-bit dtypes are enabled."""
     if not is_jax(xp):
         return False
     import jax
@@ -196,10 +196,10 @@ def mode(xp: Namespace) -> bool:
 
 
 def is_sharded(x: Array) -> bool:
-    """Return whether a JAX array has its elements on several devices, each some of them, as far as can be seen.
+    """Return whether the elements of a JAX array are divided among several devices, as far as can be seen.
 
-    Of one without a value this is its type to tell, which knows explicit axes of a mesh only. Inside shard_map an array
-    is what one device has.
+    For a traced array the type decides, which has only the explicit axes of a mesh. Inside shard_map an array is the
+    part of one device.
     """
     if is_traced(x):
         sharding = explicit_sharding(x)
@@ -208,13 +208,13 @@ def is_sharded(x: Array) -> bool:
 
 
 def check_apart(axis_name: Any) -> None:
-    """Raise ValueError where segments are given by offsets, and axis_name too."""
+    """Raise ValueError if a call with offsets has an axis_name too."""
     if axis_name is not None:
-        raise ValueError("axis_name must not be given beside offsets: segments may end on another device")
+        raise ValueError("axis_name must not be given with offsets: segments may end on another device")
 
 
 def is_split(x: Any) -> bool:
-    """Return whether an array, or one in a tuple, has its elements on several devices, or in several chunks."""
+    """Return whether an array, or any array of a tuple, is divided among several devices or chunks."""
     if type(x) is tuple:
         return any(map(is_split, x))
     kind = type(x)
@@ -229,7 +229,7 @@ def is_split(x: Any) -> bool:
 
 
 def jax_platform(arrays: Sequence[Array]) -> str:
-    """Return the platform that JAX arrays are on, or will be where one has no value yet."""
+    """Return the platform that JAX arrays are on; for traced arrays the default platform."""
     import jax
 
     if any(map(is_traced, arrays)):
@@ -238,7 +238,7 @@ def jax_platform(arrays: Sequence[Array]) -> str:
 
 
 def is_placed_later(x: Array) -> bool:
-    """Return whether XLA decides when it compiles how a JAX array without a value is split, over axes of type Auto."""
+    """Return whether XLA decides at compile time how a traced JAX array is split, over axes of type Auto."""
     if not is_traced(x):
         return False
     sharding = explicit_sharding(x)
@@ -250,9 +250,9 @@ def is_placed_later(x: Array) -> bool:
 
 
 def _unsplit(x: Array) -> Array:
-    """Return a JAX array as one that is not split, in the words of its type, over axes of a mesh of length 1.
+    """Return a JAX array whose type names no mesh axes; the type may have named axes of length 1.
 
-    JAX's operations go by the words.
+    JAX's operations check the type, not the placement.
     """
     sharding = explicit_sharding(x)
     if sharding is None or all(axes is None for axes in sharding.spec):
@@ -264,7 +264,7 @@ def _unsplit(x: Array) -> Array:
 
 
 def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return JAX arrays as ones that vary over the same axes of a mesh, which inside shard_map their types tell."""
+    """Return JAX arrays that vary over equal axes of a mesh; inside shard_map the types of arrays name these axes."""
     import jax
 
     own = [_varying(x) for x in arrays]
@@ -293,7 +293,7 @@ def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
     if is_traced(one) or is_traced(other):
         return
     if array_api_compat.is_jax_array(one) and hasattr(one, "devices") and hasattr(other, "devices"):
-        here, there = one.devices(), other.devices()  # which may share an array, or each have a copy
+        here, there = one.devices(), other.devices()  # they may share an array, or each have a copy
         if here == there:
             return
         here, there = (", ".join(sorted(map(str, devices))) for devices in (here, there))
@@ -314,9 +314,9 @@ def is_traced(x: Array) -> bool:
 
 
 def device(x: Array) -> Any:
-    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value.
+    """Return the device of an array; None for a traced JAX array: the program decides.
 
-    For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
+    For an array with copies on several devices it is the sharding of such arrays, for any number of dimensions.
     """
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x.device
@@ -333,25 +333,25 @@ def device(x: Array) -> Any:
 
 
 _tensors: tuple[type, ...] = ()
-"""The type of PyTorch's tensors, once something like one has been seen."""
+"""PyTorch's tensor type, once an object that may be a tensor has been seen."""
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether x is a tensor of PyTorch, in words that torch.compile can read: see `settings.compiling`."""
+    """Return whether x is a PyTorch tensor; torch.compile can read this function (see `settings.compiling`)."""
     global _tensors
     if not hasattr(x, "requires_grad"):
         return False
     if not _tensors:
         try:
             import torch
-        except ImportError:  # another library's, which has that too
+        except ImportError:  # the attribute of another library's object
             return False
         _tensors = (torch.Tensor,)
     return isinstance(x, _tensors)
 
 
 def namespace_of(x: Array) -> Namespace:
-    """Return the namespace of an array, in words that torch.compile can read."""
+    """Return the namespace of an array; torch.compile can read this function."""
     if is_tensor(x):
         from array_api_compat import torch
 
@@ -360,7 +360,7 @@ def namespace_of(x: Array) -> Namespace:
 
 
 def namespace_named(name: str, x: Array) -> Namespace:
-    """Return the namespace of an array that is looked at before all are admitted; TypeError names it if it is none."""
+    """Return the namespace of an argument before `admit`; raise TypeError, naming it, if it is no array."""
     try:
         return namespace_of(x)
     except TypeError:
@@ -368,7 +368,7 @@ def namespace_named(name: str, x: Array) -> Namespace:
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
-    """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
+    """Return the axis counted from the front; raise IndexError if it is out of range, TypeError if it is no integer."""
     try:
         index = operator.index(axis) if type(axis) is not bool and not getattr(axis, "ndim", 0) else None
     except TypeError:
@@ -398,7 +398,7 @@ _ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
 
 
 def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others.
+    """Return a context in which NumPy does not warn of infinities and NaN, which are ordinary results here.
 
     It also switches off JAX's strict modes (rank promotion, transfer guard, debug_nans and debug_infs) for operations
     inside of it.
@@ -412,7 +412,7 @@ def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
 def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
     import jax
 
-    # Only what is switched on is switched off: switches are part of what JAX finds its programs by.
+    # Only a mode that is on is switched off, because modes are part of the keys of compiled JAX programs.
     config, contexts = jax.config, []
     if config.jax_numpy_rank_promotion != "allow":
         contexts.append(jax.numpy_rank_promotion("allow"))
@@ -433,7 +433,7 @@ def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
 def announced(primitive: str, xp: Namespace, result: Any) -> Any:
     """Return a result; raise FloatingPointError if jax_debug_nans or jax_debug_infs is set and it holds such a value.
 
-    JAX itself looks at what it compiles now, not at what it compiled before it was told.
+    JAX itself checks only programs that it compiles after the setting was changed.
     """
     if getattr(xp, "__name__", "") == "jax.numpy":
         import jax
@@ -450,10 +450,10 @@ def announced(primitive: str, xp: Namespace, result: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return what an error says of a wrong value: itself if that is short, else its type."""
+    """Return the text of a wrong value for an error: its repr if that is short, else the name of its type."""
     try:
         text = repr(value)
-    except Exception:  # a stranger's
+    except Exception:  # a repr that fails
         text = ""
     return text if 0 < len(text) <= 60 and "\n" not in text else type(value).__name__
 
@@ -468,11 +468,11 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 STATIC = ": name it in static_argnums or static_argnames of jax.jit"
-"""What is to be done about an option without a value in a program of JAX."""
+"""The remedy, in messages, for an option that is traced in a JAX program."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return a word; raise ValueError, naming the argument and the nearest choice, for any that is not a choice."""
+    """Return a choice; raise ValueError, naming the argument and the nearest choice, for any other value."""
     if isinstance(value, str) and value in choices:
         return value
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -488,7 +488,7 @@ LONG_DOUBLES = tuple(np.dtype(one).name for one in (np.longdouble, np.clongdoubl
 
 
 def is_number(dtype: Any) -> bool:
-    """Return whether a dtype is the standard's, bfloat16, or NumPy's long double: numbers or bool, no other width."""
+    """Return whether a dtype is a dtype of the standard, bfloat16 or a long double of NumPy."""
     library: Any = type(dtype)
     return _is_number(library, dtype)
 
@@ -503,7 +503,7 @@ BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64",
 
 
 def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
-    """Return the library's dtype meant by one of its own, by the standard's name of one, or by a type of Python.
+    """Return the library's dtype for a dtype of the library, a name of the standard, or a Python type.
 
     Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
     """
@@ -522,9 +522,9 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
 
 
 def dtype_named(xp: Namespace, name: str) -> Any:
-    """Return the library's dtype of a name that the standard or this library knows."""
+    """Return the library's dtype with this name."""
     found = getattr(xp, name, None)
-    return np.dtype(name) if found is None else found  # bfloat16, which ml_dtypes gives NumPy and CuPy
+    return np.dtype(name) if found is None else found  # ml_dtypes adds bfloat16 to NumPy and CuPy
 
 
 def _as_dtype(xp: Namespace, dtype: Any) -> Any:
@@ -532,7 +532,7 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
         found = getattr(xp, dtype, None)
         if found is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
             try:
-                return np.dtype("bfloat16")  # which ml_dtypes gives NumPy
+                return np.dtype("bfloat16")  # a dtype of ml_dtypes
             except TypeError:
                 return None
     elif array_api_compat.is_torch_namespace(xp):
@@ -566,7 +566,7 @@ def _has_numpy_dtypes(xp: Namespace) -> bool:
 
 
 def as_dtypes(xp: Namespace, dtype: Any) -> tuple[Any, ...] | None:
-    """Return the dtypes meant by None, one, or a tuple of one for each component."""
+    """Return the dtypes of the option dtype: None, one dtype, or a tuple with a dtype for each component."""
     if dtype is None:
         return None
     if not isinstance(dtype, tuple):
@@ -607,19 +607,19 @@ def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
 
 
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
-    """Return the dtype sums and products of this dtype are formed in: float32 for 16-bit floats, else the same."""
+    """Return the dtype for sums and products of this dtype: float32 for 16-bit floats, else the dtype itself."""
     return xp.float32 if dtype_name(dtype) in SIXTEEN_BIT_FLOATS else dtype
 
 
 def cast(xp: Namespace, x: Array, dtype: Any) -> Array:
-    """Return x in a dtype: x itself where it has that."""
+    """Return x in a dtype; x itself if it has that dtype."""
     return x if x.dtype == dtype else xp.astype(x, dtype)
 
 
 def ring_dtype(xp: Namespace, dtype: Any) -> Any:
-    """Return the dtype sums and products are formed in where the result keeps this dtype and integers wrap around.
+    """Return the dtype for sums and products if the result keeps this dtype and integers wrap around.
 
-    As `compute_dtype`, but int64 for the unsigned integers a library cannot add (PyTorch); the low bits are the same.
+    As `compute_dtype`, but int64 for unsigned integers that a library cannot add (PyTorch); the low bits are equal.
     """
     if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8 and array_api_compat.is_torch_namespace(xp):
         return xp.int64
@@ -627,7 +627,7 @@ def ring_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def lacks_arithmetic(xp: Namespace, dtypes: Sequence[Any]) -> str | None:
-    """Return the sentence why the library computes nothing in one of the dtypes, or None: PyTorch's wide unsigned."""
+    """Return a refusal if the library has no arithmetic in a dtype (wide unsigned integers on PyTorch), or None."""
     if array_api_compat.is_torch_namespace(xp):
         for dtype in dtypes:
             if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8:
@@ -636,12 +636,12 @@ def lacks_arithmetic(xp: Namespace, dtypes: Sequence[Any]) -> str | None:
 
 
 def as_result(x: Array) -> Array:
-    """Return a result as an array: NumPy makes scalars of arrays of no dimension."""
+    """Return a result as an array: NumPy turns 0-d results into scalars."""
     return np.asarray(x) if isinstance(x, np.generic) else x
 
 
 def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
-    """Return whether the library has no products of vectors of the dtype where x is: PyTorch, of integers on GPUs."""
+    """Return whether the library lacks vector products of the dtype on the device of x: integers on GPUs in PyTorch."""
     return array_api_compat.is_torch_namespace(xp) and x.is_cuda and dtype_kind(dtype) in ("int", "uint")
 
 
@@ -662,7 +662,7 @@ def sum_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
-    """Return x with one axis moved: moveaxis, in an operation for which torch.func.vmap has a rule."""
+    """Return x with one axis moved, as moveaxis, by an operation that torch.func.vmap has a rule for."""
     if source % x.ndim == destination % x.ndim:
         return x
     order = list(range(x.ndim))
@@ -672,7 +672,7 @@ def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what shapes broadcast to; ValueError if they do not. Lengths may be symbols of torch.compile."""
+    """Return the broadcast shape; raise ValueError if there is none. Lengths may be symbols of torch.compile."""
     result: list[int] = []
     for shape in shapes:
         result[:0] = [1] * (len(shape) - len(result))
@@ -685,17 +685,17 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def filled(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
-    """Return an array like another, but of length 1 along the axis, filled with a value."""
+    """Return an array like another, of length 1 along the axis, filled with a value."""
     return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
 
 
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
-    """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
+    """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all other axes."""
     return (slice(None),) * axis + (slice(*bounds), ...)
 
 
 def offers(xp: Namespace, function: str) -> bool:
-    """Return whether the library has a function that the standard had not always."""
+    """Return whether the library has a function that early versions of the standard lack."""
     if array_api_compat.is_array_api_strict_namespace(xp):
         return _version(xp) >= _SINCE[function]
     return hasattr(xp, function)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 ITS_NAMESPACE = "array_api_compat.array_namespace(x)"
-"""What messages tell users to take functions of, who write one for several libraries."""
+"""In messages: the namespace whose functions an operator for several libraries should call."""
 
 Structure = Any
 """How an element is made of arrays: None for an array, else (type, keys of a dict or None, structures of the parts)."""

@@ -1,4 +1,4 @@
-"""What is remembered from call to call: bounded dictionaries, all of which can be found."""
+"""Bounded dictionaries that live from call to call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Found = TypeVar("Found")
 
 
 class Memo(Generic[Found]):
-    """Keeps what was found under keys, at most 4096 of them."""
+    """A dictionary with at most 4096 keys."""
 
     _all: ClassVar[list[Memo[Any]]] = []
 
@@ -21,14 +21,14 @@ class Memo(Generic[Found]):
         return len(self._found)
 
     def get(self, key: Any) -> Found | None:
-        """Return what was kept for a key, or None; also for one that holds an unhashable argument."""
+        """Return the value of a key, or None; None also for a key with an unhashable argument."""
         try:
             return self._found.get(key)
         except TypeError:
             return None
 
     def keep(self, key: Any, found: Found) -> Found:
-        """Keep what was found, unless its key holds an unhashable argument, and return it."""
+        """Keep a value, unless its key has an unhashable argument, and return it."""
         if len(self._found) >= 4096:
             self._found.clear()
         with contextlib.suppress(TypeError):

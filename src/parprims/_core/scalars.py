@@ -65,7 +65,7 @@ def as_array(
     if is_scalar(value):
         held = library(xp) == "numpy" and isinstance(value, np.generic) and value.dtype == dtype
         number = value if held else as_scalar(name, value, dtype)
-        return number_as_array(xp, number, dtype, device, _with_axis(shape, axis))
+        return number_as_array(xp, number, dtype, device=device, shape=_with_axis(shape, axis))
     other, (array,) = admit({name: value})
     if other is not xp:
         raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
@@ -86,7 +86,7 @@ def maker(
     They are to have the signature of this value, which `as_array` has taken.
     """
     if is_scalar(as_number(value)):
-        return lambda number: as_array(name, number, xp, dtype, device, shape, axis)
+        return lambda number: as_array(name, number, xp, dtype, device=device, shape=shape, axis=axis)
     return _shaper(xp, value, shape, axis)
 
 

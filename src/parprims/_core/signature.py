@@ -1,4 +1,4 @@
-"""What a call can be found again by: all of its arrays that the choice of a method and of a kernel can depend on."""
+"""Signatures: the properties of arrays that the choice of a method and of a kernel can depend on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 Array = Any
 
 Signature = Any
-"""Equal for arrays that every call treats alike, None where that is not known cheaply."""
+"""A key that is equal for arrays that every call treats alike; None if it would take long to find."""
 
 
 def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature:
     """Return the signature of an array, of a number, of a tuple of these, or None.
 
-    PyTorch's tensors by which a derivative is asked for have one only where results carry it, ``gradient``.
+    A PyTorch tensor that requires a derivative has a signature only if results carry it (``gradient``).
     """
     kind = type(x)
     if kind is tuple:
@@ -33,7 +33,7 @@ def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     make: _Maker = _of_all
     for x in xs:
         kind = type(x)
-        if kind is not last:  # what does not depend on the array is asked once
+        if kind is not last:  # facts that do not depend on the array are found once
             first = _of_all if kind is tuple else alone.get(kind) or (_learn(kind) and alone[kind])
             if first is None:
                 return None
@@ -62,14 +62,14 @@ makers: dict[type, _Maker] = {
     **dict.fromkeys((bool, int, float, complex), _number),
     **{kind: _number for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)},
 }
-"""What makes the signature of one more array of a type; that of a number is its type, whatever its value."""
+"""Functions that return the signature of a further array, by type. The signature of a number is its type."""
 
 alone: dict[type, _Maker] = {**makers}
-"""What makes that of the first, or of one alone: None where its library is in a state in which none has a signature."""
+"""Functions that return the signature of the first array: None while its library is in a state without signatures."""
 
 
 def _learn(kind: type) -> _Maker | None:
-    """Take note of a type of arrays when the first one is seen; return what makes their signature, or None."""
+    """Register an array type that is seen for the first time; return the function for its signature, or None."""
     library, _, _ = kind.__module__.partition(".")
     module: Any = sys.modules.get(library)  # without it a type only says that it is of the library
     if module is None:
@@ -107,16 +107,16 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
 
 @functools.cache
 def torch_observed() -> Callable[[], bool]:
-    """Return what tells whether a transformation, a compiler or another observer is to see PyTorch's operations.
+    """Return a test whether a transformation, a compiler or another observer records PyTorch's operations.
 
-    None of them sees what is done to the memory of a tensor without an operation.
+    No observer sees changes of a tensor's memory that are not made by an operation.
     """
     ask = _unless_observed(lambda: False, lambda _, __: True)
     return lambda: ask(None, False) is None
 
 
 def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
-    """Return the same function, which returns None while PyTorch's operations are observed or ``also`` returns True."""
+    """Return ``make``, but its result is None while PyTorch's operations are observed or ``also`` returns True."""
     torch: Any = sys.modules["torch"]
     compiler, forward_ad = torch.compiler, torch.autograd.forward_ad
     if not hasattr(compiler, "_is_compiling_flag"):  # which `is_compiling` returns
@@ -176,13 +176,13 @@ def _jax_makers() -> tuple[_Maker, _Maker]:
 
 
 def traced_signature(xs: tuple[Array, ...]) -> Signature:
-    """Return the same for arrays of JAX of which some have no values; None where all have.
+    """Return the signature of JAX arrays, some of them traced; None if all have values.
 
-    Where arrays are on several devices, or a length is a symbol, that is None too.
+    It is also None if arrays are on several devices or a length is a symbol.
     """
     import jax
 
-    if not all(isinstance(x, jax.Array) for x in xs):  # a rule may be handed arrays of NumPy
+    if not all(isinstance(x, jax.Array) for x in xs):  # JAX may pass NumPy arrays to a rule
         return None
     kinds = [(x.aval, isinstance(x, jax.core.Tracer)) for x in xs]
     for one, _ in kinds:

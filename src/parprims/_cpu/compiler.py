@@ -117,7 +117,7 @@ def _name(*parts: str) -> str:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Return what tells the versions of a package apart, without importing it."""
+    """Return a text that identifies the version of a package, without importing it."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         return ""

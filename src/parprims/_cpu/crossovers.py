@@ -14,7 +14,7 @@ from parprims._cpu import processor
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crossovers(Measured):
-    """What was measured of one primitive on one processor.
+    """The measurements of a primitive on a processor.
 
     A library's own routine is left only where a kernel saves a hundred-thousandth of a second: in its first call a
     process waits for LLVM, and the first process on a machine waits for Numba.
@@ -95,7 +95,7 @@ def of_lines(library: str, shape: tuple[int, ...], last: int, n: int) -> str:
 
 
 def of_elements(library: str, dtype: Any, result: Any) -> str:
-    """Return what the elements are; NumPy widens integers a buffer at a time where results have more bits."""
+    """Return the class of the elements; NumPy widens integers one buffer at a time if results have more bits."""
     if dtype_kind(result) in ("float", "complex"):
         return ""
     widened = library == "numpy" and dtype_bits(dtype) != dtype_bits(result)

@@ -63,7 +63,7 @@ def _engine() -> Any:
 
 @functools.cache
 def processor() -> str:
-    """Return what tells processors apart that may not run each other's code."""
+    """Return a text that identifies processors that can run each other's code."""
     llvm = _llvm()
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 

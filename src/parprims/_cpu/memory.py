@@ -1,4 +1,4 @@
-"""What kernels for CPUs ask of arrays: whether they can read them, and where the elements are; and their results."""
+"""Arrays of kernels for CPUs: readable memory, the position of elements, and the allocation of results."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[An
 
 
 def allocator(like: Array) -> Callable[..., np.ndarray[Any, Any]]:
-    """Return what allocates a result, given its shape and dtype, so that it can be an array of the library of one."""
+    """Return an allocator of results, given shape and dtype, in memory that the library of an array can take over."""
     return np.empty if is_tensor(like) or isinstance(like, np.ndarray) else _empty_for_jax
 
 
@@ -185,7 +185,7 @@ Made = Callable[[list[np.ndarray[Any, Any]], tuple[Array, ...]], tuple[Array, ..
 
 
 def maker(like: Array, dtypes: Sequence[str]) -> Made:
-    """Return what makes results of these dtypes arrays of the library of one, in the memory that they are in."""
+    """Return a function that turns results of these dtypes into arrays of the library, without a copy."""
     if is_tensor(like):
         torch = sys.modules["torch"]
         return _taken(dtypes, functools.partial(getattr, torch), torch.from_numpy)

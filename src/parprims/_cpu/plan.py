@@ -1,4 +1,4 @@
-"""What kernels for CPUs do to their arrays, as data, and the function of the arrays that does it."""
+"""Plans of kernels for CPUs, and the functions of arrays that carry them out."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ class Plan:
         if self.scratch:
             written.append(tuple([register_type(dtype) for _, dtype in self.scratch]))
         groups = [tuple([memory_type(dtype) for dtype in group[: launch.reads]]) for group in read]
-        return text.Kernel(launch.name, self.texts, tuple(groups), tuple(written), tuple(self._named()))
+        return text.Kernel(
+            launch.name, self.texts, read=tuple(groups), written=tuple(written), begins=tuple(self._named())
+        )
 
     def _named(self) -> Iterator[str]:
         """Return the lines that give captured numbers the names by which the texts know them."""

@@ -1,4 +1,4 @@
-"""What is known of the processor, where a library's own routines depend on it."""
+"""Facts about the processor that a library's own routines depend on."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class View:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What kernels are told."""
+        """The numbers that kernels receive."""
         return self.begin, *self.outer, self.along
 
 

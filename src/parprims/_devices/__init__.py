@@ -49,7 +49,7 @@ def compute(asked: Arguments) -> Any:
 
 
 def placed_later(*arguments: Any) -> Any:
-    """Return what `jax_auto.partitioned` returns."""
+    """Return `jax_auto.partitioned` of these arguments."""
     from parprims._devices.jax_auto import partitioned
 
     return partitioned(*arguments)

@@ -33,8 +33,17 @@ from parprims._devices import tridiagonals
 from parprims._devices.communicator import Quick, Step
 from parprims._devices.products import around, beside, counts
 from parprims._devices.products import inner as inner_product
-from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
-from parprims._devices.sorts import key_width, sorts
+from parprims._devices.scans import (
+    ScanCall,
+    arrays_of,
+    decaying,
+    recurrence,
+    reduction,
+    result_shape,
+    scans,
+    with_arrays,
+)
+from parprims._devices.sorts import digit_bits, key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch.dispatch import MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
@@ -72,7 +81,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
     axes = normalize_axes(axis, len(shape))
     after = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
-    computed, results = _dtypes_of_reduction(xp, fn, arrays, operator, dtype)
+    computed, results = _dtypes_of_reduction(xp, fn, arrays, op=operator, dtype=dtype)
     narrow, wide = None, dtype
     if computed != results:  # 16-bit floats: parts have results in float32, and those of all parts are rounded
         narrow, wide = results, computed if len(computed) > 1 else computed[0]
@@ -128,7 +137,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
 
 
 def _dtypes_of_reduction(
-    xp: Any, fn: Callable[..., Any] | None, arrays: tuple[Array, ...], op: Operator, dtype: Any
+    xp: Any, fn: Callable[..., Any] | None, arrays: tuple[Array, ...], *, op: Operator, dtype: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the dtypes to reduce in, and of those of the results."""
     own = tuple(one.dtype for one in arrays)
@@ -164,7 +173,7 @@ def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | Non
     to = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
     entries = initial if isinstance(initial, tuple) else (initial,)
     starts = tuple(
-        cast(xp, as_array("initial", one, xp, dtype, None, tuple(total.shape)), total.dtype)
+        cast(xp, as_array("initial", one, xp, dtype, device=None, shape=tuple(total.shape)), total.dtype)
         for one, total, dtype in zip(entries, totals, to, strict=True)
     )
     both = tuple(cast(xp, one, dtype) for one, dtype in zip(op(starts, totals), to, strict=True))
@@ -200,16 +209,16 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         arrays = {"x": xs[0] if single else xs, "initial": start}
         return declared[primitive].of(Arguments(primitive, arrays, {**options, "axis": at, "dtype": dtypes}, method))
 
-    steps = scans(
-        operator,
+    call = ScanCall(
+        operator=operator,
         axis=at,
         exclusive=exclusive,
         reverse=reverse,
         initial=entries,
         dtypes=as_dtypes(xp, dtype),
         single=single,
-        local=local,
     )
+    steps = scans(call, local)
     over = engine.working(split[at])
     start_split = (*split[:at], *split[at + 1 :])
     count = len(xs)
@@ -302,8 +311,7 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         indices=indices,
         method=method,
         width=key_width(keys.dtype),
-        cuts=math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1),
-        elements=math.prod(shape),
+        digit=digit_bits(math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1), math.prod(shape)),
     )
     work = Work(
         primitive=primitive,
@@ -373,7 +381,8 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
             quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
         systems = [one for one in range(len(part)) if one != at]
         apart = max(systems, key=lambda one: part[one], default=None)
-        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, apart, more)]
+        linear = (multiply, drivers[1])
+        stages = [Stage(over, n, drivers[0], linear=linear, quick=quick, apart=apart, appended=more)]
         if more:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **verdicts)))
     work = Work(

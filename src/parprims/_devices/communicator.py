@@ -1,4 +1,4 @@
-"""What a driver asks of the devices that hold the parts of an array, and how a driver is run on each of them.
+"""Messages between the devices that hold the parts of an array, and the execution of drivers.
 
 A driver is a list of steps. A step is a function of where it runs (`Place`), of what the step before it kept, and of
 the reply to the message that the step before it sent. It returns a message and what it keeps; the last step returns no
@@ -49,7 +49,7 @@ class Place:
 
 
 def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
-    """Return what one function returns, or the other where the condition is false; neither sends a message."""
+    """Return the result of the first function, or of the second if the condition is false; neither sends a message."""
     if isinstance(condition, bool):
         return one() if condition else other()
     import jax
@@ -193,11 +193,11 @@ class Collective:
 
 
 class Communicator(Protocol):
-    """What delivers messages between devices."""
+    """The transport of messages between devices."""
 
     @property
     def rank(self) -> Any:
-        """Which of the devices this is."""
+        """The index of this device."""
 
     @property
     def count(self) -> int:
@@ -217,7 +217,7 @@ class Communicator(Protocol):
 
 
 def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
-    """Return the results of a driver on the own parts, and the collective operations that took place."""
+    """Return the results of a driver on the local parts, and the collective operations that took place."""
     place, told = Place(devices.rank, lengths), []
     kept, reply = parts, None
     for step in steps:
@@ -241,10 +241,10 @@ def run_quick(
     parts: Any,
     apart: int | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Return the results of a driver, by the first of its quick ways whose trial finds that it serves.
+    """Return the results of a driver, or of its first quick way with a trial that succeeds, and its collectives.
 
-    The collective operations are those of the trials and of the way that is taken; where a program decides that, of the
-    driver itself. All but the first way are taken piece by piece along the axis ``apart`` (see `in_pieces`).
+    The collective operations are those of the trials and of the way taken; if a compiled program chooses the way, those
+    of the driver. All ways but the first run piece by piece along the axis ``apart`` (see `in_pieces`).
     """
     if not quick:
         return in_pieces(lambda parts: run(steps, devices, lengths, parts), parts, apart)
@@ -260,7 +260,9 @@ def run_quick(
         return found
 
     def by_others() -> Any:
-        found, more[:] = in_pieces(lambda parts: run_quick(steps, others, devices, lengths, parts, apart), parts, apart)
+        found, more[:] = in_pieces(
+            lambda parts: run_quick(steps, others, devices, lengths, parts=parts, apart=apart), parts, apart
+        )
         return found
 
     if is_tensor(serves):
@@ -275,10 +277,10 @@ PIECE = 2**25
 
 
 def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: int | None) -> tuple[Any, list[Any]]:
-    """Return what a function of the own parts returns, found piece by piece where a program has large arrays.
+    """Return the result of a function of the local parts; for large arrays in a program, piece by piece.
 
-    Along the axis ``apart``, if there is one, the arrays hold problems of their own, whose solution is of their shape.
-    Then the memory that the function needs is that of one piece.
+    Along the axis ``apart``, if given, the arrays hold independent problems with solutions of equal shape. Then the
+    function needs the memory of one piece.
     """
     shape = tuple(parts[-1].shape)
     count = -(-math.prod(shape) // PIECE)

@@ -34,7 +34,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
 
     @staticmethod
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
-        """Return what a call on arrays of Dask returns: arrays of Dask, of which nothing is computed yet."""
+        """Return the results of a call on Dask arrays: Dask arrays that are not computed yet."""
         engine = Chunks()
         found: list[Any] = []
 
@@ -57,7 +57,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return lay_out(engine, asked.mapped(stand_in))
 
     def stand_in(self, x: Any, labels: Sequence[Any]) -> Array:
-        """Return what a call is given in place of an array, whose axes have labels."""
+        """Return the substitute of an array in a call, with labels on its axes."""
         owner = np.ones((), dtype=x.dtype)
         self._sources[id(owner)] = owner, (x, tuple(labels))
         return np.broadcast_to(owner, x.shape)
@@ -79,7 +79,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         )
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -116,7 +116,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
             cells[at] = tuple(block(places) for block in sources)
         for stage, messages in zip(work.stages, kinds, strict=True):
             axis = [grid.index(name) for name in stage.over]
-            cells = _staged(cells, stage, axis, messages, sizes)
+            cells = _staged(cells, stage, axis, messages, sizes=sizes)
         if explaining():
             self._tell(work, largest)
         return self._assembled(work, grid, cells, small)
@@ -169,7 +169,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         ]
 
     def _blocks(self, x: Array, split: Split, index: int) -> Callable[[dict[Any, int]], Any]:
-        """Return what finds the block of an array at a place of the grid."""
+        """Return a function that finds the block of an array at a position of the grid."""
         source = self._source(f"array {index}", x)
         if source is None:
             return lambda _: x
@@ -305,7 +305,7 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
 
 
 def _staged(
-    cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], sizes: list[int]
+    cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
     """Return the delayed results of a stage at each place of the grid, given its delayed arrays."""
     if not axis:

@@ -46,12 +46,12 @@ class _Known:
     trades: ClassVar[bool] = True
 
     def split(self, name: str, x: Array) -> Split:
-        """Return what each axis of an array is split over."""
+        """Return the mesh axes that each axis of an array is split over."""
         del name
         return self.splits[id(x)]
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -79,7 +79,7 @@ class _Known:
         for stage in work.stages:
             devices = Devices(stage.over)
             lengths = (stage.length,) * devices.count
-            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, _tuple(found), stage.apart)
+            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, parts=_tuple(found), apart=stage.apart)
         return found
 
 

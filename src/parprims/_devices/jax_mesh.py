@@ -94,7 +94,7 @@ class Devices:
         return search_merge_cuda.refusal(jax.numpy, message.arrays) is None
 
     def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        """Return what arrives in order: merged where each part fits one block, and otherwise sorted."""
+        """Return the received rows in order: merged if each part fits a block, else sorted."""
 
         def by_sorting(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
             given = dataclasses.replace(message, arrays=arrays, bounds=bounds)
@@ -108,7 +108,7 @@ class Devices:
             arrays = unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, here, *arrays))
             found: tuple[Array, ...] = jax.lax.cond(
                 fits,
-                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block)),
+                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block=block)),
                 lambda *arrays: arrays,
                 *arrays,
             )
@@ -122,9 +122,9 @@ class Devices:
         return found
 
     def _by_merging(
-        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, block: int
+        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, *, block: int
     ) -> tuple[Array, ...]:
-        """Return what arrives, merged in pairs.
+        """Return the received runs, merged in pairs.
 
         In step s the devices whose ranks differ by the bits of s exchange one block each. So the neighbours in the list
         of runs are of neighbouring devices, then of neighbouring pairs, and so on; a bit of the own rank says which of
@@ -190,7 +190,9 @@ class Devices:
 
         arrays = (*one[0], *other[0])
         bound = str(places.dtype)
-        run = search_merge_cuda.merger(xp, arrays, n, bool(message.descending), bound, otherwise)
+        run = search_merge_cuda.merger(
+            xp, arrays, n, descending=bool(message.descending), bound=bound, otherwise=otherwise
+        )
         return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
 
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
@@ -298,20 +300,20 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and the collective operations that took place."""
     if stage.linear is None:
-        return run_quick(stage.steps, stage.quick, devices, lengths, parts, stage.apart)
+        return run_quick(stage.steps, stage.quick, devices, lengths, parts=parts, apart=stage.apart)
     *given, rhs = parts
     multiply, transposed = stage.linear
     told: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
-        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, (*given, b), stage.apart)
+        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, parts=(*given, b), apart=stage.apart)
         return found
 
     x = jax.lax.custom_linear_solve(
         lambda x: run(multiply, devices, lengths, (*given, x))[0],
         rhs,
         solve,
-        lambda _, g: run_quick(transposed, (), devices, lengths, (*given, g), stage.apart)[0],
+        lambda _, g: run_quick(transposed, (), devices, lengths, parts=(*given, g), apart=stage.apart)[0],
     )
     return x, told
 
@@ -404,7 +406,7 @@ class Mesh:
         return split_of(self.mesh, sharding, x.ndim)
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -486,7 +488,7 @@ def _sharding(x: Array) -> Any:
 
 
 def split_of(mesh: Any, sharding: Any, ndim: int) -> Split:
-    """Return what each axis of an array is split over by a sharding over a mesh."""
+    """Return the mesh axes that a sharding splits each axis of an array over."""
     spec = (*sharding.spec, *(None,) * ndim)[:ndim]
     named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
     return tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in named)

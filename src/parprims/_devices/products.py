@@ -79,7 +79,7 @@ def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[S
             window = _window(own, source * length, length, axis)
             found = multiply(window, part) if still == 0 else multiply(part, window)
             # Parts before the own one come last, but are earlier in the sum.
-            high, low = _joined(add, high, low, found, wrapped, at)
+            high, low = _joined(add, (high, low), found, wrapped, first=at == 0)
             if at + 1 < count:
                 return Shift((part,), 1), (own, high, low)
             return None, high if low is None else _whole(add, high, low)
@@ -89,10 +89,11 @@ def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[S
     return [step(at) for at in range(count)]
 
 
-def _joined(add: Operator, high: Any, low: Any, found: Array, wrapped: Any, at: int) -> tuple[Any, Any]:
-    """Return the sum of the parts from the own one on, and that of those before, with whether there are any yet."""
-    if at == 0:
+def _joined(add: Operator, sums: tuple[Any, Any], found: Array, wrapped: Any, *, first: bool) -> tuple[Any, Any]:
+    """Return two sums with one more product: from the local part on, and before it with a flag whether it has terms."""
+    if first:
         return found, None
+    high, low = sums
     if add.commutative:
         return add((high,), (found,))[0], None
     if isinstance(wrapped, bool):

@@ -1,7 +1,8 @@
-"""Reductions, scans and recurrences over the parts of an axis: what each part comes to, then what goes before it."""
+"""Reductions, scans and recurrences over the parts of an axis: the total of each part, then the elements before it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -53,15 +54,15 @@ def reduction(
     Parameters
     ----------
     local : callable
-        Takes the own arrays and returns their reduction, the axes kept with length 1.
+        Takes the local arrays and returns their reduction, with axes of length 1.
     op : str, Operator or callable
         The operator.
     shape : callable
-        Takes the shape of what ``local`` returns, and returns that of the result.
+        Takes the shape that ``local`` returns, and returns the shape of the result.
     initial : optional
         The element before all others.
     dtypes : tuple of str, optional
-        The names of the dtypes of the result, where the results of parts have wider ones.
+        The names of the dtypes of the result, if the results of parts have wider dtypes.
     can_be_empty : bool
         Whether the operator has an identity, so that a part may hold no elements.
     """
@@ -110,18 +111,9 @@ def _of_elements(place: Place, states: tuple[Array, ...]) -> tuple[Array, ...]:
 # ---- Scans ------------------------------------------------------------------------------------------------------
 
 
-def scans(
-    operator: Operator,
-    *,
-    axis: int,
-    exclusive: bool,
-    reverse: bool,
-    initial: tuple[Any, ...] | None,
-    dtypes: tuple[Any, ...] | None,
-    single: bool,
-    local: Callable[..., Any],
-) -> list[Step]:
-    """Return the driver of a scan: the total of each part, then a scan of the part that begins with those before it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanCall:
+    """A scan over parts.
 
     Parameters
     ----------
@@ -132,101 +124,118 @@ def scans(
     initial : tuple or None
         The element that all results begin with, an entry for each component; `arrays_of` left marks for arrays.
     dtypes : tuple of dtype or None
-        What the caller asked for.
+        The dtypes of the components that the caller requested.
     single : bool
-        Whether elements have one component and are no tuples.
-    local : callable
-        Takes the own arrays, the element before them or None, and a dtype: scans a part.
+        Whether an element is one array, not a tuple.
     """
 
+    operator: Operator
+    axis: int
+    exclusive: bool
+    reverse: bool
+    initial: tuple[Any, ...] | None
+    dtypes: tuple[Any, ...] | None
+    single: bool
+
+
+def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
+    """Return the driver of a scan: the total of each part, then a scan of the part that begins with earlier totals.
+
+    ``local`` scans a part, given its arrays, the element before them or None, and a dtype.
+    """
+    operator, axis, single = call.operator, call.axis, call.single
+
     def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
-        marks = sum(isinstance(one, _Taken) for one in initial or ())
+        marks = sum(isinstance(one, _Taken) for one in call.initial or ())
         xs, starts = arrays[: len(arrays) - marks], arrays[len(arrays) - marks :]
         xp = namespace_of(xs[0])
+        dtypes, wide = call.dtypes, None
         if dtypes is not None:
             xs = tuple(cast(xp, x, dtype) for x, dtype in zip(xs, dtypes * (len(xs) // len(dtypes)), strict=True))
-        asked, wide = dtypes, None
         if any(dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS for x in xs):
-            asked = wide = tuple(compute_dtype(xp, x.dtype) for x in xs)
+            dtypes = wide = tuple(compute_dtype(xp, x.dtype) for x in xs)
         names = tuple(dtype_name(x.dtype) for x in xs)
         if not xs[0].shape[axis] and operator.identity(*names) is None:
             states = tuple(xp.zeros(_without(x.shape, axis), dtype=x.dtype, device=device(x)) for x in xs)
         else:
-            whole = reduce(
-                xs[0] if single else xs, reversed_operator(operator) if reverse else operator, axis=axis, dtype=asked
-            )
-            states = (whole,) if single else whole
-        return Gather(states, reverse), (xs, with_arrays(initial, starts), asked, wide)
+            op = reversed_operator(operator) if call.reverse else operator
+            total = reduce(xs[0] if single else xs, op, axis=axis, dtype=dtypes)
+            states = (total,) if single else total
+        return Gather(states, call.reverse), (xs, with_arrays(call.initial, starts), dtypes, wide)
 
     def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        xs, start, asked, wide = kept
+        xs, start, dtypes, wide = kept
         xp = namespace_of(xs[0])
-        if start is None and (exclusive or operator in _EXACT):
+        if start is None and (call.exclusive or operator in _EXACT):
             start = _identity(operator, states)
         starts = None
         if start is not None:
             shape = tuple(states[0].shape[1:])
             starts = tuple(
-                as_array("initial", value, xp, state.dtype, device(state), shape)
+                as_array("initial", value, xp, state.dtype, device=device(state), shape=shape)
                 for value, state in zip(start, states, strict=True)
             )
-        found = continued(
-            place,
-            states,
-            starts,
-            operator,
-            reverse,
-            single,
-            lambda: local(xs, None, asked),
-            lambda carries: local(xs, carries, asked),
-        )
+        totals = Totals(states=states, starts=starts, single=single)
+        result = continued(place, totals, operator, reverse=call.reverse, part=lambda start: local(xs, start, dtypes))
         if wide is not None:
-            ys = (found,) if single else found
+            ys = (result,) if single else result
             ys = tuple(cast(xp, y, x.dtype) for x, y in zip(xs, ys, strict=True))
-            found = ys[0] if single else ys
-        return None, found
+            result = ys[0] if single else ys
+        return None, result
 
     return [begin, end]
 
 
-def continued(
-    place: Place,
-    states: tuple[Array, ...],
-    starts: tuple[Array, ...] | None,
-    op: Any,
-    reverse: bool,
-    single: bool,
-    alone: Callable[[], Any],
-    after: Callable[[tuple[Array, ...]], Any],
-) -> Any:
-    """Return the result of a part, given the totals of all parts and the element before them.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The totals of all parts.
 
-    ``states`` are the totals of all parts along the first axis, and ``starts`` the element before all of them. Without
-    one the first part is ``alone``.
+    Parameters
+    ----------
+    states : tuple of array
+        The components of the totals, with the parts along the first axis.
+    starts : tuple of array, optional
+        The components of the element before all parts.
+    single : bool
+        Whether an element is one array, not a tuple.
     """
+
+    states: tuple[Array, ...]
+    starts: tuple[Array, ...] | None
+    single: bool
+
+
+def continued(
+    place: Place, totals: Totals, op: Any, *, reverse: bool, part: Callable[[tuple[Array, ...] | None], Any]
+) -> Any:
+    """Return the result of a part, given the totals of all parts.
+
+    ``part`` computes it from the element before the part, or None if there is no such element.
+    """
+    states, starts, single = totals.states, totals.starts, totals.single
     xp = namespace_of(states[0])
     if starts is not None:
         ends = [xp.expand_dims(one, axis=0) for one in starts]
         pairs = zip(ends, states, strict=True)
         states = tuple(xp.concat([x, end] if reverse else [end, x], axis=0) for end, x in pairs)
-    full = [at for at, length in enumerate(place.lengths) if length] or [0]
-    place_of = place.rank
+    full = [index for index, length in enumerate(place.lengths) if length] or [0]
+    position = place.rank
     if starts is None and len(full) < place.count:  # empty parts have no total, and need none before them
-        states = tuple(xp.stack([one[at, ...] for at in full]) for one in states)
-        place_of = sum(at < place.rank for at in full)
+        states = tuple(xp.stack([state[index, ...] for index in full]) for state in states)
+        position = sum(index < place.rank for index in full)
     count = states[0].shape[0]
     if starts is None and place.count == 1:
-        return alone()
+        return part(None)
     dtypes = tuple(one.dtype for one in states)
     ys = scan(states[0] if single else states, op, axis=0, reverse=reverse, dtype=dtypes)
     ys = (ys,) if single else ys
 
     if starts is not None:
-        at = place_of + 1 if reverse else place_of
-        return after(tuple(one[at, ...] for one in ys))
-    at = (place_of + 1 if reverse else place_of - 1) % count
-    carries = tuple(one[at, ...] for one in ys)
-    return either(place_of == (count - 1 if reverse else 0), alone, lambda: after(carries))
+        index = position + 1 if reverse else position
+        return part(tuple(y[index, ...] for y in ys))
+    index = (position + 1 if reverse else position - 1) % count
+    carries = tuple(y[index, ...] for y in ys)
+    return either(position == (count - 1 if reverse else 0), lambda: part(None), lambda: part(carries))
 
 
 def reversed_operator(op: Operator) -> Operator:
@@ -250,7 +259,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None:
-    """Return the identity; of sums of floats -0, which leaves the sign of zeros."""
+    """Return the identity; for sums of floats -0, which keeps the sign of zeros."""
     if op is BUILT_IN["add"] and dtype_kind(states[0].dtype) == "float":
         return (-0.0,)
     return op.identity(*(dtype_name(one.dtype) for one in states))
@@ -260,9 +269,9 @@ def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None
 
 
 def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype: Any, method: str) -> list[Step]:
-    """Return the driver of a linear recurrence: the affine map of each part, then the part from what comes before it.
+    """Return the driver of a linear recurrence: the affine map of each part, then the part from the value before it.
 
-    ``dtype`` is that of the solution, and the other options are those of the call.
+    ``dtype`` is the dtype of the solution. The other options are as those of `linear_recurrence`.
     """
 
     def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
@@ -281,25 +290,26 @@ def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dty
         xp = namespace_of(b)
         starts = None
         if start is not None:
-            start = as_array("initial", start, xp, b.dtype, device(b), shape)
+            start = as_array("initial", start, xp, b.dtype, device=device(b), shape=shape)
             starts = (xp.ones_like(start), start)
 
-        def part(start: Any) -> Array:
-            return linear_recurrence(a, b, axis=axis, initial=start, reverse=reverse, method=method)
+        def part(start: tuple[Array, ...] | None) -> Array:
+            initial = None if start is None else start[1]
+            return linear_recurrence(a, b, axis=axis, initial=initial, reverse=reverse, method=method)
 
-        found = continued(
-            place, states, starts, "affine", reverse, False, lambda: part(None), lambda carries: part(carries[1])
-        )
-        return None, cast(xp, found, dtype)
+        totals = Totals(states=states, starts=starts, single=False)
+        x = continued(place, totals, "affine", reverse=reverse, part=part)
+        return None, cast(xp, x, dtype)
 
     return [begin, end]
 
 
 def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype: Any, method: str, head: int) -> Quick:
-    """Return the quick way of a recurrence whose coefficients forget what comes before a part within its head.
+    """Return the quick way of a recurrence with decaying coefficients.
 
-    The trial looks at the products of so many coefficients: where they are so small that no number times them is one,
-    parts are solved as if nothing came before them, and the heads again from the ends of the parts before.
+    The trial multiplies the first ``head`` coefficients of each part. If the products are so small that any number
+    times them underflows, every part is solved with initial value 0, and its head again from the end of the part
+    before it.
     """
     smallest = {32: -(149 + 128 + 1), 64: -(1074 + 1024 + 1)}
 
@@ -340,7 +350,7 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
         given = with_arrays(initial, starts)
         is_first = place.rank == (place.count - 1 if reverse else 0)
         if given is not None:
-            start = as_array("initial", given[0], xp, y.dtype, device(y), tuple(carry.shape))
+            start = as_array("initial", given[0], xp, y.dtype, device=device(y), shape=tuple(carry.shape))
             carry = start if is_first is True else carry if is_first is False else xp.where(is_first, start, carry)
 
         whole = a.ndim == b.ndim and a.shape[axis] > 1
@@ -357,7 +367,7 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
 
 
 def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-    """Return what takes the shape of a reduction with its axes kept, and returns that without, unless they are kept."""
+    """Return a function that removes the reduced axes, of length 1, from a shape, unless ``keepdims``."""
 
     def shape(kept: tuple[int, ...]) -> tuple[int, ...]:
         return kept if keepdims else tuple(length for at, length in enumerate(kept) if at not in axes)
@@ -369,7 +379,7 @@ def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, 
 
 
 class _Taken:
-    """Stands for an array that is an input of the work."""
+    """A mark for an array that is an input of the work."""
 
 
 _TAKEN = _Taken()

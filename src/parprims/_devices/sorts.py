@@ -1,8 +1,8 @@
 """Sorts over the parts of an axis, cut so that every part keeps its length.
 
-Each part is sorted. Where it is to be cut is found digit by digit, the most significant first: all parts count how many
-of their keys are below each candidate. Equal keys at a cut are given to the earlier parts first, in the order of the
-parts. Then parts are exchanged. What arrives is merged, or sorted again, both of which keep the order of equal keys.
+Each part is sorted. The cuts are found digit by digit, the most significant first: every part counts its keys below
+each candidate. Equal keys at a cut go to the earlier parts first, in the order of the parts. Then the parts exchange
+their pieces. Every part merges the pieces that arrive, or sorts them again; both keep the order of equal keys.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from parprims._primitives.sort.call import bits, index_dtype, moved, ordered_int
 from parprims._primitives.sort.public import sort, sort_by_key
 
 _CANDIDATES = 2**16
-"""How many candidates for all cuts of a part there are at most in a round, and no more than elements but for 2^8 a cut.
+"""The most candidates for all cuts of a part in a round. There are at most as many as elements, or 2^8 for each cut.
 
-A round takes its time for the steps of its search and for its message, however many candidates there are.
+The time of a round is that of its search steps and of its message, and hardly depends on the number of candidates.
 """
 
 LONGEST_SHORT = 2**31 - 1
-"""The longest axis whose elements have numbers of 32 bits."""
+"""The longest axis with indices of 32 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """What a part keeps between steps.
+    """The state of a part between steps.
 
     Parameters
     ----------
     rows : list of array
-        The sorted keys and all that moves with them, each of shape (rows, length).
+        The sorted keys and the arrays that move with them, each of shape (rows, length).
     shape : tuple of int
         The shape of the part with its axis last.
     cut : array
-        The least integers that the keys at the cuts may be, as far as they are known: of shape (rows, cuts).
+        Lower bounds of the keys at the cuts, as integers of shape (rows, cuts).
     lower : array, optional
-        How many keys are below the cut, of the same shape.
+        The number of keys below each cut, of shape (rows, cuts).
     """
 
     rows: list[Array]
@@ -50,7 +50,7 @@ class _Kept:
 
 
 def sorts(
-    *, axis: int, descending: bool, keyed: bool, indices: bool, method: str, width: int, cuts: int, elements: int
+    *, axis: int, descending: bool, keyed: bool, indices: bool, method: str, width: int, digit: int
 ) -> list[Step]:
     """Return the driver of a sort.
 
@@ -63,15 +63,10 @@ def sorts(
     indices : bool
         Whether the indices that sort are the last result.
     width : int
-        How many bits a key has.
-    cuts : int
-        The number of rows of a part times that of the cuts of a row.
-    elements : int
-        The number of elements of a part.
+        The number of bits of a key.
+    digit : int
+        The number of bits of a digit (see `digit_bits`).
     """
-    cuts = max(cuts, 1)
-    candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
-    digit = max((candidates // cuts).bit_length() - 1, 1)
     shifts = list(range(width, 0, -digit))
     in_order = functools.partial(_in_order, descending=descending, method=method)
 
@@ -132,7 +127,8 @@ def sorts(
         bounds = xp.concat([ends, lower + taken, ends + lengths], axis=-1)
         merges = descending if method in ("auto", "kernel") else None
         rows = [*kept.rows, *(_parts(xp, kept.rows[0], place) if indices else ())]
-        return Exchange(tuple(rows), bounds, place.lengths, in_order, merges), dataclasses.replace(kept, rows=[])
+        exchange = Exchange(tuple(rows), bounds, place.lengths, sort=in_order, descending=merges)
+        return exchange, dataclasses.replace(kept, rows=[])
 
     def end(place: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
         xp = namespace_of(rows[0])
@@ -145,6 +141,13 @@ def sorts(
         return None, tuple(results if keyed else results[-1:])
 
     return [begin, *(narrow(at) for at in range(len(shifts))), cut, end]
+
+
+def digit_bits(cuts: int, elements: int) -> int:
+    """Return the number of bits of a digit, for parts with this number of elements and of cuts in all rows."""
+    cuts = max(cuts, 1)
+    candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
+    return max((candidates // cuts).bit_length() - 1, 1)
 
 
 def _in_order(rows: tuple[Array, ...], *, descending: bool, method: str) -> tuple[Array, ...]:
@@ -171,9 +174,9 @@ def _is_long(place: Place) -> bool:
 
 
 def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
-    """Return the index of each element, along the own part of a long axis, and else along the whole axis.
+    """Return the index of each element along the axis; for a long axis, the index in the local part.
 
-    It has 32 bits if they suffice: less to move and to send.
+    Indices have 32 bits if these suffice, so that less is moved and sent.
     """
     dtype = index_dtype(xp)
     if sum(place.lengths) > xp.iinfo(dtype).max:
@@ -188,13 +191,13 @@ def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
 
 
 def _parts(xp: Namespace, keys: Array, place: Place) -> list[Array]:
-    """Return the number of the own part beside each element of a long axis, to go with its index in the part."""
+    """Return for each element of a long axis the number of its part, which moves with its index in the part."""
     dtype = xp.uint8 if place.count <= 2**8 else xp.int32
     return [xp.full(tuple(keys.shape), place.rank, dtype=dtype, device=device(keys))] if _is_long(place) else []
 
 
 def _whole(xp: Namespace, numbers: Array, parts: Array | None, place: Place) -> Array:
-    """Return indices along the whole axis, given `_numbers` and `_parts` of elements."""
+    """Return indices along the whole axis, given the `_numbers` and the `_parts` of elements."""
     numbers = cast(xp, numbers, index_dtype(xp))
     if parts is None:
         return numbers
@@ -204,7 +207,7 @@ def _whole(xp: Namespace, numbers: Array, parts: Array | None, place: Place) -> 
 
 
 def _targets(xp: Namespace, place: Place, like: Array) -> Array:
-    """Return how many keys belong before each cut, to be compared with arrays of shape (rows, cuts, candidates)."""
+    """Return the number of keys before each cut, broadcastable to arrays of shape (rows, cuts, candidates)."""
     before = list(itertools.accumulate(place.lengths))[:-1]
     if sum(place.lengths) > xp.iinfo(like.dtype).max:
         raise ValueError(f"x must have at most {xp.iinfo(like.dtype).max} elements along the axis in this mode of JAX")
@@ -229,12 +232,12 @@ def ordered(xp: Namespace, x: Array, descending: bool) -> Array:
 
 
 def key_width(dtype: Any) -> int:
-    """Return how many bits keys of a dtype have."""
+    """Return the number of bits of keys of a dtype."""
     return 1 if dtype_kind(dtype) == "bool" else dtype_bits(dtype)
 
 
 def below(xp: Namespace, keys: Array, wanted: Array, descending: bool, *, equal: bool = False) -> Array:
-    """Return how many keys of each sorted row are below each wanted integer, or equal to it."""
+    """Return for each sorted row the number of keys below each wanted integer; with ``equal``, or equal to it."""
     n = keys.shape[1]
     dtype = index_dtype(xp)
     found = xp.zeros(tuple(wanted.shape), dtype=dtype, device=device(wanted))

@@ -29,7 +29,7 @@ def _bytes(x: Tensor) -> Tensor:
 
 
 def _moved(x: Tensor, sent: list[int], taken: list[int], group: Any) -> Tensor:
-    """Return what all processes send of a tensor in one dimension: so many elements to and from each."""
+    """Exchange parts of a 1-d tensor among all processes, given the numbers of elements to and from each."""
     size = x.element_size()
     found = torch.empty(sum(taken), dtype=x.dtype, device=x.device)
     dist.all_to_all_single(
@@ -203,7 +203,7 @@ class Processes:
 
 
 class _Parts:
-    """What both engines share: the arrays of a call are the own parts."""
+    """The base of both engines: the arrays of a call are the local parts."""
 
     trades: ClassVar[bool] = True
 
@@ -291,7 +291,7 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
     def driven(steps: Any, quick: Any = ()) -> Callable[..., Any]:
         def compute(*parts: Tensor) -> Any:
             processes = Processes(group)
-            found, told[:] = run_quick(steps, quick, processes, lengths, parts)
+            found, told[:] = run_quick(steps, quick, processes, lengths, parts=parts)
             return processes.tied(found)
 
         return compute
@@ -361,7 +361,7 @@ class Distributed(_Parts):
 
     @staticmethod
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
-        """Return what a call on DTensors returns."""
+        """Return the results of a call on DTensors."""
         from torch.distributed.tensor import DTensor
 
         first = next(x for x in _leaves(asked.flat) if isinstance(x, DTensor))
@@ -414,7 +414,7 @@ class Distributed(_Parts):
         return found
 
     def working(self, found: Names) -> Names:
-        """Return what the arrays tell."""
+        """Return the split that the arrays have."""
         return found
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:

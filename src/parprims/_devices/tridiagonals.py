@@ -367,7 +367,7 @@ def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -
 
 
 def _extended(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Any:
-    """Return what makes systems of the own rows, between two that say what the unknowns at the ends are."""
+    """Return a function that makes systems of the local rows, between two rows that fix the unknowns at the ends."""
     zero = xp.zeros((*diag.shape[:-1], 1), dtype=diag.dtype, device=device(diag))
     arrays = tuple(
         xp.concat([end, x, end], axis=-1) for x, end in ((lower, zero), (diag, xp.ones_like(zero)), (upper, zero))

@@ -14,10 +14,10 @@ from parprims._dispatch.dispatch import Call, explain, listing, tell, unwatched
 from parprims._operators.function_key import lasting_key
 
 Names = tuple[Any, ...]
-"""What an axis of an array is split over: axes of a mesh, the first of which counts slowest; empty if it is whole."""
+"""The mesh axes that an axis of an array is split over, the slowest first; empty if it is not split."""
 
 Split = tuple[Names, ...]
-"""What each axis of an array is split over."""
+"""The mesh axes that each axis of an array is split over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Engine(Protocol):
     """Whether parts trade blocks: else what all have to add up is gathered, in fewer messages."""
 
     def split(self, name: str, x: Array) -> Split:
-        """Return what each axis of an array is split over; raise, naming the argument, where that is not served."""
+        """Return the split of an array; raise, naming the argument, if the engine does not support it."""
 
     def working(self, found: Names) -> Names:
-        """Return what the axis worked along is split over, given what the arrays tell."""
+        """Return the split of the axis worked along, given the split that the arrays have."""
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes to combine along in groups, the last first, each with what its first axis is split over."""
@@ -120,7 +120,7 @@ def length(arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
 
 
 def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) -> Split:
-    """Return what each axis is split over of the shape that arrays broadcast to, with ``ndim`` axes.
+    """Return the split of the shape that arrays broadcast to, with ``ndim`` axes.
 
     ValueError, naming the arguments, where two arrays are split differently along an axis.
     """
@@ -149,7 +149,7 @@ def part_of(split: Split, x: Array) -> Split:
 
 
 def option_key(primitive: str, **options: Any) -> Any:
-    """Return what a call with these options can be found again by, or None."""
+    """Return a key of a call with these options, or None."""
     found = []
     for name, value in options.items():
         key = repr(value) if _is_plain(value) else lasting_key(value)
@@ -167,7 +167,7 @@ def _is_plain(value: Any) -> bool:
 
 @dataclasses.dataclass
 class Record:
-    """What `explain` is told of a call: how a part was computed, and what was moved."""
+    """The entry of `explain` for a call: the method of a part, and the messages."""
 
     calls: list[Call] = dataclasses.field(default_factory=list)
     steps: list[Collective] = dataclasses.field(default_factory=list)
@@ -176,7 +176,7 @@ class Record:
         """Tell `explain` of the call."""
         own = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
         method, refusals = (own[-1].method, own[-1].refusals) if own else ("array", {})
-        tell([Call(primitive, method, refusals, devices, tuple(self.steps))])
+        tell([Call(primitive, method, refusals, devices, steps=tuple(self.steps))])
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ def checking(xp: Namespace, offsets: Array, n: int, check: Any, method: str) -> 
     check = None if check is None else check_flag("check", check)
     check_kind("offsets", offsets, ("int", "uint"))
     if offsets.ndim != 1 or offsets.shape[0] == 0:
-        raise ValueError(f"offsets must have one dimension and an entry at least, got shape {tuple(offsets.shape)}")
+        raise ValueError(f"offsets must have one dimension and at least one entry, got shape {tuple(offsets.shape)}")
     found = None if check is False or isinstance(method, Abstract) else _checker(xp, offsets, n, check is True)
     if found is not None:
         found(offsets)
@@ -67,7 +67,7 @@ def checking(xp: Namespace, offsets: Array, n: int, check: Any, method: str) -> 
 
 
 def checked_first(check: Check | None, at: int, complete: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return what completes the arrays of a later call, the ``at``-th of which are offsets that are checked before."""
+    """Return the `complete` of a later call, which first checks its offsets, the array at index ``at``."""
     if check is None:
         return complete
 
@@ -85,7 +85,7 @@ def _checker(xp: Namespace, offsets: Array, n: int, wanted: bool) -> Check | Non
     if not wanted:
         return None
     if is_traced(offsets) or (is_tensor(offsets) and _is_wrapped(offsets)):
-        raise ValueError("check must be None or False where offsets have no values, inside a program that is traced")
+        raise ValueError("check must be None or False for traced offsets, which have no values")
 
     def by_library(offsets: Array) -> None:
         where = cast(xp, offsets, xp.int64) if library(xp) != "jax" else offsets
@@ -116,7 +116,7 @@ def _ascend(offsets: np.ndarray[Any, Any], n: int) -> bool:
 
 
 def reading(xp: Namespace, x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
-    """Return what reads the values of arrays like this as NumPy's; None unless they are in the memory of a CPU."""
+    """Return a function that reads arrays like this as NumPy arrays; None unless they are in CPU memory."""
     name = library(xp)
     if name == "numpy":
         return lambda x: x

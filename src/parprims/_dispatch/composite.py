@@ -1,4 +1,4 @@
-"""What primitives share that are made of others: the record of a checked call, and a method that computes all parts."""
+"""Primitives that are made of others: the record of a checked call, and a method that computes all parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, direct
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
-"""Computes a checked call by a method, all parts by the same."""
+"""Computes a checked call; one method computes all parts."""
 
 Part = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A call of a primitive: the function, its arguments and its options."""
@@ -60,13 +60,13 @@ class Composed(Checked):
 
 
 def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
-    """Return the method of a name, which computes all parts by itself.
+    """Return the method of this name, which computes all parts.
 
-    It refuses a call where it would refuse a part, and ``auto`` passes it by where it would for a part.
+    It refuses a call if it refuses a part, and ``auto`` passes it by if ``auto`` does for a part.
     """
     inside = Inside(name)
 
-    def reason(xp: Namespace, call: Any, named: bool) -> str | None:
+    def reason(xp: Namespace, call: Composed, named: bool) -> str | None:
         with quiet(xp), unwatched():
             found_parts = _to_ask_about(xp, call, parts)
         for function, arguments, options in found_parts:
@@ -75,14 +75,14 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
                 return found
         return None
 
-    def run(xp: Namespace, call: Any) -> Any:
+    def run(xp: Namespace, call: Composed) -> Any:
         with unwatched():
             return compose(xp, call, inside)
 
     return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
 
 
-def _to_ask_about(xp: Namespace, call: Any, parts: Parts) -> Sequence[Part]:
+def _to_ask_about(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]:
     """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these.
 
     Arrays of the call itself are what they are, and so are those that scans and reductions begin with: they are
@@ -148,7 +148,7 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
 def through_numpy(compose: Compose) -> Compose:
     """Return a version that computes in NumPy, on views of the memory of PyTorch's and JAX's CPU arrays."""
 
-    def computed(xp: Namespace, call: Any, method: str) -> Any:
+    def computed(xp: Namespace, call: Composed, method: str) -> Any:
         if not shares_memory(xp, call.arrays):
             return compose(xp, call, method)
         changes = {
@@ -178,7 +178,7 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     """
     method = by_parts("native", through_numpy(compose), parts)
 
-    def prepare(xp: Namespace, call: Any) -> Callable[..., Any]:
+    def prepare(xp: Namespace, call: Composed) -> Callable[..., Any]:
         found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
         if found is not None:
             return found

@@ -1,7 +1,8 @@
 """Derivatives of the scans by sum, product and affine map, the linear recurrence, sorts, and matrix products.
 
-A derivative of any of these is itself a linear recurrence, of a sort its permutation, of a product two products, so a
-method need not know of derivatives. PyTorch's and JAX's rules are in `_derivatives`.
+The derivative of a scan is a linear recurrence, the derivative of a sort is its permutation, and the derivative of a
+matrix product is two products. So no method needs a derivative of its own. The rules of PyTorch and JAX are in
+`_derivatives`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat
 
@@ -23,15 +24,18 @@ from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce import call as reduce_call
 from parprims._primitives.sort.call import Sorting, index_dtype
 
-Solve = Callable[..., Array]
-"""A function with the signature of `linear_recurrence`."""
+if TYPE_CHECKING:  # at run time these records are in a higher room
+    from parprims._primitives.matmul.call import Product
+    from parprims._primitives.recurrence.call import Recurrence
+    from parprims._primitives.scan.call import Scan
+    from parprims._primitives.tridiagonal.call import System
 
 OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
 """The operators whose scans have rules."""
 
 
-def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
-    """Return the solution by a method, with its derivative where one may be asked for."""
+def recurrence(methods: Methods, method: str, xp: Namespace, r: Recurrence) -> Array:
+    """Return the solution by a method, with its derivative if a derivative may be requested."""
     rules = _rules(xp)
     if isinstance(method, Abstract) or rules is None or not rules.wanted(r.arrays) or not _has_derivative(r.dtype):
         return methods(method, xp, r)
@@ -39,14 +43,15 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
         arrays = (*(cast(xp, x, r.dtype) for x in r.inputs), *r.starts)
         r = dataclasses.replace(r, arrays=arrays, key=None)
     if array_api_compat.is_torch_namespace(xp):
-        return methods(method, xp, r)  # each of which carries the derivative, see `solution`
+        return methods(method, xp, r)  # every method carries the derivative, see `solution`
     return rules.recurrence(methods, method, xp, r)
 
 
-def solution(xp: Namespace, r: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
-    """Return what solves a linear recurrence, with the derivative on PyTorch where one may be asked for."""
+def solution(xp: Namespace, r: Recurrence, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return a solver of a linear recurrence, with the derivative if PyTorch may request it."""
     if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(r.arrays) and _has_derivative(r.dtype):
-        differentiable: Callable[..., Array] = _rules(xp).solution(run, r.shape, xp, r.axis, r.reverse, method)
+        sweep = Sweep(xp, r.axis, r.reverse)
+        differentiable: Callable[..., Array] = _rules(xp).solution(run, r.shape, sweep, method)
         return differentiable
     return run
 
@@ -57,7 +62,7 @@ def by_operations(
     run: Callable[..., tuple[Array, ...]],
     operations: Callable[[], Callable[..., Any]],
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like these, with the derivative on PyTorch where one may be asked for.
+    """Return a function of arrays like these, with the derivative if PyTorch may request it.
 
     The derivative is taken through the function that ``operations`` returns, an equivalent in library operations.
     """
@@ -67,8 +72,8 @@ def by_operations(
     return run
 
 
-def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
-    """Return the scan by a method, with its derivative where one may be asked for."""
+def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
+    """Return the scan by a method, with its derivative if a derivative may be requested."""
     rules = _rules(xp)
     if (
         isinstance(method, Abstract)
@@ -82,7 +87,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), key=None, complete=None)
 
     def elements(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Cast; where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps."""
+        """Cast; an element whose dtype is that of the result stays as it is, perhaps 16 bits wide."""
         pairs = zip(arrays, bare.dtypes, bare.working, strict=False)
         xs = [x if x.dtype == dtype else cast(xp, x, working) for x, dtype, working in pairs]
         return *xs, *arrays[len(xs) :]
@@ -96,7 +101,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     inner = bare
     if r.key is not None:
         complete, inner = r.complete, dataclasses.replace(bare, key=("by a rule", r.key))
-        _scans.keep(r.key, run if complete is None else lambda compute, *given: run(compute, *complete(*given)))
+        _scans.keep(r.key, run if complete is None else lambda compute, *arrays: run(compute, *complete(*arrays)))
     return run(lambda *arrays: methods(method, xp, inner.on(*arrays)), *r.arrays)
 
 
@@ -104,19 +109,22 @@ _scans: Memo[Callable[..., Any]] = Memo()
 
 
 def recalled_scan(key: Any) -> Callable[..., Any] | None:
-    """Return what computed the scan of a key before, with its derivative by a rule, or None."""
-    found = _scans.get(key)
-    compute = None if found is None else recalled(("by a rule", key))
-    return None if found is None or compute is None else functools.partial(found, compute)
+    """Return the prepared call of a scan that a rule differentiates, or None if the key is new."""
+    run = _scans.get(key)
+    compute = None if run is None else recalled(("by a rule", key))
+    return None if run is None or compute is None else functools.partial(run, compute)
 
 
-def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
-    """Return the reduction by a method; its derivative is that of the operations, of a largest or smallest ours."""
+def reduction(methods: Methods, method: str, xp: Namespace, r: reduce_call.Reduction) -> Any:
+    """Return the reduction by a method.
+
+    The operations carry the derivative, except for a largest or smallest element, which has a rule.
+    """
     if isinstance(method, Abstract):
         return reduce_call.empty(xp, r)
-    # What a rule is given computes without the derivative, and is not what the call is to find again.
+    # Without its key the call that a rule is given is not remembered: it computes without the derivative.
     if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
-        # Autocast would take the library's own derivative where the backward pass is under it too.
+        # If the backward pass runs under autocast too, the library's own derivative would be cast.
         return _rules(xp).vecdot(methods, method, xp, dataclasses.replace(r, key=None))
     if method == "array" and r.single and r.fn is None and r.op in (BUILT_IN["maximum"], BUILT_IN["minimum"]):
         rules = _rules(xp)
@@ -125,8 +133,8 @@ def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return methods(method, xp, r)
 
 
-def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
-    """Return the solution of tridiagonal systems by a method, with its derivative where one may be asked for."""
+def tridiagonal(methods: Methods, method: str, xp: Namespace, s: System) -> Array:
+    """Return the solution of tridiagonal systems by a method, with its derivative if a derivative may be requested."""
     if isinstance(method, Abstract):
         return xp.empty(s.shape, dtype=s.rhs.dtype, device=device(s.rhs))
     rules = _rules(xp)
@@ -138,37 +146,37 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
 def linear_system(
     xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
 ) -> Array:
-    """Return the solutions of linear systems, with their derivatives of every order where one may be asked for.
+    """Return the solutions of linear systems, with derivatives of every order if a derivative may be requested.
 
-    ``solve`` takes the namespace, a matrix, its coefficients and b. A matrix knows its products, its transpose and the
-    derivatives by its coefficients; `banded.matrix.Matrix` is one.
+    ``solve`` takes the namespace, a matrix, its coefficients and b. A matrix has the methods of `banded.matrix.Matrix`:
+    products, its transpose and the derivatives by its coefficients.
     """
     rules = _rules(xp)
     if rules is None or not any(map(asked_for, (*coefficients, b))):
         return solve(xp, matrix, coefficients, b)
-    found: Array = rules.linear_system(xp, matrix, solve, coefficients, b)
-    return found
+    x: Array = rules.linear_system(xp, matrix, solve, coefficients=coefficients, b=b)
+    return x
 
 
 def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
-    """Return what a sort asks for by a method, with its derivative where one may be asked for."""
+    """Return the results of a sort by a method, with their derivatives if derivatives may be requested."""
     if isinstance(method, Abstract):
-        dtypes = [one.dtype for one in s.arrays] if s.keyed else [index_dtype(xp)]
+        dtypes = [x.dtype for x in s.arrays] if s.keyed else [index_dtype(xp)]
         return tuple(xp.empty(s.keys.shape, dtype=dtype, device=device(s.keys)) for dtype in dtypes)
     rules = _rules(xp)
     if rules is not None and not s.keyed:
         s = s.on(rules.constant(s.keys))  # indices have no derivative
     elif rules is not None and rules.wanted(s.arrays) and not _by_library(methods, method, xp, s):
-        moved: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
-        return moved
+        differentiable: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
+        return differentiable
     result: tuple[Array, ...] = methods(method, xp, s)
     return result
 
 
-def product(xp: Namespace, p: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
-    """Return what multiplies two matrices, with the derivative on PyTorch where one may be asked for.
+def product(xp: Namespace, p: Product, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return a function that multiplies two matrices, with the derivative if PyTorch may request it.
 
-    With JAX what runs the kernel carries it. The derivative is computed by the method that was asked for.
+    The requested method computes the derivative. On JAX the runner of the kernel carries it.
     """
     if p.ring and array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(p.arrays) and _has_derivative(p.dtype):
         differentiable: Callable[..., Array] = _rules(xp).product(
@@ -178,48 +186,48 @@ def product(xp: Namespace, p: Any, run: Callable[..., Array], method: str) -> Ca
     return run
 
 
-def product_under_autocast(xp: Namespace, p: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
-    """Return the same for a way whose own derivative would be taken by autocast where the backward pass is under it."""
+def product_under_autocast(xp: Namespace, p: Product, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return `product` under autocast, which would cast the library's own derivative; else ``run`` itself."""
     return product(xp, p, run, method) if autocast(xp) else run
 
 
 def detached(x: Array) -> Array:
-    """Return an array by which PyTorch is asked for no derivative."""
+    """Return an array that PyTorch takes no derivative by."""
     return x.detach() if hasattr(x, "detach") else x
 
 
 def asked_by_torch(arrays: Iterable[Array]) -> bool:
-    """Return whether PyTorch may ask for a derivative by one of these arrays."""
+    """Return whether PyTorch may request a derivative by any of these arrays."""
     return any(array_api_compat.is_torch_array(x) and asked_for(x) for x in arrays)
 
 
 def constant(x: Array) -> Array:
-    """Return an array by which no derivative is asked for."""
+    """Return an array that no derivative is taken by."""
     rules = _rules(namespace_of(x))
     return x if rules is None else rules.constant(x)
 
 
 def own_refusal(xp: Namespace, op: Operator) -> str | None:
-    """Return the sentence why a library's own routine for an operator has no right derivative here, or None."""
+    """Return a refusal if the derivative of a library's own routine for an operator is wrong here, else None."""
     if not array_api_compat.is_torch_namespace(xp):
         return None
     if op is BUILT_IN["multiply"] and forward_asked():
-        return "a forward derivative is under way, and those of PyTorch's own products are wrong at zeros"
+        return "forward derivatives of PyTorch's own products are wrong at zeros"
     if op is BUILT_IN["logaddexp"] and transformed():
         return (
-            "a transformation of torch.func or a forward derivative is under way, and the derivative of PyTorch's own "
-            "logcumsumexp is NaN behind minus infinity"
+            "under a transformation of torch.func or a forward derivative, the derivative of PyTorch's logcumsumexp is "
+            "NaN after minus infinity"
         )
     return None
 
 
 def _by_library_faster(xp: Namespace, op: Operator) -> bool:
-    """Return whether the library's own derivative of its scan is faster than ours, which JAX has in one program."""
+    """Return whether the library's own derivative of its scan is faster than a rule, which JAX runs as one program."""
     return op is BUILT_IN["multiply"] or array_api_compat.is_torch_namespace(xp)
 
 
 def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> bool:
-    """Return whether the library's own routine would compute a call whose derivative is asked for by our rules."""
+    """Return whether the method chosen for the call without derivatives is the library's own routine."""
     return methods.chosen(method, xp, call.on(*map(detached, call.arrays))) == "native"
 
 
@@ -238,143 +246,187 @@ def _has_derivative(dtype: Any) -> bool:
 # ---- Elements in the order of a scan, which starts at the end if reverse ----------------------------------------
 
 
-def first(x: Array, axis: int, reverse: bool) -> Array:
-    """Return the first element, or nothing of an empty array."""
-    return x[_first(x, axis, reverse)]
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The axis that a scan or a recurrence runs along, and its direction.
 
-
-def _first(x: Array, axis: int, reverse: bool) -> tuple[Any, ...]:
-    return along(axis, max(x.shape[axis] - 1, 0), None) if reverse else along(axis, 0, 1)
-
-
-def rest(x: Array, axis: int, reverse: bool) -> Array:
-    """Return all elements but the first."""
-    return x[along(axis, 0, max(x.shape[axis] - 1, 0)) if reverse else along(axis, 1, None)]
-
-
-def join(xp: Namespace, one: Array, others: Array, axis: int, reverse: bool) -> Array:
-    """Return the elements with one more before them."""
-    return xp.concat([others, one] if reverse else [one, others], axis=axis)
-
-
-def previous(xp: Namespace, x: Array, start: Array, axis: int, reverse: bool) -> Array:
-    """Return for every element the one before it: for w x y z the elements start w x y."""
-    return join(xp, start, rest(x, axis, not reverse), axis, reverse)
-
-
-def times_previous(xp: Namespace, c: Array, x: Array, start: Array | None, axis: int, reverse: bool) -> Array:
-    """Return for every element c times the x before it, which for the first is start, and the product 0 without one.
-
-    So a first coefficient that is not read has no derivative, even where others are infinite.
+    Parameters
+    ----------
+    xp : namespace
+        The array namespace.
+    axis : int
+        The axis, counted from the front.
+    reverse : bool
+        Whether the sweep starts at the end of the axis.
     """
-    if start is not None:
-        return c * previous(xp, x, start, axis, reverse)
-    products = rest(c, axis, reverse) * rest(x, axis, not reverse)
-    return join(xp, filled(xp, 0, products, axis), products, axis, reverse) if c.shape[axis] else c
+
+    xp: Namespace
+    axis: int
+    reverse: bool
+
+    @property
+    def backward(self) -> Sweep:
+        """The sweep in the opposite direction."""
+        return Sweep(self.xp, self.axis, not self.reverse)
+
+    def first_index(self, x: Array) -> tuple[Any, ...]:
+        """Return the index of the first element, kept as an axis of length 1."""
+        return along(self.axis, max(x.shape[self.axis] - 1, 0), None) if self.reverse else along(self.axis, 0, 1)
+
+    def first(self, x: Array) -> Array:
+        """Return the first element; an empty array if x is empty."""
+        return x[self.first_index(x)]
+
+    def rest(self, x: Array) -> Array:
+        """Return all elements but the first."""
+        axis = self.axis
+        return x[along(axis, 0, max(x.shape[axis] - 1, 0)) if self.reverse else along(axis, 1, None)]
+
+    def join(self, earlier: Array, later: Array) -> Array:
+        """Return the elements of two arrays, one array after the other."""
+        return self.xp.concat([later, earlier] if self.reverse else [earlier, later], axis=self.axis)
+
+    def previous(self, x: Array, start: Array) -> Array:
+        """Return the predecessor of every element: for w x y z the elements start w x y."""
+        return self.join(start, self.backward.rest(x))
+
+    def times_previous(self, c: Array, x: Array, start: Array | None) -> Array:
+        """Return c[n] x[n-1] for every n, with ``start`` as x[-1]; the first product is 0 without a start.
+
+        A first coefficient that is not read therefore has derivative 0, even if other products are infinite.
+        """
+        if start is not None:
+            return c * self.previous(x, start)
+        products = self.rest(c) * self.backward.rest(x)
+        return self.join(filled(self.xp, 0, products, self.axis), products) if c.shape[self.axis] else c
+
+    def following(self, x: Array) -> Array:
+        """Return the successor of every element: for w x y z the elements x y z w."""
+        if x.shape[self.axis] <= 1 or (hasattr(x, "stride") and x.stride(self.axis) == 0):
+            return x
+        return self.backward.join(self.first(x), self.rest(x))
 
 
-def following(xp: Namespace, x: Array, axis: int, reverse: bool) -> Array:
-    """Return for every element the one after it: for w x y z the elements x y z w."""
-    if x.shape[axis] <= 1 or (hasattr(x, "stride") and x.stride(axis) == 0):
-        return x
-    return join(xp, first(x, axis, reverse), rest(x, axis, reverse), axis, not reverse)
+# ---- Adjoints: derivatives by the inputs of a call, given the derivatives by its results ---------------------------
 
 
-# ---- Adjoints: derivatives by what went in, given those by what came out ----------------------------------------
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Solver:
+    """The functions that compute adjoints.
+
+    Parameters
+    ----------
+    recurrence : callable
+        A function with the signature of `linear_recurrence`.
+    sums : callable, optional
+        A function with the signature of `scan` that adds; only adjoints of scans need it.
+    fused : callable, optional
+        A function with the signature of `recurrence.public.adjoint`, which computes two derivatives in one pass.
+    method : str
+        The method that they are called with.
+    """
+
+    recurrence: Callable[..., Array]
+    sums: Callable[..., Array] | None = None
+    fused: Callable[..., Any] | None = None
+    method: str
+
+    def transposed(self, sweep: Sweep, a: Array, g: Array) -> Array:
+        """Return l[n] = g[n] + a[n+1] l[n+1]."""
+        return self.recurrence(sweep.following(a), g, axis=sweep.axis, reverse=not sweep.reverse, method=self.method)
 
 
 def adjoint(
-    xp: Namespace,
-    a: Array,
-    x: Array | None,
-    g: Array,
-    initial: Array | None,
-    axis: int,
-    reverse: bool,
-    method: str,
-    *,
-    solve: Solve,
-    fused: Callable[..., Any] | None = None,
+    sweep: Sweep, solver: Solver, a: Array, g: Array, *, x: Array | None, initial: Array | None
 ) -> tuple[Array | None, Array, Array | None]:
-    """Return the derivatives by a, b and initial of a recurrence with solution x, given g, that by x.
+    """Return the derivatives by a, b and initial of a recurrence with solution x, given the derivative g by x.
 
-    That by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, that by a is l[n] conj(x[n-1])
-    and that by initial conj(a[0]) l[0]. Without x there is none by a, without initial none by initial. 16-bit floats
-    are computed in float32 and rounded once, l[0] once more in what it is multiplied with where ``fused``, a function
-    like `recurrence.public.adjoint`, finds the derivatives by b and a at once.
+    The derivative by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, the derivative by a is
+    l[n] conj(x[n-1]), and the derivative by initial is conj(a[0]) l[0]. Without x or initial, the derivative by a or
+    by initial is None. 16-bit floats are computed in float32 and rounded once. Where ``solver.fused`` computes the
+    derivatives by b and a together, l[0] is rounded once more before it is multiplied.
     """
+    xp, axis = sweep.xp, sweep.axis
     if g.shape[axis] == 0:
         return a, g, None if initial is None else xp.zeros_like(initial)
     dtype = g.dtype
     wide = compute_dtype(xp, dtype)
     by_a = by_initial = None
-    found = None if fused is None else fused(xp, a, g, x, axis, reverse, method)
-    if found is not None:
-        by_b, by_a = found
+    pair = None
+    if solver.fused is not None:
+        pair = solver.fused(xp, a, g, x, axis=axis, reverse=sweep.reverse, method=solver.method)
+    if pair is not None:
+        by_b, by_a = pair
         if by_a is not None and initial is not None:
             start = conj(xp, cast(xp, initial, wide))
-            by_a[_first(by_a, axis, reverse)] = cast(xp, start * cast(xp, first(by_b, axis, reverse), wide), dtype)
+            by_a[sweep.first_index(by_a)] = cast(xp, start * cast(xp, sweep.first(by_b), wide), dtype)
     else:
         coefficients = conj(xp, cast(xp, a, wide))
-        by_b = transposed(xp, coefficients, cast(xp, g, wide), axis, reverse, method, solve)
+        by_b = solver.transposed(sweep, coefficients, cast(xp, g, wide))
         if x is not None:
-            wide_x, start = (None if one is None else conj(xp, cast(xp, one, wide)) for one in (x, initial))
-            by_a = cast(xp, times_previous(xp, by_b, wide_x, start, axis, reverse), dtype)
+            wide_x, start = (None if value is None else conj(xp, cast(xp, value, wide)) for value in (x, initial))
+            by_a = cast(xp, sweep.times_previous(by_b, wide_x, start), dtype)
     if initial is not None:
-        head = conj(xp, cast(xp, first(a, axis, reverse), wide))
-        by_initial = cast(xp, head * cast(xp, first(by_b, axis, reverse), wide), dtype)
+        head = conj(xp, cast(xp, sweep.first(a), wide))
+        by_initial = cast(xp, head * cast(xp, sweep.first(by_b), wide), dtype)
     return by_a, cast(xp, by_b, dtype), by_initial
 
 
-def transposed(xp: Namespace, a: Array, g: Array, axis: int, reverse: bool, method: str, solve: Solve) -> Array:
-    """Return l[n] = g[n] + a[n+1] l[n+1]."""
-    return solve(following(xp, a, axis, reverse), g, axis=axis, reverse=not reverse, method=method)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanResult:
+    """A scan that was computed, as its adjoint needs it.
+
+    Parameters
+    ----------
+    op : str
+        The name of the operator.
+    xs, ys : tuple of array
+        The elements and the results. The adjoint of a sum reads neither.
+    initial : tuple of array
+        The components of the initial element; empty for a scan without one.
+    exclusive, include_initial : bool
+        As those of `scan`.
+    """
+
+    op: str
+    xs: tuple[Array, ...]
+    ys: tuple[Array, ...]
+    initial: tuple[Array, ...]
+    exclusive: bool
+    include_initial: bool
 
 
 def scan_adjoint(
-    xp: Namespace,
-    op: str,
-    xs: tuple[Array, ...],
-    ys: tuple[Array, ...],
-    initial: tuple[Array, ...],
-    gs: tuple[Any, ...],
-    axis: int,
-    exclusive: bool,
-    reverse: bool,
-    include_initial: bool,
-    method: str,
-    *,
-    solve: Solve,
-    sums: Solve,
-    fused: Callable[..., Any] | None = None,
+    sweep: Sweep, solver: Solver, result: ScanResult, gs: tuple[Any, ...]
 ) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...]]:
-    """Return the derivatives by the elements and by initial of a scan with results ys, given gs, those by ys.
+    """Return the derivatives by the elements and by initial of a scan, given the derivatives gs by its results.
 
-    A sum has no need of xs and ys. A scan without initial has an empty one, and a g that is zero may be None.
+    A g that is zero may be None.
     """
-    if op == "add":
+    xp, axis = sweep.xp, sweep.axis
+    xs, initial, exclusive = result.xs, result.initial, result.exclusive
+    if result.op == "add":
+        assert solver.sums is not None
         (g,) = gs
-        g = rest(g, axis, reverse) if include_initial else g
-        by_x = sums(g, axis=axis, exclusive=exclusive, reverse=not reverse, method=method)
+        g = sweep.rest(g) if result.include_initial else g
+        by_x = solver.sums(g, axis=axis, exclusive=exclusive, reverse=not sweep.reverse, method=solver.method)
         wide = cast(xp, g, compute_dtype(xp, g.dtype))
         return (by_x,), tuple(cast(xp, xp.sum(wide, axis=axis, keepdims=True), g.dtype) for _ in initial)
     by_a, by_xs, by_initial = None, [], []
-    for index, (y, g) in enumerate(zip(ys, gs, strict=True)):
+    for index, (y, g) in enumerate(zip(result.ys, gs, strict=True)):
         by_b = by_start = None
         if g is not None:
             wide = compute_dtype(xp, g.dtype)
             y, cotangent = cast(xp, y, wide), cast(xp, g, wide)
-            head = first(cotangent, axis, reverse)
-            if include_initial:
-                y, cotangent = rest(y, axis, reverse), rest(cotangent, axis, reverse)
+            head = sweep.first(cotangent)
+            if result.include_initial:
+                y, cotangent = sweep.rest(y), sweep.rest(cotangent)
             elif exclusive and xs[0].shape[axis]:
-                # As for the inclusive scan: its results are those that follow, and its last one does not count.
-                y = following(xp, y, axis, reverse)
-                cotangent = join(xp, xp.zeros_like(head), rest(cotangent, axis, reverse), axis, not reverse)
+                # As for the inclusive scan: its results follow those of the exclusive one, and its last does not count.
+                y = sweep.following(y)
+                cotangent = sweep.backward.join(xp.zeros_like(head), sweep.rest(cotangent))
             start = initial[index] if initial else None if index else filled(xp, 1, y, axis)
-            part, by_b, by_start = adjoint(
-                xp, cast(xp, xs[0], wide), y, cotangent, start, axis, reverse, method, solve=solve, fused=fused
-            )
+            part, by_b, by_start = adjoint(sweep, solver, cast(xp, xs[0], wide), cotangent, x=y, initial=start)
             by_a = part if by_a is None or part is None else by_a + part
             by_b = cast(xp, by_b, g.dtype)
             if exclusive and by_start is not None and xs[0].shape[axis]:

@@ -1,4 +1,4 @@
-"""Which method computes a call: the only module that chooses, and that can say why."""
+"""The choice of a method for a call; this is the only module that chooses, and it can say why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Refusal = Callable[..., str | None]
 
 
 class MethodRefused(RuntimeError):
-    """The method asked for cannot serve this call; the message says why.
+    """The requested method cannot compute this call; the message says why.
 
     Examples
     --------
@@ -43,16 +43,16 @@ class MethodRefused(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Checked:
-    """A call, checked: what every method is given. Each primitive adds fields of its own.
+    """A checked call, the input of every method. Each primitive adds fields of its own.
 
     Parameters
     ----------
     arrays : tuple of array
         All arrays of the call, in the order in which the public function has them.
     key : optional
-        What the call can be found again by (see `call_key`), or None.
+        The key of the call (see `call_key`), or None.
     complete : callable, optional
-        Returns ``arrays`` for what a later call with this key is given; None where that is the same.
+        Returns ``arrays`` for the arguments of a later call with this key; None if these are the arrays.
     """
 
     arrays: tuple[Any, ...]
@@ -60,7 +60,7 @@ class Checked:
     complete: Callable[..., tuple[Any, ...]] | None = None
 
     def on(self, *arrays: Any) -> Any:
-        """Return the same call on other arrays of the same shapes and dtypes."""
+        """Return the call on other arrays of equal shapes and dtypes."""
         made = object.__new__(type(self))  # which `dataclasses.replace` takes ten times as long for
         made.__dict__.update(self.__dict__, arrays=arrays)
         return made
@@ -71,11 +71,11 @@ class Checked:
         return True
 
     def empty(self, xp: Any) -> Any:
-        """Return arrays like the result, of which nothing is computed."""
+        """Return arrays like the result, not computed."""
         raise NotImplementedError
 
     def trial(self, xp: Any) -> str | None:  # noqa: ARG002
-        """Return what fails where functions of the caller's are given a few elements as arrays, or None.
+        """Return the failure of the caller's functions on a few elements, or None.
 
         It costs the same for any number of elements, and reads none.
         """
@@ -163,12 +163,11 @@ class Call:
     method : str
         The method that computed it.
     refusals : dict of str to str
-        For each method passed over on the way, in order, the reason.
+        For each method passed over before, in order, the reason.
     devices : int
-        How many devices had a part of the axis worked along.
+        The number of devices that had a part of the axis worked along.
     steps : tuple
-        What was moved between them, in order: for each exchange its ``name`` and ``nbytes``, the bytes that a device
-        sends.
+        The collective operations in order, each with its ``name`` and ``nbytes``, the bytes that a device sends.
 
     Examples
     --------
@@ -216,7 +215,7 @@ class _ListedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Watch:
-    """What is done with calls besides computing them.
+    """Observers of calls.
 
     ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
     keeps a caller from asking for them by name, ``tries`` after a trial of the caller's functions, ``launching`` that
@@ -313,7 +312,7 @@ def computing() -> contextlib.AbstractContextManager[None]:
 
 
 class _Prepared:
-    """A call made ready: what computes it, and what `explain` is told."""
+    """A prepared call: its function, and its entry for `explain`."""
 
     __slots__ = ("call", "run")
 
@@ -326,7 +325,7 @@ _programs: Memo[Callable[..., Any]] = Memo()
 
 
 def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> Any:
-    """Return what a call can be found again by, or None.
+    """Return the key of a call, or None.
 
     ``x`` is an array, or a tuple of all arrays of the call. Options of another type are others, though 1 and True are
     equal. A function among them is to be given by its `lasting_key`.
@@ -345,7 +344,7 @@ def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def recalled(key: Any) -> Callable[..., Any] | None:
-    """Return what computed the call of this key before, a function of its arrays, or None."""
+    """Return the prepared call of this key, a function of its arrays, or None."""
     found = _prepared.get(key)
     if found is None:
         return watched(None)
@@ -388,7 +387,7 @@ class Methods:
         check_choice("method", method, self._choices)
 
     def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
-        """Return why a method cannot serve a call, or with ``auto`` why that would pass it by; None if it serves."""
+        """Return the refusal of a method, or for ``auto`` the reason to pass it by; None if it computes the call."""
         return self._reason(name, xp, call, tries=False)[0] if auto else _refused(self._methods[name], xp, call)
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
@@ -497,7 +496,7 @@ class Methods:
         return announced(self.primitive, xp, result)
 
     def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
-        """Return the same function of JAX arrays for a program in which XLA says late how they are split."""
+        """Return ``run`` for JAX arrays in a program where XLA decides at compile time how they are split."""
         found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
         if found is None:
             raise MethodRefused(
@@ -514,7 +513,7 @@ class Methods:
         return shared(call, (self.primitive, name, arrays, options), lambda call: one.prepare(xp, call), unwatched)
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
-        """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.
+        """Return ``run`` for JAX arrays, compiled as one program if the program can be found again.
 
         One operation after another takes up to a thousand times as long. Inside of transformations too: outside of
         jit the derivative of each would be compiled anew in every call.
@@ -527,7 +526,7 @@ class Methods:
 
 
 def _refused(method: Method, xp: Any, call: Checked) -> str | None:
-    """Return the sentence why a method cannot serve a call, or None."""
+    """Return the refusal of a method for a call, or None."""
     return method.refusal(xp, call) if method.refusal else None
 
 
@@ -540,13 +539,17 @@ def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
 
 @contextlib.contextmanager
 def explain() -> Iterator[list[Call]]:
-    """Collect what ran: one `Call` for each primitive computed inside the block.
+    """Record a `Call` for each primitive computed inside the block.
 
     Yields
     ------
     list of Call
-        Grows as primitives are called; each entry names the primitive, the method taken and why the methods
-        before it were passed over.
+        Grows as primitives are called; each entry has the primitive, the method taken and the reasons why earlier
+        methods were passed over.
+
+    See Also
+    --------
+    methods : List the methods of a call without computing it.
 
     Examples
     --------
@@ -577,7 +580,12 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     Returns
     -------
     dict of str to (str or None)
-        For each method the reason why ``auto`` would pass it by, or None if it would serve.
+        For each method the reason why ``auto`` would pass it by, or None if it could compute the call.
+
+    See Also
+    --------
+    explain : Record the methods of the calls in a block.
+    compare : Time the methods of a call.
 
     Examples
     --------

@@ -50,7 +50,7 @@ _watch: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("door", d
 
 
 def watched(run: Run | None) -> Run | None:
-    """Return what a body has recalled, or None; where a door watches, what it does is seen if it is the first."""
+    """Return the function that a body recalled, or None; an open door watches the first recalled function."""
     watch = _watch.get()
     if watch is None or watch.told:
         return run

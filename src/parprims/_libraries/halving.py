@@ -214,7 +214,7 @@ class _Loop:
 
 
 class _Kept:
-    """What is known of all nodes: the arrays it lies in, and how."""
+    """The values kept for all nodes: their arrays and the packing."""
 
     def __init__(self, arrays: Arrays, packing: _Packing) -> None:
         self.arrays, self.packing = arrays, packing

@@ -19,7 +19,7 @@ _SHARED = (
 """The dtypes that NumPy and PyTorch both have."""
 
 NOT_IN_NUMPY = {"torch": ", and NumPy reads tensors only outside of transformations and in the memory of a CPU"}
-"""What a refusal says further of tensors for which `in_numpy` does not hold."""
+"""The end of a refusal for tensors that `in_numpy` does not hold for."""
 
 
 def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
@@ -142,7 +142,7 @@ def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any
 def all_by_numpy(
     xp: Namespace, arrays: Sequence[Array], function: Callable[..., tuple[Any, ...]]
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return the same of a function that returns several arrays."""
+    """Return `by_numpy` for a function that returns several arrays."""
     if library(xp) == "numpy":
         return function
     read = reader(xp, arrays)
@@ -197,12 +197,12 @@ _handed: Memo[int] = Memo()
 """How often results of the same shapes were handed to the same device of JAX, up to that number."""
 
 _takers: Memo[Callable[..., tuple[Array, ...]]] = Memo()
-"""What takes results that were handed over so often."""
+"""Programs that convert results of shapes that were converted `_OFTEN` times."""
 
 
 @functools.cache
 def _taker(device: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return what takes arrays by a program, to a device where one is named, which they are committed to then."""
+    """Return a program that converts arrays; with a device it commits the arrays to the device."""
     import jax
 
     place = {} if device is None else {"out_shardings": jax.sharding.SingleDeviceSharding(device)}
@@ -229,7 +229,7 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _put(ys: tuple[Any, ...], shapes: tuple[Any, ...]) -> tuple[Array, ...]:
-    """Return the same for the first results of their shapes, of which the first says the device, or for long ones."""
+    """Return results as JAX arrays; a program converts them once their shapes are frequent and if they are short."""
     import jax
 
     device = shapes[0]

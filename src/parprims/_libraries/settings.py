@@ -1,4 +1,4 @@
-"""What PyTorch and CuPy have been told to do: to compile, autocast, and how many bits products may lose."""
+"""Settings of PyTorch and CuPy: compilation, autocast, and the precision of products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""
 
 _ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
-"""What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
+"""For each precision, the settings of PyTorch that keep products of float32 as exact."""
 
 
 asks: list[Callable[[], bool]] = []
@@ -98,7 +98,7 @@ _tells: tuple[Callable[[str, str], str], ...] = ()
 
 
 def float32_products(x: Array) -> str | None:
-    """Return what PyTorch has been told of products of float32 where x is, None for arrays of other libraries."""
+    """Return PyTorch's setting for products of float32 on the device of x; None for arrays of other libraries."""
     global _tells
     if not is_tensor(x):
         return None

@@ -44,7 +44,9 @@ def doubled(
     """
     n = xs[0].shape[axis]
     if n > 2 and in_programs(xp):
-        return repeated(xp, (n - 1).bit_length(), lambda i, xs: _combined_behind(xp, xs, op, axis, 1 << i), xs)
+        return repeated(
+            xp, (n - 1).bit_length(), lambda i, xs: _combined_behind(xp, xs, op, axis=axis, distance=1 << i), xs
+        )
     distance = 1
     while distance < n:
         combined = op(
@@ -56,7 +58,7 @@ def doubled(
 
 
 def _combined_behind(
-    xp: Namespace, xs: tuple[Array, ...], op: Callable[[Any, Any], tuple[Array, ...]], axis: int, distance: Any
+    xp: Namespace, xs: tuple[Array, ...], op: Callable[[Any, Any], tuple[Array, ...]], *, axis: int, distance: Any
 ) -> tuple[Array, ...]:
     """Return arrays of JAX, each element from a traced distance on combined with the one that far before it.
 

@@ -1,4 +1,4 @@
-"""Checking an operator: whether it keeps what it promises, tried on examples."""
+"""Tests of an operator's declared properties on examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, shown
 from parprims._core.elements import flattened, is_structured
-from parprims._operators.in_place import changes_arguments
+from parprims._operators.in_place import ElementFunction, changes_arguments
 from parprims._operators.operator import as_operator, check_components, flags_broadcast, restructured
 
 
@@ -18,7 +18,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     """Test on examples that an operator is associative, and that its other declared properties hold.
 
     Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
-    nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.
+    nothing, an operator declared ``commutative`` must give a b = b a, and no operator may change its arguments.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     examples : array, tuple, NamedTuple or dict of array
         Elements along the first axis, at least three.
     rtol : float, optional
-        Largest difference allowed, relative to the largest magnitude met; 64 units in the last place of the dtype
-        if not given. Integers and bools must agree exactly.
+        Largest difference allowed, relative to the largest magnitude, by default 64 units in the last place of the
+        dtype. Integers and bools must agree exactly.
 
     Returns
     -------
@@ -38,10 +38,14 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     Raises
     ------
     ValueError
-        If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
-        commutative; the message names the first such place. Or rtol is negative.
+        If the two ways differ, the identity changes an example, or an operator declared commutative is not; the
+        message names the first such place. Also if rtol is negative.
     TypeError
-        If the operator changes an argument in place, or rtol is no number. The examples stay as they are.
+        If the operator changes an argument in place, or rtol is no number. The examples themselves never change.
+
+    See Also
+    --------
+    Operator : An operator of your own.
 
     Examples
     --------
@@ -77,7 +81,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
     a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
     packed = len(xs) > 1 or operator.components is not None
-    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, operator.combine, 2, packed, a):
+    function = ElementFunction(operator.combine, 2, packed)
+    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, function, a):
         raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))
@@ -130,6 +135,6 @@ def _first_difference(
 
 
 def _shown(x: Array) -> Any:
-    """Return an array of no dimension as a Python scalar, any other as it is."""
+    """Return a 0-d array as a Python scalar, any other array unchanged."""
     scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
     return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)

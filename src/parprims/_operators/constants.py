@@ -15,7 +15,7 @@ def leaves(constants: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, but that the numbers in its code are objects which nothing else refers to.
+    """Return a copy of a function whose code holds its numbers as objects of its own.
 
     The compiler of Python makes one object of all equal numbers of a module.
     """

@@ -1,4 +1,4 @@
-"""What a function can be remembered by: its code, and the values of all that it reads besides its arguments."""
+"""Keys of functions: the code, and the values of all variables that it reads besides its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parprims._operators.operator import Operator
 
 
 class _UnknownError(Exception):
-    """What a function does may depend on something that cannot be told."""
+    """The result of a function may depend on a value that no key can hold."""
 
 
 def lasting_key(function: Any) -> Any:
@@ -62,9 +62,10 @@ def _is_lasting(module: str) -> bool:
 
 
 class _Reads:
-    """What a code object reads besides its arguments: (is it a closure's, name, names of attributes read of it).
+    """The variables that a code object reads besides its arguments.
 
-    ``reads`` is None where that cannot be told.
+    ``reads`` has for each whether it belongs to a closure, its name, and the names of the attributes that are read of
+    it. It is None if the variables cannot be found.
     """
 
     __slots__ = ("code", "reads")

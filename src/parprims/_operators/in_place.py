@@ -17,16 +17,16 @@ from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_na
 from parprims._dispatch.dispatch import unwatched
 from parprims._operators.operator import Operator, with_combine
 
-# What was seen to leave its arguments as they are: keys, or by function where there is none.
+# Functions that were seen not to change their arguments: by key, or by function if there is no key.
 _tried: dict[Any, None] = {}
 _tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
 
 def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
-    """Return an operator that never changes its arguments: this one, or one on copies if that cannot be proven.
+    """Return an operator safe from in-place updates: ``op``, or ``op`` on copies if purity cannot be proven.
 
-    Raises TypeError if it works in place, which is tried once for an operator and dtypes, on a few elements of xs.
-    ``key`` is what the operator is remembered by, or None.
+    Raises TypeError if the operator works in place; each operator is tried once for each dtype, on a few elements of
+    xs. ``key`` identifies the operator in later calls; None if nothing does.
     """
     if op._built_in or array_api_compat.is_jax_namespace(xp):
         return op
@@ -34,22 +34,22 @@ def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Op
         combine = op.combine
         return with_combine(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
     packed = len(xs) > 1 or op.components is not None
-    _try_once(xp, f"op {op.name}", op.combine, key, 2, packed, xs)
+    _try_once(xp, f"op {op.name}", ElementFunction(op.combine, 2, packed), key=key, xs=xs)
     return op
 
 
 def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[Array, ...]) -> Callable[..., Any]:
-    """Return a function of arrays that leaves its arguments as they are, as `harmless` does for an operator."""
+    """Return a map safe from in-place updates, as `harmless` does for an operator."""
     if array_api_compat.is_jax_namespace(xp):
         return fn
     if _only_copies_are_safe(xp):
         return lambda *xs: fn(*_copied(xp, xs))
-    _try_once(xp, "fn", fn, key, 1, False, arrays)
+    _try_once(xp, "fn", ElementFunction(fn, 1, False), key=key, xs=arrays)
     return fn
 
 
 def _only_copies_are_safe(xp: Namespace) -> bool:
-    """Return whether nobody can tell if an array was changed: in programs of torch.compile and torch.func."""
+    """Return whether changes of an array cannot be seen: in programs of torch.compile and torch.func."""
     if not array_api_compat.is_torch_namespace(xp):
         return False
     import torch
@@ -98,7 +98,7 @@ class Few:
         return few
 
     def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
-        """Return what fails where a function is given these arrays, on JAX without values, or None.
+        """Return the failure of a function on these arrays, traced on JAX, or None.
 
         Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
         for. ``of_none`` says whether a call without elements gives the function arrays without elements.
@@ -121,19 +121,19 @@ class Few:
 
 
 def _told(error: Exception) -> str:
-    """Return an error of a function of the caller's as a sentence."""
+    """Return the message of an error that a function of the caller's raised."""
     words = str(error).strip().partition("\n")[0]
     raised = re.search(r"^Raised by (.*)\.$", "\n".join(getattr(error, "__notes__", ())), re.MULTILINE)
     return words if raised is None else f"{raised[1]} raises {type(error).__name__}: {words}"
 
 
 def is_own(op: Operator) -> bool:
-    """Return whether an operator is a function of the caller's, or made of one."""
+    """Return whether an operator is a function of the caller's, or segmented and made of such a function."""
     return is_own(op._segments) if op._segments is not None else not op._built_in
 
 
 def operator_failure(xp: Namespace, op: Operator, few: Few) -> str | None:
-    """Return what fails where an operator of the caller's combines a few elements, or None."""
+    """Return the failure of an operator of the caller's on a few elements, or None."""
     if not is_own(op):
         return None
 
@@ -152,24 +152,48 @@ def _copied(xp: Namespace, element: Any) -> Any:
     return xp.astype(element, element.dtype, copy=True)
 
 
-def _try_once(
-    xp: Namespace, what: str, function: Callable[..., Any], key: Any, elements: int, packed: bool, xs: tuple[Array, ...]
-) -> None:
-    """Call a function on a few elements, unless it was called on such before; TypeError if it changes them."""
-    kind = (type(xs[0]), packed, *(dtype_name(x.dtype) for x in xs))
+@dataclasses.dataclass(frozen=True)
+class ElementFunction:
+    """A function of the caller's and its arguments.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    elements : int
+        The number of elements that it takes: 2 for an operator's function, 1 for a map.
+    packed : bool
+        Whether an operator's function takes tuples of arrays, not arrays. A map takes the arrays one by one.
+    """
+
+    function: Callable[..., Any]
+    elements: int
+    packed: bool
+
+    def __call__(self, elements: tuple[tuple[Array, ...], ...]) -> None:
+        """Call the function on elements, each a tuple of arrays."""
+        if len(elements) == 1:
+            self.function(*elements[0])
+        else:
+            self.function(*(elements if self.packed else [x for (x,) in elements]))
+
+
+def _try_once(xp: Namespace, name: str, function: ElementFunction, *, key: Any, xs: tuple[Array, ...]) -> None:
+    """Call a function on a few elements if it was not called on this kind before; TypeError if it changes them."""
+    kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs))
     known: Any = _tried
     if key is None:
         try:
-            known, key = _tried_functions.setdefault(function, set()), ()
-        except TypeError:  # neither a key nor a reference: it is tried at every call
+            known, key = _tried_functions.setdefault(function.function, set()), ()
+        except TypeError:  # neither a key nor a weak reference: every call tries the function
             known = set()
     if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
     few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
     with unwatched():
-        changes = changes_arguments(xp, function, elements, packed, few)
+        changes = changes_arguments(xp, function, few)
     if changes:
-        raise TypeError(f"{what} changes its argument in place: return a new array")
+        raise TypeError(f"{name} changes its argument in place: return a new array")
     if isinstance(known, set):
         known.add((key, kind))
     else:
@@ -179,7 +203,7 @@ def _try_once(
 
 
 def _capturing(xp: Namespace) -> bool:
-    """Return whether CuPy records a CUDA graph, in which nothing may be looked at."""
+    """Return whether CuPy records a CUDA graph, which forbids reading values."""
     if not array_api_compat.is_cupy_namespace(xp):
         return False
     import cupy
@@ -188,21 +212,21 @@ def _capturing(xp: Namespace) -> bool:
     return capturing
 
 
-def changes_arguments(
-    xp: Namespace, function: Callable[..., Any], elements: int, packed: bool, xs: tuple[Array, ...]
-) -> bool:
-    """Return whether a function of elements changes them in place, without a change to xs, which it is called on.
+def changes_arguments(xp: Namespace, function: ElementFunction, xs: tuple[Array, ...]) -> bool:
+    """Return whether a function of elements changes them in place; it is called on copies or read-only views of xs.
 
-    NumPy's arrays are made read-only, PyTorch counts the changes of a tensor; others are compared afterwards, and with
-    numbers of which no change goes unseen. What else is wrong with the function shows when it is called for its result.
+    NumPy's arrays are made read-only, and PyTorch counts the changes of a tensor. Other libraries' arrays are compared
+    afterwards, also for numbers that any operation changes. Other errors of the function appear when it is called for
+    its result.
     """
+    elements = function.elements
     numpy = array_api_compat.is_numpy_namespace(xp)
     if not numpy and not array_api_compat.is_torch_namespace(xp):
         return any(
-            _changes(xp, function, packed, tuple(given(at) for at in range(elements)))
-            for given in (
+            _changes(xp, function, tuple(argument(index) for index in range(elements)))
+            for argument in (
                 lambda _: _copied(xp, xs),
-                lambda at: tuple(_telling(xp, x, at) for x in xs),
+                lambda index: tuple(_sensitive(xp, x, index) for x in xs),
             )
         )
     if numpy:
@@ -211,9 +235,9 @@ def changes_arguments(
             for view in (one for element in views for one in element):
                 view.flags.writeable = False
             try:
-                _call(function, packed, views)
-            except Exception as error:  # of which only one is looked for
-                # A compiled function may ask for memory that it could write to and never do.
+                function(views)
+            except Exception as error:  # only the error of a write counts
+                # A compiled function may demand writable memory without ever writing.
                 return "read-only" in str(error) and "buffer source" not in str(error)
         return False
     import torch
@@ -221,11 +245,11 @@ def changes_arguments(
     with torch.no_grad():
         copies = tuple(tuple(x.detach().clone() for x in xs) for _ in range(elements))
         if not _changes_are_counted(copies[0][0]):
-            telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
-            return _changes(xp, function, packed, telling)
+            sensitive = tuple(tuple(_sensitive(xp, x, index) for x in xs) for index in range(elements))
+            return _changes(xp, function, sensitive)
         before = [x._version for element in copies for x in element]
-        with contextlib.suppress(Exception):  # it shows when the function is called for its result
-            _call(function, packed, copies)
+        with contextlib.suppress(Exception):  # appears when the function is called for its result
+            function(copies)
         return before != [x._version for element in copies for x in element]
 
 
@@ -233,35 +257,27 @@ def _changes_are_counted(x: Array) -> bool:
     """Return whether PyTorch counts the changes of tensors here: not in inference mode, nor in nodes of a graph."""
     if x.is_inference():
         return False
-    one = x.clone()
-    before: int = one._version
-    one.zero_()
-    return before != int(one._version)
+    copy = x.clone()
+    before: int = copy._version
+    copy.zero_()
+    return before != int(copy._version)
 
 
-def _call(function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]) -> None:
-    """Call an operator's function on two elements, or any other on the arrays of the one element there is."""
-    if len(elements) == 1:
-        function(*elements[0])
-    else:
-        function(*(elements if packed else [one for (one,) in elements]))
-
-
-def _changes(
-    xp: Namespace, function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]
-) -> bool:
+def _changes(xp: Namespace, function: ElementFunction, elements: tuple[tuple[Array, ...], ...]) -> bool:
+    """Return whether a function changes these elements."""
     before = _copied(xp, elements)
-    with contextlib.suppress(Exception):  # it shows when the function is called for its result
-        _call(function, packed, elements)
+    with contextlib.suppress(Exception):  # appears when the function is called for its result
+        function(elements)
     for element, old in zip(elements, before, strict=True):
-        for one, other in zip(element, old, strict=True):
-            if not bool(xp.all((one == other) | ((one != one) & (other != other)))):
+        for x, y in zip(element, old, strict=True):
+            if not bool(xp.all((x == y) | ((x != x) & (y != y)))):
                 return True
     return False
 
 
-def _telling(xp: Namespace, like: Array, at: int) -> Array:
-    """Return a few elements of an array's dtype, which no operation with those of the other ``at`` leaves alone."""
-    values = ([2, 5, 3], [4, 1, 7])[at] if dtype_kind(like.dtype) != "bool" else ([1, 0, 1, 0], [0, 1, 1, 0])[at]
+def _sensitive(xp: Namespace, like: Array, index: int) -> Array:
+    """Return a few elements of an array's dtype; any operation of those of index 0 with those of 1 changes both."""
+    numbers, truths = ([2, 5, 3], [4, 1, 7]), ([1, 0, 1, 0], [0, 1, 1, 0])
+    values = (truths if dtype_kind(like.dtype) == "bool" else numbers)[index]
     x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)
     return xp.reshape(x, (1,) * (like.ndim - 1) + (-1,)) if like.ndim else x[0]

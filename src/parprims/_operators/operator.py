@@ -29,43 +29,47 @@ Combine = Callable[[Any, Any], Any]
 
 
 class Operator:
-    """An associative operator: a function of two elements, and the element that changes nothing.
+    """An associative operator: a function of two elements, and its identity.
 
-    An element is one array, or several side by side: a tuple of arrays (its components), a NamedTuple or a dict, nested
-    as one likes. The function is given elements of that very type. It works on whole arrays at once, elementwise, and
-    must be associative: ``combine(combine(a, b), c)`` equals ``combine(a, combine(b, c))``, up to rounding. It need not
-    be commutative.
+    An element is an array, or several arrays (its components) in a tuple, a NamedTuple or a dict, nested at will. The
+    function receives elements of that type. It works on whole arrays at once, elementwise, and must be associative:
+    ``combine(combine(a, b), c)`` equals ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
 
     Parameters
     ----------
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
-        of its arguments, which it does not change in place. For it to run in a CUDA kernel it must be written with
-        Python operators and functions of the array API standard (from ``array_api_compat.array_namespace(x)``, or
+        of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
+        operators and functions of the array API standard (from ``array_api_compat.array_namespace(x)``, or
         NumPy's or PyTorch's own).
     identity : scalar, tuple of scalars or callable, optional
-        The element e with combine(e, x) = combine(x, e) = x, one scalar per component, as a tuple or as the elements
-        are made. A callable receives the dtype name of each component ("float32") and returns it. Without one, an
-        empty reduction and an exclusive scan need ``initial``.
+        The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
+        the elements. A callable receives the dtype name of each component ("float32") and returns the identity.
+        Without identity, an empty reduction and an exclusive scan need ``initial``.
     commutative : bool, optional
         Whether the order of the two arguments is immaterial. True lets elements be taken in the fastest order.
     name : str, optional
-        What error messages and `explain` call it; the function's own name if not given.
+        The name in error messages and in `explain`, by default the function's name.
     components : int, optional
-        How many arrays make an element; any number if not given.
+        The number of arrays of an element; any number if not given.
+
+    See Also
+    --------
+    segmented : The operator that starts anew at flags.
+    check_associative : Test an operator on examples.
 
     Notes
     -----
-    What is remembered: the translation of the function for a kernel, with the values it was made with. It is known by
-    the function's code and by the values of all it reads besides its arguments: numbers, strings, small NumPy arrays,
-    lists and dicts, attributes of modules, other functions. Where one of them has changed since the last call, or
-    cannot be told (an attribute of an object), the function is translated anew, so that a call never uses an old value.
-    ``math``, NumPy, CuPy, PyTorch, jax.numpy and other array namespaces count as constant.
-    What is compiled: kernels are told numbers that do not stand in the function's code, so that another value compiles
-    nothing unless it decides what is computed; so are programs of JAX, unless they hold a kernel for GPUs.
-    What is not: under ``jax.jit`` JAX runs the function once for a compiled program and keeps the values it read then,
-    like those that any other function under jit reads. ``torch.compile`` compiles anew where its release guards what a
-    function reads: PyTorch 2.13 does, 2.11 keeps the values.
+    Translations of the function for kernels are kept. Their key is the function's code and the values of all variables
+    that it reads besides its arguments: numbers, strings, small NumPy arrays, lists and dicts, attributes of modules,
+    other functions. If a value has changed since the last call, or has no key (an attribute of an object), the function
+    is translated again, so that a call never uses an old value. ``math``, NumPy, CuPy, PyTorch, jax.numpy and other
+    array namespaces count as constant.
+    Kernels take numbers from outside the function's code as parameters, so that a new value compiles nothing unless the
+    function branches on it. Programs of JAX do so too, unless they hold a kernel for GPUs.
+    Under ``jax.jit`` JAX runs the function once for each compiled program and keeps the values that it read, as for any
+    function under jit. ``torch.compile`` compiles again only if its release guards these values: PyTorch 2.13 does,
+    2.11 keeps the old values.
 
     Examples
     --------
@@ -116,7 +120,7 @@ class Operator:
 
     @property
     def flags(self) -> int:
-        """How many of the components, counted from the first, are flags at which a segment begins."""
+        """The number of components, counted from the first, that are flags of segments."""
         return 0 if self._segments is None else 1 + self._segments.flags
 
     def identity(self, *dtype_names: str) -> tuple[Any, ...] | None:
@@ -154,7 +158,7 @@ class Operator:
         return scalars
 
     def __call__(self, earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Combine two elements given as tuples, also where an element is one array.
+        """Combine two elements, given as tuples even if an element is one array.
 
         Parameters
         ----------
@@ -169,8 +173,8 @@ class Operator:
         Raises
         ------
         TypeError
-            If the function branches on the value of an array or returns other than it was given: another number of
-            components, no array or one of another library, another dtype.
+            If the function branches on the value of an array, or if its result has another number of components,
+            another dtype or another library, or is no array.
         ValueError
             If it returns another shape.
         """
@@ -205,7 +209,7 @@ class Operator:
 
 
 def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what two shapes of as many dimensions broadcast to."""
+    """Return the broadcast shape of two shapes of equal rank."""
     return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
 
 
@@ -222,14 +226,14 @@ _OF_ANOTHER = re.compile(
 """Words of the error that an array library raises for an array of another library."""
 
 _ARGUMENTS = re.compile(r"positional argument|required (positional|keyword)|takes no arguments")
-"""What Python says where a function takes another number of arguments."""
+"""Python's messages for a call with a wrong number of arguments."""
 
 _TAKES = "two elements, earlier and later, and elements of several arrays arrive as tuples"
-"""What an operator must take."""
+"""The arguments of an operator, in messages."""
 
 
 class _ExplainedError(TypeError):
-    """A TypeError that says what is wrong with a function of the caller's, which a function around it need not say."""
+    """A TypeError that explains the failure of a function of the caller's; enclosing functions do not explain again."""
 
 
 _ExplainedError.__name__ = _ExplainedError.__qualname__ = "TypeError"  # which is what it is to callers
@@ -237,7 +241,7 @@ _ExplainedError.__module__ = "builtins"
 
 
 def _known_reason(error: Exception, takes: str) -> str | None:
-    """Return what a function does that failed with an error, or None where that is not known."""
+    """Return a description of the failure of a function, or None for an unknown error."""
     words, kind = str(error), type(error).__name__
     if _BRANCHES.search(words) or kind == "TracerBoolConversionError":
         return "branches on the value of an array: use where of the array library"
@@ -253,9 +257,9 @@ def _known_reason(error: Exception, takes: str) -> str | None:
 
 
 def explain_failure(what: str, error: Exception, takes: str) -> None:
-    """Raise TypeError if it is known why a function of the caller's failed; else note whose error it is.
+    """Raise TypeError with the reason if the failure of a caller's function is known; else add a note to the error.
 
-    ``what`` is what messages call the function, ``takes`` what it must take.
+    ``what`` is the name of the function in messages, ``takes`` its arguments.
     """
     reason = None if isinstance(error, _ExplainedError) else _known_reason(error, takes)
     if reason is not None:
@@ -266,7 +270,7 @@ def explain_failure(what: str, error: Exception, takes: str) -> None:
 
 
 def was_not_entered(error: BaseException) -> bool:
-    """Return whether an error comes from our call of a function, and from nothing inside of it."""
+    """Return whether an error comes from the call of a function itself, not from its body."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
@@ -274,12 +278,12 @@ def was_not_entered(error: BaseException) -> bool:
 
 
 def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
-    """Raise TypeError unless what a function of the caller's returned is an array of the library of another."""
+    """Raise TypeError unless the result of a function of the caller's is an array of the expected library."""
     place = "" if component is None else f" for component {component}"
     try:
         library = array_api_compat.array_namespace(got)
     except TypeError:
-        # NumPy's own operations turn arrays of no dimension into scalars.
+        # NumPy's operations turn 0-d arrays into scalars.
         if isinstance(got, np.generic) and isinstance(like, (np.ndarray, np.generic)):
             return
         raise TypeError(f"{what} returned {not_array(got, place)}") from None
@@ -465,17 +469,17 @@ _OTHER_NAMES = {
     "all": "logical_and",
     "any": "logical_or",
 }
-"""What other libraries call some of the operators, where another name here is spelt more like it."""
+"""Names of operators in other libraries for which the nearest spelling here is a wrong operator."""
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
-    """Return the end of a message on an unknown name: which of those known was perhaps meant, or nothing."""
+    """Return the end of a message on an unknown name: the nearest known name, or nothing."""
     found = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     return f": did you mean {found[0]!r}?" if found else ""
 
 
 def as_operator(op: Any, name: str = "op") -> Operator:
-    """Return the operator meant by a name, an Operator or a function of two elements; errors name the argument."""
+    """Return the operator for a name, an Operator or a function of two elements; errors name the argument."""
     if isinstance(op, Operator):
         return op
     if isinstance(op, str):
@@ -500,26 +504,26 @@ def capturing(number: float) -> Operator:
 def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, asked: bool = False) -> None:
     """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes.
 
-    Dtypes that were ``asked`` for by the option dtype are its fault, not that of the arrays.
+    If the option dtype ``asked`` for them, the error names that option.
     """
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
-    _check_kinds(op, op, dtypes, name, asked, 0)
+    _check_kinds(op, dtypes, name, asked=asked)
 
 
-def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, asked: bool, first: int) -> None:
-    """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
+def _check_kinds(whole: Operator, dtypes: tuple[Any, ...], name: str, *, asked: bool) -> None:
+    """Check the dtypes of the components; a segmented operator has a component of flags before those it divides."""
     blamed, have = ("dtype", "be") if asked else (name, "have a dtype")
-    if op._segments is not None:
+    op, first = whole, 0
+    while op._segments is not None:
         if len(dtypes) == 1:
-            raise ValueError(f"op {whole.name} works on flags and what they divide, {name} has flags only")
+            raise ValueError(f"op {whole.name} works on flags and elements, {name} has flags only")
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
-                f"{blamed}[{first}], {'that of ' if asked else ''}the flags of op {whole.name}, must "
+                f"{blamed}[{first}], {'the dtype of ' if asked else ''}the flags of op {whole.name}, must "
                 f"{'be' if asked else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
             )
-        _check_kinds(whole, op._segments, dtypes[1:], name, asked, first + 1)
-        return
+        op, dtypes, first = op._segments, dtypes[1:], first + 1
     kinds = _KINDS[op.name] if op._built_in else None
     if kinds is None:
         return
@@ -544,7 +548,7 @@ def with_combine(op: Operator, combine: Combine) -> Operator:
 
 
 def restructured(op: Operator, structure: Structure) -> Operator:
-    """Return the operator on plain tuples of arrays that does what another does on elements of a structure."""
+    """Return an operator on elements of a structure as an operator on plain tuples of arrays."""
     if structure is None or op._built_in or op._structure == structure:
         return op
     kind, _, parts = structure
@@ -575,7 +579,7 @@ def _forever() -> Iterable[None]:
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
-    """Return what a primitive makes of elements of any structure, as one of the same structure."""
+    """Return the result of a primitive for elements of any structure, as an element of that structure."""
     leaves, structure = flattened(x)
     if not leaves:
         raise ValueError("x must hold at least one array")
@@ -585,7 +589,7 @@ def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, d
 
 
 def segmented(op: Any) -> Operator:
-    """Return the operator that starts anew at every flag: a reduction or scan of each segment by itself.
+    """Return the operator that starts anew at every flag, for reductions and scans of each segment.
 
     Parameters
     ----------
@@ -598,17 +602,20 @@ def segmented(op: Any) -> Operator:
         Its elements are (flag, *components): flag, of dtype bool, is True on the first element of a segment, and
         the components are those of ``op``. Flags broadcast against the components.
 
+    See Also
+    --------
+    Operator : An operator of your own.
+
     Notes
     -----
-    With ``reverse`` a scan starts at the end, and the first element of a segment is the first that it comes to: a flag
-    stands on the last element of the segment in memory, and the segment reaches back to the element behind the flag
-    before.
-    An exclusive scan starts anew at every flag too, as scans by key do: a flagged element gets the identity of ``op``,
-    or ``initial``, with which every segment then begins. Otherwise ``initial`` stands before the first element alone,
-    so that it can carry the state of what came before; from the first flag on nothing is seen of it.
-    The flags of a result tell whether a flag was met: up to the element, or before it in an exclusive scan.
-    Every method finds the segments of an exclusive scan anew by a pass over its results and the flags; with ``initial``
-    by another combination of every element.
+    With ``reverse`` a scan starts at the end. The flag of a segment is then on its last element in memory, and the
+    segment reaches back to the element after the previous flag.
+    An exclusive scan starts anew at every flag, as scans by key do: a flagged element gets ``initial``, or else the
+    identity of ``op``. In an inclusive scan ``initial`` comes before the first element only, as the state of earlier
+    data; it does not affect elements from the first flag on.
+    The flag of a result tells whether there was a flag up to the element, or before it in an exclusive scan.
+    Every method adds a pass over results and flags for an exclusive scan; with ``initial`` the pass combines every
+    element once more.
 
     Examples
     --------
@@ -648,7 +655,7 @@ def segmented(op: Any) -> Operator:
 
 
 def _components_with_flag(inner: Operator) -> int | None:
-    """Return how many arrays an element of a segmented operator has, or None where the operator inside takes any."""
+    """Return the number of arrays of a segmented element; None if the inner operator takes any number."""
     if inner.components is not None:
         return 1 + inner.components
     if inner._built_in:
@@ -660,7 +667,7 @@ def _components_with_flag(inner: Operator) -> int | None:
 def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the components of elements with the flags of a segmented operator broadcast to the shape of the others.
 
-    ValueError if they do not broadcast; where no flags are meant the components are returned as they are.
+    Raises ValueError if they do not broadcast. Without flags the components are returned unchanged.
     """
     count = op.flags
     if not 0 < count < len(xs):
@@ -679,12 +686,17 @@ def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
 
 
 def restarted(
-    xp: Namespace, op: Operator, flags: tuple[Array, ...], starts: tuple[Array, ...], given: bool, ys: tuple[Array, ...]
+    xp: Namespace,
+    op: Operator,
+    flags: tuple[Array, ...],
+    starts: tuple[Array, ...],
+    has_initial: bool,
+    ys: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Return the exclusive segmented scan, given ``ys``, which is right everywhere but where segments begin.
+    """Return the exclusive segmented scan, given results ``ys`` that are right except where segments begin.
 
-    ``flags`` are those of the elements and ``starts`` what a segment begins with, where ``given`` an element that the
-    first segment alone has in ``ys``, the results so far; without flags there.
+    ``flags`` are the flags of the elements. Every segment begins with ``starts``. If ``has_initial``, ``starts`` is an
+    initial element, which only the first segment of ``ys`` has so far, without its flags.
     """
     count, inner = op.flags, op
     while inner._segments is not None:
@@ -693,11 +705,11 @@ def restarted(
     for flag, y in zip(flags[1:], ys[1:count], strict=True):
         here, seen = here | flag, seen | y
     values = ys[count:]
-    if given:
+    if has_initial:
         first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
-        wide = tuple(tuple(cast(xp, one, compute_dtype(xp, one.dtype)) for one in part) for part in (first, values))
-        both = (cast(xp, one, y.dtype) for one, y in zip(inner(*wide), values, strict=True))
-        values = tuple(xp.where(seen, one, y) for one, y in zip(both, values, strict=True))
+        wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
+        begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
+        values = tuple(xp.where(seen, x, y) for x, y in zip(begun, values, strict=True))
     marks, before = [ys[0] | starts[0]], flags[0]
     for index in range(1, count):
         marks.append(xp.where(before, starts[index], ys[index] | starts[index]))

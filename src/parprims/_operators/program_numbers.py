@@ -15,7 +15,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class _Read:
         return list(map(_bits, self.numbers)) == list(map(_bits, other.numbers))
 
     def on(self, arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
-        """Return what the function returns if its numbers are these."""
+        """Return the results of the function for these numbers."""
         import jax
         from jax.extend import core
 
@@ -95,7 +95,7 @@ def _read(function: Callable[..., Any], arguments: Sequence[Any]) -> _Read:
                 numbers.append(value)
                 places.append((at, place))
     key = _key(traced.jaxpr, frozenset(places)), jax.tree.structure(outputs)
-    return _Read(traced, outputs, key, tuple(numbers), tuple(places))
+    return _Read(traced, outputs, key, numbers=tuple(numbers), places=tuple(places))
 
 
 def _literal(one: Any) -> np.ndarray[Any, Any] | None:
@@ -149,7 +149,7 @@ def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Return what a parameter of an operation is known by."""
+    """Return a key of a parameter of an operation."""
     if isinstance(value, dict):
         return tuple([(name, _value(one)) for name, one in value.items() if name not in _RULES])
     if isinstance(value, tuple | list):
@@ -172,7 +172,7 @@ def _value(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Telling:
-    """What a call tells the program that computes it: its functions by field, and what each was read as.
+    """The data that a call gives to its program: its functions by field, and the reading of each.
 
     ``prepared`` makes what the program consists of, ``parameters`` are those of the program, and ``seen`` collects
     what functions are called on, if that is to be found.
@@ -244,7 +244,28 @@ def _bare(op: Operator) -> tuple[Operator, int]:
     return op, around
 
 
-def _parts(call: Any) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
+class Call(Protocol):
+    """The record of a checked call of a primitive with an operator."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays."""
+
+    @property
+    def key(self) -> Any:
+        """The key of the call, or None."""
+
+    @property
+    def operation(self) -> Any:
+        """The key of the operator, or a tuple of the keys of two."""
+
+    def on(self, *arrays: Any) -> Any:
+        """Return the call on other arrays."""
+
+
+def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
     """Return the functions of the caller's in a call, by field, and all else that operators are known by."""
     functions: dict[str, Callable[..., Any]] = {}
     rest: list[Any] = []
@@ -271,7 +292,7 @@ def _is_ours(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith("parprims.")
 
 
-def _with_stand_ins(call: Any, functions: dict[str, Callable[..., Any]]) -> Any:
+def _with_stand_ins(call: Call, functions: dict[str, Callable[..., Any]]) -> Any:
     """Return a call whose functions are new stand-ins, for JAX remembers what it traced by the very function."""
     fields: dict[str, Any] = {}
     for field in functions:
@@ -294,7 +315,7 @@ _programs: Memo[Callable[..., Any]] = Memo()
 
 
 def shared(
-    call: Any,
+    call: Call,
     key: Any,
     prepare: Callable[[Any], Callable[..., Any]],
     hidden: Callable[[], contextlib.AbstractContextManager[None]],

@@ -374,7 +374,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
 
 
 class _Info:
-    """What finfo and iinfo return."""
+    """The result of finfo and iinfo."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
@@ -568,7 +568,7 @@ def trace(
     language: Language = CUDA,
     told: str | None = None,
 ) -> Trace:
-    """Return what a function does to elements, each given as the (dtype, expression) of its components.
+    """Return the trace of a function on elements, each given as the (dtype, expression) of its components.
 
     ``packed`` says whether the function takes every element as a tuple, ``immutable`` whether arrays of the caller's
     library never change, ``language`` what the expressions and the trace are written in, ``told`` what the names begin
@@ -597,7 +597,7 @@ def trace(
         if not isinstance(output, Scalar):
             raise Untraceable(f"{name} cannot be traced: it returns {not_array(output)}")
     codes, dtypes = tuple(one._code for one in outputs), tuple(one._dtype for one in outputs)
-    return Trace(lines, codes, dtypes, single, structure)
+    return Trace(lines, codes, dtypes, single=single, structure=structure)
 
 
 _STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}

@@ -1,4 +1,4 @@
-"""Comparing the methods: how long each takes for one call of the caller's."""
+"""Comparison of the methods by their times for a call."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LONG = 1.0
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `compare` measured; printed, it is a table.
+    """The measurements of `compare`; printed, they are a table.
 
     Parameters
     ----------
     call : str
         The call in words.
     seconds : mapping of str to float
-        For each method that serves the call, the median of the seconds that one call takes.
+        For each method that can compute the call, the median time of a call in seconds.
     refusals : mapping of str to str
-        For each other method, the reason why it cannot serve.
+        For each other method, the reason why it cannot compute the call.
     auto : str
         The method that ``auto`` takes.
 
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def compare(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Comparison:
-    """Time every method that can serve a call.
+    """Time every method that can compute a call.
 
     Parameters
     ----------
@@ -83,19 +83,24 @@ def compare(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Compa
     Returns
     -------
     Comparison
-        The median time of each method, and the reasons of those that refuse. Printed, it is a table.
+        The median time of each method, and the refusals of the others. Printed, it is a table.
 
     Raises
     ------
     TypeError
         If function is no primitive of this library, or ``method`` is given.
 
+    See Also
+    --------
+    methods : List the methods of a call without computing it.
+    explain : Record the methods of the calls in a block.
+
     Notes
     -----
-    A time is that of a whole call from Python. It ends when the result is there: on a GPU several calls are queued, and
-    the device is waited for after the last. A first call of each method, which may compile, is not counted.
-    A method is timed for about 0.2 s, in turn with the others. One whose call takes more than a second is timed once.
-    A method that raises, such as for lack of memory, is listed among the refusals with what it raised.
+    A time covers a whole call from Python until the result exists. On a GPU several calls are queued, and the clock
+    stops when the device has finished the last. The first call of each method, which may compile, is not counted.
+    A method is timed for about 0.2 s, in turn with the others. If its call takes more than a second it is timed once.
+    A method that raises, for instance for lack of memory, is listed among the refusals with its error.
 
     Examples
     --------

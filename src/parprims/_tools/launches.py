@@ -33,7 +33,7 @@ class KernelLaunch:
     shared_bytes : int
         The dynamic shared memory of a block, in bytes; 0 on a CPU.
     architecture : str
-        What the source is compiled for, in NVRTC's words, such as sm_90, or cpu.
+        The target of the compilation in NVRTC's notation, such as sm_90, or cpu.
     parameters : tuple of str
         The names of the kernel's parameters: arrays, scratch, then integers.
     arguments : tuple
@@ -107,13 +107,17 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
     Returns
     -------
     list of KernelLaunch
-        Empty where the call takes another method than ``kernel``. Of a primitive that is made of others, the kernels of
-        the first of them.
+        Empty if the call takes another method than ``kernel``. For a primitive that is made of others, the kernels of
+        the first of these.
 
     Raises
     ------
     MethodRefused
-        If the call asks for a method that cannot serve it.
+        If the call asks for a method that cannot compute it.
+
+    See Also
+    --------
+    methods : List the methods of a call.
 
     Examples
     --------

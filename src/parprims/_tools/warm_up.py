@@ -1,4 +1,4 @@
-"""Compile ahead what the usual calls of primitives need: `warm`."""
+"""Compilation ahead for the usual calls of primitives: `warm`."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def warm(
 ) -> int:
     """Compile ahead the kernels that the usual calls of primitives need, and keep them on disk.
 
-    It makes these calls by ``auto``: on one axis and along each of two, of a hundred to a million elements. This is for
-    images of containers and for clusters: later processes find the kernels in the folder of ``PARPRIMS_CACHE_DIR``.
+    It makes these calls by ``auto``, on 1-d arrays and along both axes of 2-d arrays, of a hundred to a million
+    elements. Use it for container images and clusters: later processes find the kernels in ``PARPRIMS_CACHE_DIR``.
     ``python -m parprims --warm`` does the same.
 
     Parameters
     ----------
     *functions : str or callable
-        The primitives, or their names; all where there are none. `map_reduce` has no usual call, and operators that are
-        functions have none in any primitive: a call of your own compiles their kernels.
+        The primitives or their names, by default all. `map_reduce` has no usual call, and neither have operators that
+        are functions: a call of your own compiles their kernels.
     dtypes : sequence of str
         The dtypes of the elements.
     like : array, optional
-        An array of the library and on the device for which is compiled; by default one of NumPy.
+        An array of the library and on the device to compile for, by default a NumPy array.
     progress : callable, optional
-        Is told of every call before it is made, in a few words.
+        A function that is called before every call, with a short description of it.
 
     Returns
     -------
     int
-        The number of calls that were made.
+        The number of calls made.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[s
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):
-            given = _usual(name, floating, make, shape, axis)
+            given = _usual(name, floating, make, shape=shape, axis=axis)
             if given is not None:
                 arrays, options = given
                 words = f"{' x '.join(map(str, shape))}" + (f", axis {axis}" if len(shape) > 1 else "")
@@ -119,7 +119,7 @@ def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[s
 
 
 def _usual(
-    name: str, floating: bool, make: _Make, shape: tuple[int, ...], axis: int
+    name: str, floating: bool, make: _Make, *, shape: tuple[int, ...], axis: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of the usual call along an axis of a shape, or None where there is none."""
     along = {"axis": axis}

@@ -1,15 +1,16 @@
-"""The nodes of `_torch_compile.ops`: what they compute, and their derivatives.
+"""The nodes of `_torch_compile.ops`: their computation and their derivatives.
 
-Each is an operator of PyTorch, made at the end of this file from a row of a table.
+A node is an operator of PyTorch, defined at the end of this file by a row of a table.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat.torch
 import torch
@@ -17,8 +18,9 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, Namespace, compute_dtype, filled
-from parprims._derivatives.torch_rules import as_given, product_adjoint
+from parprims._derivatives.torch_rules import product_adjoint, reduced_like
 from parprims._dispatch import derivative_rules
+from parprims._dispatch.derivative_rules import ScanResult, Solver, Sweep
 from parprims._dispatch.dispatch import Abstract, Inside, primitives, unwatched
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.operator import segmented
@@ -29,249 +31,215 @@ from parprims._primitives.scan import public as public_scan
 from parprims._primitives.sort.public import argsort, sort
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import ends_cleared
-from parprims._torch_compile import vmap
+from parprims._torch_compile import parameters, vmap
 
 xp: Namespace = array_api_compat.torch
 
 runs: dict[str, Callable[..., Any]] = {}
-"""What a node computes, by its name."""
+"""The computations of the nodes, by the names of the nodes."""
 
-kept: dict[str, Any] = {}
-"""Operators of the caller's own, by the name under which a node has them."""
+operators: dict[str, Any] = {}
+"""Operators of the caller's own, by the names that nodes know them by."""
 
 
 def _dtypes(names: Sequence[str]) -> tuple[Any, ...] | None:
-    """Return the dtypes of these names, None if there are none; what is no name stays, to be refused."""
+    """Return the dtypes of these names, or None if there are none; a name that no dtype has stays, to be refused."""
     return tuple([getattr(torch, name, name) for name in names]) or None
 
 
-def found(name: str) -> Any:
-    """Return what a node knows by a name."""
+def operator_named(name: str) -> Any:
+    """Return the operator that a node knows by a name; the name itself for a built-in operator."""
     if name.startswith("segmented(") and name.endswith(")"):
-        return segmented(found(name.removeprefix("segmented(").removesuffix(")")))
-    if "#" in name and name not in kept:
-        raise ValueError(f"op {name} is a function of a program compiled elsewhere, and not known in this process")
-    return kept.get(name, name)
+        return segmented(operator_named(name.removeprefix("segmented(").removesuffix(")")))
+    if "#" in name and name not in operators:
+        raise ValueError(
+            f"op {name} belongs to a program compiled in another process: this process does not know its function"
+        )
+    return operators.get(name, name)
 
 
-# ---- Nodes: what they compute -----------------------------------------------------------------------------------
+# ---- Nodes: computation -----------------------------------------------------------------------------------------
 
 
-def _run_reduce(
-    x: Sequence[Array],
-    op: str,
-    initial_arrays: Sequence[Array],
-    initial: Sequence[Any] | None,
-    dtype: Sequence[str],
-    primitive: str,
-    axis: Sequence[int] | None,
-    keepdims: bool,
-    method: str,
-) -> list[Array]:
+def _run_reduce(call: parameters.Reduce) -> list[Array]:
+    axis = call.axis
     axes = None if axis is None else axis[0] if len(axis) == 1 else tuple(axis)
-    start = (*initial_arrays, *map(_number, initial or ())) or None
-    if start is None and len(x) == 1 and primitive != "map_reduce":
-        return _whole(_called(public_reduce, primitive, x[0], op, dtype, method, axis=axes, keepdims=keepdims))
-    given = x[0] if len(x) == 1 else tuple(x)
-    options = {"fn": None, "op": found(op), "axis": axes, "keepdims": keepdims, "dtype": _dtypes(dtype)}
-    asked = Arguments(primitive, {"x": given}, {**options, "initial": start}, _inside(method))
-    return _whole(declared[primitive].of(asked))
+    start = _start_of(call)
+    if start is None and len(call.x) == 1 and call.primitive != "map_reduce":
+        return _row_major(_called(public_reduce, call, axis=axes, keepdims=call.keepdims))
+    x = call.x[0] if len(call.x) == 1 else tuple(call.x)
+    options = {
+        "fn": None,
+        "op": operator_named(call.op),
+        "axis": axes,
+        "keepdims": call.keepdims,
+        "dtype": _dtypes(call.dtype),
+        "initial": start,
+    }
+    arguments = Arguments(call.primitive, {"x": x}, options, _inside(call.method))
+    return _row_major(declared[call.primitive].of(arguments))
 
 
-def _called(module: Any, primitive: str, x: Array, op: str, dtype: Sequence[str], method: str, **options: Any) -> Any:
-    """Return what a public function returns. Those that have no option of a name are given nothing for it."""
-    function = getattr(module, primitive)
+def _start_of(call: parameters.Reduce | parameters.Scan) -> tuple[Any, ...] | None:
+    """Return the initial element of a call, or None."""
+    return (*call.initial_arrays, *map(_number, call.initial or ())) or None
+
+
+def _called(module: Any, call: parameters.Reduce | parameters.Scan, **options: Any) -> Any:
+    """Return the result of a public function for one array; a dtype that the call leaves out is left out here too."""
+    function, x, dtype = getattr(module, call.primitive), call.x[0], call.dtype
     if dtype:
         options["dtype"] = getattr(torch, dtype[0], dtype[0]) if len(dtype) == 1 else _dtypes(dtype)
-    if primitive in ("reduce", "scan"):
-        return function(x, found(op), **options, method=_inside(method))
-    return function(x, **options, method=_inside(method))
+    if call.primitive in ("reduce", "scan"):
+        return function(x, operator_named(call.op), **options, method=_inside(call.method))
+    return function(x, **options, method=_inside(call.method))
 
 
-def _run_vecdot(x1: Array, x2: Array, axis: int, method: str) -> Array:
-    return _whole(public_reduce.vecdot(x1, x2, axis=axis, method=_inside(method)))[0]
+def _run_vecdot(call: parameters.Vecdot) -> Array:
+    return _row_major(public_reduce.vecdot(call.x1, call.x2, axis=call.axis, method=_inside(call.method)))[0]
 
 
-def _run_scan(
-    x: Sequence[Array],
-    op: str,
-    initial_arrays: Sequence[Array],
-    initial: Sequence[Any] | None,
-    dtype: Sequence[str],
-    primitive: str,
-    axis: int | None,
-    exclusive: bool,
-    reverse: bool,
-    include_initial: bool,
-    method: str,
-) -> list[Array]:
-    start = (*initial_arrays, *map(_number, initial or ())) or None
-    if start is None and len(x) == 1 and primitive in ("scan", "cumulative_sum", "cumulative_prod"):
-        flags = {"exclusive": exclusive, "reverse": reverse, "include_initial": include_initial}
-        named = {name: value for name, value in flags.items() if value is not False}
-        return _whole(_called(public_scan, primitive, x[0], op, dtype, method, axis=axis, **named))
-    given = {"x": x[0] if len(x) == 1 else tuple(x), "initial": start}
-    options = {"op": found(op), "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": _dtypes(dtype)}
-    asked = Arguments(primitive, given, {**options, "include_initial": include_initial}, _inside(method))
-    return _whole(declared[primitive].of(asked))
+def _run_scan(call: parameters.Scan) -> list[Array]:
+    start = _start_of(call)
+    flags = {"exclusive": call.exclusive, "reverse": call.reverse, "include_initial": call.include_initial}
+    if start is None and len(call.x) == 1 and call.primitive in ("scan", "cumulative_sum", "cumulative_prod"):
+        changed = {name: value for name, value in flags.items() if value is not False}
+        return _row_major(_called(public_scan, call, axis=call.axis, **changed))
+    arrays = {"x": call.x[0] if len(call.x) == 1 else tuple(call.x), "initial": start}
+    options = {"op": operator_named(call.op), "axis": call.axis, "dtype": _dtypes(call.dtype), **flags}
+    arguments = Arguments(call.primitive, arrays, options, _inside(call.method))
+    return _row_major(declared[call.primitive].of(arguments))
 
 
-def _run_recurrence(
-    a_array: Array | None,
-    a: Any,
-    b_array: Array | None,
-    b: Any,
-    initial_array: Array | None,
-    initial: Any,
-    axis: int,
-    reverse: bool,
-    method: str,
-) -> Array:
-    one, other = _given(a_array, a), _given(b_array, b)
-    options = {"axis": axis, "initial": _given(initial_array, initial), "reverse": reverse, "method": _inside(method)}
-    return _whole(public_recurrence.linear_recurrence(one, other, **options))[0]
+def _run_recurrence(call: parameters.Recurrence) -> Array:
+    a, b = _operand(call.a_array, call.a), _operand(call.b_array, call.b)
+    initial = _operand(call.initial_array, call.initial)
+    options = {"axis": call.axis, "initial": initial, "reverse": call.reverse, "method": _inside(call.method)}
+    return _row_major(public_recurrence.linear_recurrence(a, b, **options))[0]
 
 
-def _run_sort(
-    arrays: Sequence[Array], primitive: str, indices: bool, axis: int, descending: bool, stable: bool, method: str
-) -> list[Array]:
-    keys, *values = arrays
-    if primitive == "sort" and not (values or indices):
-        return _whole(sort(keys, axis=axis, descending=descending, stable=stable, method=_inside(method)))
-    if indices:  # where an element comes from moves with it
-        shape = [1] * keys.ndim
-        at = core_arrays.normalize_axis(axis, keys.ndim)
-        shape[at] = keys.shape[at]
-        values.append(torch.arange(shape[at], device=keys.device).view(shape).expand(keys.shape))
-    given = {"keys" if primitive == "sort_by_key" else "x": keys, "values": tuple(values)}
-    options = {"axis": axis, "descending": descending, "stable": stable}
-    return _whole(declared[primitive].of(Arguments(primitive, given, options, _inside(method))))
+def _run_sort(call: parameters.Sort) -> list[Array]:
+    keys, *values = call.arrays
+    options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
+    if call.primitive == "sort" and not (values or call.indices):
+        return _row_major(sort(keys, **options, method=_inside(call.method)))
+    if call.indices:  # sorted as one more value, the index of each element gives the permutation
+        axis, shape = core_arrays.normalize_axis(call.axis, keys.ndim), [1] * keys.ndim
+        shape[axis] = keys.shape[axis]
+        values.append(torch.arange(shape[axis], device=keys.device).view(shape).expand(keys.shape))
+    arrays = {"keys" if call.primitive == "sort_by_key" else "x": keys, "values": tuple(values)}
+    return _row_major(declared[call.primitive].of(Arguments(call.primitive, arrays, options, _inside(call.method))))
 
 
-def _run_argsort(x: Array, axis: int, descending: bool, stable: bool, method: str) -> Array:
-    return _whole(argsort(x, axis=axis, descending=descending, stable=stable, method=_inside(method)))[0]
+def _run_argsort(call: parameters.Argsort) -> Array:
+    options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
+    return _row_major(argsort(call.x, **options, method=_inside(call.method)))[0]
 
 
-def _run_tridiagonal(
-    lower_array: Array | None,
-    lower: Any,
-    diag_array: Array | None,
-    diag: Any,
-    upper_array: Array | None,
-    upper: Any,
-    rhs: Array,
-    axis: int,
-    pivot: str,
-    periodic: bool,
-    transpose: bool,
-    return_residual: bool,
-    return_status: bool,
-    method: str,
-) -> list[Array]:
-    coefficients = _given(lower_array, lower), _given(diag_array, diag), _given(upper_array, upper)
+def _run_tridiagonal(call: parameters.Tridiagonal) -> list[Array]:
     results = public_tridiagonal.solve_tridiagonal(
-        *coefficients,
-        rhs,
-        axis=axis,
-        pivot=pivot,
-        periodic=periodic,
-        transpose=transpose,
-        return_residual=return_residual,
-        return_status=return_status,
-        method=_inside(method),
+        _operand(call.lower_array, call.lower),
+        _operand(call.diag_array, call.diag),
+        _operand(call.upper_array, call.upper),
+        call.rhs,
+        axis=call.axis,
+        pivot=call.pivot,
+        periodic=call.periodic,
+        transpose=call.transpose,
+        return_residual=call.return_residual,
+        return_status=call.return_status,
+        method=_inside(call.method),
     )
-    return _whole(results)
+    return _row_major(results)
 
 
-def _run_matmul(
-    a: Array,
-    b: Array,
-    add: str,
-    multiply: str,
-    precision: str,
-    kernel: str | None,
-    tile: Sequence[int] | None,
-    method: str,
-) -> Array:
-    lengths = None if tile is None else tuple(tile)
-    options: dict[str, Any] = {"precision": precision, "kernel": kernel, "tile": lengths, "method": _inside(method)}
-    return _whole(public_matmul.matmul(a, b, add=found(add), multiply=found(multiply), **options))[0]
+def _run_matmul(call: parameters.Matmul) -> Array:
+    options: dict[str, Any] = {
+        "add": operator_named(call.add),
+        "multiply": operator_named(call.multiply),
+        "precision": call.precision,
+        "kernel": call.kernel,
+        "tile": None if call.tile is None else tuple(call.tile),
+        "method": _inside(call.method),
+    }
+    return _row_major(public_matmul.matmul(call.a, call.b, **options))[0]
 
 
-def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
-    given, options = _read(arguments)
-    named, function = {**dict(zip(given, arrays, strict=True)), **options}, primitives[primitive]
+def _run_call(call: parameters.Call) -> list[Array]:
+    names, options = _read(call.arguments)
+    named, function = {**dict(zip(names, call.arrays, strict=True)), **options}, primitives[call.primitive]
     first = [named.pop(name) for name in positional(function) if name in named]
-    return _whole(function(*first, **named, method=_inside(method)))
+    return _row_major(function(*first, **named, method=_inside(call.method)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _read(arguments: str) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the arrays of a call, and its options by name."""
-    given, options = ast.literal_eval(arguments)
-    return given, options
+    names, options = ast.literal_eval(arguments)
+    return names, options
 
 
 @functools.cache
 def positional(function: Callable[..., Any]) -> list[str]:
-    """Return the parameters of a function that have no name to a caller."""
-    parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_ONLY]
+    """Return the positional-only parameters of a function."""
+    signature = inspect.signature(function)
+    return [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
 
 
 def _pull_call(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    return _pulled(ctx, gs, "call", _run_call)
+    return _pulled(ctx, gs, "call")
 
 
 def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
     _keep_all(ctx, inputs, output)
-    ctx.set_materialize_grads(False)  # of several results some may go unused, and integers have none
+    ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
 
 
 def _inside(method: str) -> str:
-    """Return a method for a call that is to be no node again."""
+    """Return a method for a call that must not become a node again."""
     return method if isinstance(method, Inside) else _INSIDE.get(method) or Inside(method)
 
 
 _INSIDE = {name: Inside(name) for name in ("auto", "kernel", "native", "array")}
 
 
-def _given(array: Array | None, number: Any) -> Any:
+def _operand(array: Array | None, number: Any) -> Any:
+    """Return an operand, which a node has as an array or as a number."""
     return _number(number) if array is None else array
 
 
 def _number(value: Any) -> Any:
-    """Return a number; that which a symbol of the graph stands for now."""
+    """Return a number; for a symbol of the graph its present value."""
     if isinstance(value, torch.SymFloat):
         return float(value)
     return int(value) if isinstance(value, torch.SymInt) else value
 
 
-def _whole(results: Any) -> list[Array]:
-    """Return results as what the fake node promises: arrays in row-major order."""
-    return [one.contiguous() for one in (results if isinstance(results, tuple) else (results,))]
+def _row_major(results: Any) -> list[Array]:
+    """Return the results as a list of arrays in row-major order, as the fake node promises."""
+    return [y.contiguous() for y in (results if isinstance(results, tuple) else (results,))]
 
 
 def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a node does; not where forward derivatives are taken, for PyTorch would take its own for zero."""
+    """Return ``run`` for arrays with values; it refuses forward derivatives, which PyTorch would take for zero."""
 
-    def checked(*inputs: Any) -> Any:
+    def checked(*arguments: Any) -> Any:
         if torch.autograd.forward_ad._current_level >= 0:
             raise NotImplementedError("operators of torch.ops.parprims have no forward derivatives")
-        return _apart(run(*inputs), inputs)
+        return _apart(run(*arguments), arguments)
 
     return checked
 
 
 _shares = getattr(torch._C, "_any_output_is_alias_to_input_or_output", lambda *_: True)
-"""PyTorch's own look whether results share memory; without it they are looked at here."""
+"""PyTorch's own check whether results share memory; without it `_apart` always checks."""
 
 
-def _apart(results: Any, inputs: Sequence[Any]) -> Any:
-    """Return the results of a node, those copied that share their memory with an input or another result."""
-    if not _shares(inputs, {}, (results,)):
+def _apart(results: Any, arguments: Sequence[Any]) -> Any:
+    """Return the results of a node; a result that shares memory with an input or another result is copied."""
+    if not _shares(arguments, {}, (results,)):
         return results
-    known = {x.untyped_storage().data_ptr() for one in inputs for x in _arrays_of(one)}
+    known = {x.untyped_storage().data_ptr() for argument in arguments for x in _arrays_of(argument)}
     apart = []
     for x in results if isinstance(results, list) else [results]:
         apart.append(x.clone() if x.untyped_storage().data_ptr() in known else x)
@@ -280,108 +248,125 @@ def _apart(results: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a node does where arrays have no values: check, and return empty ones."""
-    return lambda *args: run(*args[:-1], Abstract(args[-1]))
+    """Return ``run`` for arrays without values: it checks the arguments and returns empty arrays."""
+    return lambda *arguments: run(*arguments[:-1], Abstract(arguments[-1]))
 
 
 # ---- Nodes: derivatives -----------------------------------------------------------------------------------------
 
 
-def _pulled(ctx: Any, gs: Sequence[Array | None], name: str, run: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return the derivatives by the inputs of a node: those of the operations by which PyTorch computes its results.
+def _pulled(ctx: Any, gs: Sequence[Array | None], name: str) -> tuple[Any, ...]:
+    """Return the derivatives by the inputs of a node, taken through the PyTorch operations that compute its results.
 
-    They are a node of their own, or those operations themselves where they are to be differentiated in turn.
+    A node of its own computes them, unless they are to be differentiated in turn; then the operations themselves do.
     ``ctx.given`` holds the inputs, with marks for arrays, which were saved in their order (`_keep_all`).
     """
     saved = iter(ctx.saved_tensors)
-    inputs: list[Any] = []
+    arguments: list[Any] = []
     flags: list[bool] = []
-    for one, asked_for in zip(ctx.given, ctx.needs_input_grad, strict=True):
-        if isinstance(one, _Saved):
-            wanted = asked_for if one.listed else [asked_for]
-            found = [next(saved) for _ in wanted]
-            inputs.append(found if one.listed else found[0])
+    for argument, needed in zip(ctx.given, ctx.needs_input_grad, strict=True):
+        if isinstance(argument, _Saved):
+            wanted = needed if argument.listed else [needed]
+            arrays = [next(saved) for _ in wanted]
+            arguments.append(arrays if argument.listed else arrays[0])
             flags += wanted
         else:
-            inputs.append(one)
+            arguments.append(argument)
     at = [index for index, g in enumerate(gs) if g is not None and (g.is_floating_point() or g.is_complex())]
-    given = [gs[index] for index in at]
+    known = [gs[index] for index in at]
     if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        derivatives = _pull_by_operations(run, inputs, at, given, flags)
+        derivatives = _pull_by_operations(_Function(name, arguments, at, flags), known)
     else:
-        derivatives = getattr(torch.ops.parprims, f"{name}_backward")(given, at, flags, *inputs)
+        derivatives = getattr(torch.ops.parprims, f"{name}_backward")(known, at, flags, *arguments)
     by = iter(derivatives)
 
-    def part(asked_for: Any) -> Any:
-        return [part(one) for one in asked_for] if isinstance(asked_for, list) else next(by) if asked_for else None
+    def part(needed: Any) -> Any:
+        return [part(need) for need in needed] if isinstance(needed, list) else next(by) if needed else None
 
-    return tuple(part(asked_for) for asked_for in ctx.needs_input_grad)
-
-
-def _pull_by_operations(
-    run: Callable[..., Any], inputs: list[Any], at: Sequence[int], gs: Sequence[Any], flags: Sequence[bool]
-) -> Sequence[Array]:
-    arrays, results = _function_of_arrays(run, inputs, at, flags)
-    with torch.enable_grad(), unwatched():
-        leaves = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in arrays]
-        ys = results(*leaves)
-        pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y.requires_grad]
-    ones, others = [y for y, _ in pairs], [g for _, g in pairs]
-    return torch.autograd.grad(ones, leaves, others, create_graph=True, materialize_grads=True) if pairs else leaves
+    return tuple(part(needed) for needed in ctx.needs_input_grad)
 
 
-def _function_of_arrays(
-    run: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], flags: Sequence[bool]
-) -> tuple[list[Array], Callable[..., tuple[Array, ...]]]:
-    """Return the flagged arrays among a node's inputs, and the function of them that gives some of its results."""
-    *inputs, method = inputs
-    asked = iter(flags)
-    arrays: list[Array] = []
-    for one in inputs:
-        for x in _arrays_of(one):
-            if next(asked):
-                arrays.append(x)
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A node as a function of some of its arrays.
 
-    def results(*leaves: Array) -> tuple[Array, ...]:
-        asked, left = iter(flags), iter(leaves)
+    Parameters
+    ----------
+    name : str
+        The name of the node.
+    arguments : sequence
+        The inputs of the node.
+    at : sequence of int
+        The indices of the results to return.
+    flags : sequence of bool
+        For each array among the inputs whether it is a variable.
+    """
+
+    name: str
+    arguments: Sequence[Any]
+    at: Sequence[int]
+    flags: Sequence[bool]
+
+    @property
+    def variables(self) -> list[Array]:
+        """The flagged arrays."""
+        arrays = [x for argument in self.arguments for x in _arrays_of(argument)]
+        return [x for x, flag in zip(arrays, self.flags, strict=True) if flag]
+
+    def __call__(self, *variables: Array) -> tuple[Array, ...]:
+        """Return the results, computed by operations of PyTorch."""
+        *arguments, method = self.arguments
+        flags, left = iter(self.flags), iter(variables)
 
         def leaf(x: Array) -> Array:
-            return next(left) if next(asked) else x.detach()
+            return next(left) if next(flags) else x.detach()
 
-        whole = [
-            one if not _arrays_of(one) else [leaf(x) for x in one] if isinstance(one, list) else leaf(one)
-            for one in inputs
+        changed = [
+            x if not _arrays_of(x) else [leaf(one) for one in x] if isinstance(x, list) else leaf(x) for x in arguments
         ]
-        ys = run(*whole, Inside("auto" if method == "kernel" else method))
+        ys = runs[self.name](*changed, Inside("auto" if method == "kernel" else method))
         ys = ys if isinstance(ys, list) else [ys]
-        return tuple(ys[index] for index in at)
-
-    return arrays, results
+        return tuple(ys[index] for index in self.at)
 
 
-def _arrays_of(one: Any) -> Sequence[Array]:
+def _pull_by_operations(function: _Function, gs: Sequence[Any]) -> Sequence[Array]:
+    with torch.enable_grad(), unwatched():
+        leaves = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in function.variables]
+        ys = function(*leaves)
+        pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y.requires_grad]
+    results, cotangents = [y for y, _ in pairs], [g for _, g in pairs]
+    if not pairs:
+        return leaves
+    derivatives: Sequence[Array] = torch.autograd.grad(
+        results, leaves, cotangents, create_graph=True, materialize_grads=True
+    )
+    return derivatives
+
+
+def _arrays_of(argument: Any) -> Sequence[Array]:
     """Return the arrays of an input of a node."""
-    if isinstance(one, torch.Tensor):
-        return (one,)
-    return one if isinstance(one, list) and len(one) > 0 and isinstance(one[0], torch.Tensor) else ()
+    if isinstance(argument, torch.Tensor):
+        return (argument,)
+    has_arrays = isinstance(argument, list) and len(argument) > 0 and isinstance(argument[0], torch.Tensor)
+    return argument if has_arrays else ()
 
 
-def _backward(run: Callable[..., Any]) -> Callable[..., list[Array]]:
-    """Return what computes the derivatives by the flagged arrays among a node's inputs."""
+def _backward(name: str) -> Callable[..., list[Array]]:
+    """Return a function that computes the derivatives by the flagged arrays among a node's inputs."""
 
-    def pull(gs: Sequence[Array], at: Sequence[int], flags: Sequence[bool], *inputs: Any) -> list[Array]:
-        arrays, results = _function_of_arrays(run, inputs, at, flags)
-        if isinstance(inputs[-1], Abstract):
-            return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in arrays]
+    def pull(gs: Sequence[Array], at: Sequence[int], flags: Sequence[bool], *arguments: Any) -> list[Array]:
+        function = _Function(name, arguments, at, flags)
+        if isinstance(arguments[-1], Abstract):
+            return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in function.variables]
         with unwatched():
-            _, by = torch.func.vjp(results, *arrays)
-            return [one.contiguous() for one in by(tuple(gs))]
+            _, by = torch.func.vjp(function, *function.variables)
+            return [x.contiguous() for x in by(tuple(gs))]
 
     return pull
 
 
 class _Saved:
-    """Stands among the inputs of a node for one array that is saved, or a list of them."""
+    """A mark among the inputs of a node for a saved array, or for a list of them."""
 
     def __init__(self, listed: bool) -> None:
         self.listed = listed
@@ -392,102 +377,108 @@ def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> N
     del output
     ctx.given = []
     saved: list[Array] = []
-    for one in inputs:
-        arrays = _arrays_of(one)
+    for argument in inputs:
+        arrays = _arrays_of(argument)
         if arrays:
-            ctx.given.append(_Saved(isinstance(one, list)))
+            ctx.given.append(_Saved(isinstance(argument, list)))
             saved += arrays
         else:
-            ctx.given.append(one)
+            ctx.given.append(argument)
     ctx.save_for_backward(*saved, *more)
 
 
 def _pull_reduce(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    return _pulled(ctx, gs, "reduce", _run_reduce)
+    return _pulled(ctx, gs, "reduce")
 
 
 def _pull_vecdot(ctx: Any, g: Array) -> tuple[Any, ...]:
-    return _pulled(ctx, [g], "vecdot", _run_vecdot)
+    return _pulled(ctx, [g], "vecdot")
 
 
 def _keep_recurrence(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-    a, ctx.a, b, _, initial, ctx.initial, *ctx.options = inputs
-    ctx.save_for_backward(a, output if ctx.needs_input_grad[0] else None, initial)
-    ctx.b = None if b is None else (b.shape, b.dtype)
+    call = parameters.Recurrence(*inputs)
+    ctx.save_for_backward(call.a_array, output if ctx.needs_input_grad[0] else None, call.initial_array)
+    ctx.b = None if call.b_array is None else (call.b_array.shape, call.b_array.dtype)
+    ctx.call = call._replace(a_array=None, b_array=None, initial_array=None)
 
 
 def _pull_recurrence(ctx: Any, g: Array) -> tuple[Array | None, ...]:
     a, x, initial = ctx.saved_tensors
-    axis, reverse, method = ctx.options
-    axis %= g.ndim
-    start = _start(initial, ctx.initial, g, axis)
-    wide = torch.full_like(g, ctx.a) if a is None else a.to(g.dtype).expand(g.shape)
-    by_a, by_b, by_start = derivative_rules.adjoint(xp, wide, x, g, start, axis, reverse, method, solve=_solve)
+    call = ctx.call
+    axis = call.axis % g.ndim
+    start = _start(initial, call.initial, g, axis)
+    wide = torch.full_like(g, call.a) if a is None else a.to(g.dtype).expand(g.shape)
+    sweep = Sweep(xp, axis, call.reverse)
+    by_a, by_b, by_start = derivative_rules.adjoint(sweep, _solver(call.method), wide, g, x=x, initial=start)
     return (
-        None if x is None else as_given(by_a, a.shape, a.dtype),
+        None if x is None else reduced_like(by_a, a.shape, a.dtype),
         None,
-        None if ctx.b is None else as_given(by_b, *ctx.b),
+        None if ctx.b is None else reduced_like(by_b, *ctx.b),
         None,
-        None if initial is None or by_start is None else as_given(by_start.squeeze(axis), initial.shape, initial.dtype),
+        None
+        if initial is None or by_start is None
+        else reduced_like(by_start.squeeze(axis), initial.shape, initial.dtype),
         *(None,) * 4,
     )
 
 
 def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    x, op, initial, ctx.initial, dtype, _, *ctx.options = inputs
-    ctx.op = op
-    ctx.set_materialize_grads(False)  # of several results some may go unused
-    if op not in _WITH_RULES:
+    call = parameters.Scan(*inputs)
+    ctx.set_materialize_grads(False)  # some of several results may be unused
+    ctx.op = call.op
+    if call.op not in _WITH_RULES:
         _keep_all(ctx, inputs, output)
         return
-    kept = (*x, *output) if op != "add" else ()  # a sum's derivative reads neither elements nor results
-    ctx.components = len(kept) // 2
-    ctx.save_for_backward(*kept, *initial)
-    ctx.given = [(one.shape, one.dtype) for one in (*x, *initial)]
-    # Autograd takes an empty list for one of arrays, and asks for a list of their derivatives.
-    ctx.none = [[] if one == [] else None for one in (ctx.initial, dtype, None, *ctx.options)]
+    read = (*call.x, *output) if call.op != "add" else ()  # the derivative of a sum reads neither elements nor results
+    ctx.components = len(read) // 2
+    ctx.save_for_backward(*read, *call.initial_arrays)
+    ctx.given = [(x.shape, x.dtype) for x in (*call.x, *call.initial_arrays)]
+    ctx.call = call._replace(x=(), initial_arrays=())
+    # Autograd takes an empty list for a list of arrays, and asks for a list of their derivatives.
+    ctx.none = [[] if value == [] else None for value in (call.initial, call.dtype)]
 
 
 def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     if ctx.op not in _WITH_RULES:
-        return _pulled(ctx, gs, "scan", _run_scan)
-    count = ctx.components
-    xs, ys, initial = (ctx.saved_tensors[at] for at in _thirds(count))
-    axis, *options = ctx.options
+        return _pulled(ctx, gs, "scan")
+    call, count, saved = ctx.call, ctx.components, ctx.saved_tensors
+    initial = saved[2 * count :]
     like = next(g for g in gs if g is not None)
-    axis = (-1 if axis is None else axis) % like.ndim
-    starts = tuple(_start(one, None, like, axis) for one in initial)
-    numbers = tuple(_start(None, one, like, axis) for one in ctx.initial or ())
-    by_x, by_initial = derivative_rules.scan_adjoint(
-        xp, ctx.op, xs, ys, starts + numbers, tuple(gs), axis, *options, solve=_solve, sums=_sum
+    axis = (-1 if call.axis is None else call.axis) % like.ndim
+    starts = tuple(_start(array, None, like, axis) for array in initial)
+    numbers = tuple(_start(None, number, like, axis) for number in call.initial or ())
+    result = ScanResult(
+        op=call.op,
+        xs=saved[:count],
+        ys=saved[count : 2 * count],
+        initial=starts + numbers,
+        exclusive=call.exclusive,
+        include_initial=call.include_initial,
     )
-    parts = [*by_x, *(None if one is None else one.squeeze(axis) for one in by_initial[: len(initial)])]
-    found = [None if one is None else as_given(one, *to) for one, to in zip(parts, ctx.given, strict=True)]
-    return found[: len(by_x)], None, found[len(by_x) :], *ctx.none
+    sweep = Sweep(xp, axis, call.reverse)
+    by_x, by_initial = derivative_rules.scan_adjoint(sweep, _solver(call.method), result, tuple(gs))
+    parts = [*by_x, *(None if by is None else by.squeeze(axis) for by in by_initial[: len(initial)])]
+    parts = [None if by is None else reduced_like(by, *like) for by, like in zip(parts, ctx.given, strict=True)]
+    return parts[: len(by_x)], None, parts[len(by_x) :], *ctx.none, *(None,) * 6
 
 
 _WITH_RULES = tuple(op.name for op in derivative_rules.OPERATORS)
 
 
-def _thirds(count: int) -> tuple[slice, slice, slice]:
-    return slice(count), slice(count, 2 * count), slice(2 * count, None)
-
-
 def _keep_sort(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    arrays, _, indices, *ctx.options = inputs
-    ctx.set_materialize_grads(False)  # of keys and values some may go unused, and integers have none
-    ctx.indices = indices
-    ctx.save_for_backward(output[-1] if indices else arrays[0])
+    call = parameters.Sort(*inputs)
+    ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
+    ctx.call = call._replace(arrays=())
+    ctx.save_for_backward(output[-1] if call.indices else call.arrays[0])
 
 
 def _pull_sort(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    (order,) = ctx.saved_tensors
-    if ctx.indices:
+    call, (order,) = ctx.call, ctx.saved_tensors
+    if call.indices:
         gs = gs[:-1]
     else:
-        order = torch.ops.parprims.argsort(order.detach(), *ctx.options)
-    axis = ctx.options[0]
-    parts = [None if g is None else torch.zeros_like(g).scatter(axis, order, g) for g in gs]
+        order = torch.ops.parprims.argsort(order.detach(), call.axis, *call[4:])
+    parts = [None if g is None else torch.zeros_like(g).scatter(call.axis, order, g) for g in gs]
     return parts, *(None,) * 6
 
 
@@ -498,41 +489,44 @@ def _keep_tridiagonal(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) ->
 
 def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     if gs[0] is None or any(g is not None for g in gs[1:]):
-        return _pulled(ctx, gs, "solve_tridiagonal", _run_tridiagonal)
-    saved = iter(ctx.saved_tensors)
-    coefficients = [(next(saved) if isinstance(ctx.given[at], _Saved) else None, ctx.given[at + 1]) for at in (0, 2, 4)]
+        return _pulled(ctx, gs, "solve_tridiagonal")
+    saved, call = iter(ctx.saved_tensors), parameters.Tridiagonal(*ctx.given)
+    marks = (call.lower_array, call.diag_array, call.upper_array)
+    arrays = [next(saved) if isinstance(mark, _Saved) else None for mark in marks]
     rhs, x = saved
-    axis, pivot, periodic, transpose, *_, method = ctx.given[7:]
-    wide = compute_dtype(xp, x.dtype)
+    wide, transpose = compute_dtype(xp, x.dtype), call.transpose
     conjugates: list[Any] = []
-    for array, number in coefficients:
+    for array, number in zip(arrays, (call.lower, call.diag, call.upper), strict=True):
         conjugates += (None, number.conjugate()) if array is None else (array.conj().to(wide), None)
-    g = gs[0].to(wide)
-    options = (axis, pivot, periodic, not transpose, False, False, method)
-    (by_rhs,) = torch.ops.parprims.solve_tridiagonal(*conjugates, g, *options)
-    ndim = max(0 if array is None else array.ndim for array, _ in coefficients) or x.ndim
-    at = axis % ndim - x.ndim  # of several right-hand sides the coefficients have no axis, which is the last
+    options: dict[str, Any] = {"transpose": not transpose, "return_residual": False, "return_status": False}
+    names = ("lower_array", "lower", "diag_array", "diag", "upper_array", "upper")
+    system = call._replace(rhs=gs[0].to(wide), **dict(zip(names, conjugates, strict=True)), **options)
+    (by_rhs,) = torch.ops.parprims.solve_tridiagonal(*system)
+    ndim = max(0 if array is None else array.ndim for array in arrays) or x.ndim
+    axis = call.axis % ndim - x.ndim  # several right-hand sides have one more axis, the last, than the coefficients
     y = x.conj().to(wide)
-    by_lower, by_diag, by_upper = (-by_rhs * (y.roll(step, at) if step else y) for step in (1, 0, -1))
-    if not periodic and y.shape[at] > 0:
-        by_lower, by_upper = ends_cleared(xp, by_lower, by_upper, at)
+    by_lower, by_diag, by_upper = (-by_rhs * (y.roll(step, axis) if step else y) for step in (1, 0, -1))
+    if not call.periodic and y.shape[axis] > 0:
+        by_lower, by_upper = ends_cleared(xp, by_lower, by_upper, axis)
     if transpose:
-        by_lower, by_upper = by_upper.roll(1, at), by_lower.roll(-1, at)
-    found: list[Array | None] = []
-    for by, (array, _) in zip((by_lower, by_diag, by_upper), coefficients, strict=True):
+        by_lower, by_upper = by_upper.roll(1, axis), by_lower.roll(-1, axis)
+    parts: list[Array | None] = []
+    for by, array in zip((by_lower, by_diag, by_upper), arrays, strict=True):
         by = by.sum(-1) if x.ndim > ndim else by
-        found += (None if array is None else as_given(by, array.shape, array.dtype), None)
-    return *found, as_given(by_rhs, rhs.shape, rhs.dtype), *(None,) * 7
+        parts += (None if array is None else reduced_like(by, array.shape, array.dtype), None)
+    return *parts, reduced_like(by_rhs, rhs.shape, rhs.dtype), *(None,) * 7
 
 
 def _pull_matmul(ctx: Any, g: Array) -> tuple[Any, ...]:
-    *_, add, multiply, precision, kernel, tile, method = ctx.given
-    if (add, multiply) != ("add", "multiply"):
-        return _pulled(ctx, [g], "matmul", _run_matmul)
-    options = (add, multiply, precision, kernel, tile, method)
+    options = ctx.given[2:]
+    if tuple(options[:2]) != ("add", "multiply"):
+        return _pulled(ctx, [g], "matmul")
     a, b = ctx.saved_tensors
-    by_a, by_b = product_adjoint(g, a, b, ctx.needs_input_grad, lambda a, b: torch.ops.parprims.matmul(a, b, *options))
-    return by_a, by_b, *(None,) * 6
+
+    def multiply(a: Array, b: Array) -> Array:
+        return torch.ops.parprims.matmul(a, b, *options)
+
+    return *product_adjoint(g, a, b, wanted=ctx.needs_input_grad, multiply=multiply), *(None,) * 6
 
 
 def _start(initial: Array | None, number: Any, like: Array, axis: int) -> Array | None:
@@ -542,13 +536,40 @@ def _start(initial: Array | None, number: Any, like: Array, axis: int) -> Array 
     return None if number is None else filled(xp, number, like, axis)
 
 
+def _solver(method: str) -> Solver:
+    return Solver(recurrence=_solve, sums=_sum, method=method)
+
+
 def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Array:
-    method = "auto" if method == "native" else method  # PyTorch itself has scans, but no recurrences
-    return torch.ops.parprims.linear_recurrence(a, None, b, None, None, None, axis, reverse, method)
+    call = parameters.Recurrence(
+        a_array=a,
+        a=None,
+        b_array=b,
+        b=None,
+        initial_array=None,
+        initial=None,
+        axis=axis,
+        reverse=reverse,
+        method="auto" if method == "native" else method,  # PyTorch has native scans, but no recurrences
+    )
+    return torch.ops.parprims.linear_recurrence(*call)
 
 
 def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) -> Array:
-    (y,) = torch.ops.parprims.scan([x], "add", [], [], [], "scan", axis, exclusive, reverse, False, method)
+    call = parameters.Scan(
+        x=[x],
+        op="add",
+        initial_arrays=[],
+        initial=[],
+        dtype=[],
+        primitive="scan",
+        axis=axis,
+        exclusive=exclusive,
+        reverse=reverse,
+        include_initial=False,
+        method=method,
+    )
+    (y,) = torch.ops.parprims.scan(*call)
     return y
 
 
@@ -557,24 +578,24 @@ def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) ->
 _LIBRARY = torch.library.Library("parprims", "FRAGMENT")
 
 
-def _define(name: str, schema: str, run: Callable[..., Any], pull: Callable[..., Any], keep: Any) -> None:
-    """Make an operator of PyTorch, by its dispatcher itself: a custom_op takes ten times as long to come to ``run``.
+def _define(name: str, schema: str, run: Callable[..., Any], *, pull: Callable[..., Any], keep: Any) -> None:
+    """Define an operator in PyTorch's dispatcher: a custom_op takes ten times as long to reach ``run``.
 
-    The operator hands its arguments to another, which computes. That has no derivative of its own, and is all that a
-    compiled program holds, where derivatives are nodes themselves.
+    The operator passes its arguments to a second operator, ``<name>_result``, which computes and has no derivative. A
+    compiled program holds only the second, and its derivatives are nodes themselves.
     """
     computes, tags = f"{name}_result", (torch.Tag.pt2_compliant_tag,)
-    for one in (name, computes):
-        _LIBRARY.define(one + schema, tags=tags)
-        _LIBRARY.impl(one, _with_values(run), "CompositeExplicitAutograd")
-        torch.library.register_fake(f"parprims::{one}", _fake(run), lib=_LIBRARY)
+    for operator in (name, computes):
+        _LIBRARY.define(operator + schema, tags=tags)
+        _LIBRARY.impl(operator, _with_values(run), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"parprims::{operator}", _fake(run), lib=_LIBRARY)
     _LIBRARY.impl(computes, torch.library.fallthrough_kernel, "Autograd")
     result = getattr(torch.ops.parprims, computes).default
     differentiable = make_autograd_impl(result, Info(pull, keep))
-    asked, asked_by, below = torch.is_grad_enabled, torch._C._any_requires_grad, torch._C._AutoDispatchBelowAutograd
+    enabled, needed, below = torch.is_grad_enabled, torch._C._any_requires_grad, torch._C._AutoDispatchBelowAutograd
 
     def enter(keys: Any, *arguments: Any) -> Any:
-        if asked() and asked_by(*arguments):
+        if enabled() and needed(*arguments):
             return differentiable(keys, *arguments)
         with below():
             return result(*arguments)
@@ -588,90 +609,54 @@ def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
     raise RuntimeError("this operator of torch.ops.parprims has no derivative")
 
 
-_ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
+class _Node(NamedTuple):
+    """A row of the table: an operator of PyTorch.
 
-for _title, _schema, _run, _kept_for, _pull, _batch in (
-    (
-        "reduce",
-        f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
-        _run_reduce,
-        _keep_all,
-        _pull_reduce,
-        vmap.reduce,
+    Parameters
+    ----------
+    parameters : type
+        Its inputs by name; `parameters.SCHEMAS` has its schema.
+    run : callable
+        Computes the results from the inputs.
+    keep, pull : callable
+        Keeps what the derivative needs (None: nothing), and computes the derivative.
+    batch : callable
+        The rule of torch.func.vmap.
+    """
+
+    parameters: type
+    run: Callable[..., Any]
+    keep: Callable[..., None] | None
+    pull: Callable[..., Any]
+    batch: Callable[..., Any]
+
+
+_NODES = {
+    "reduce": _Node(parameters.Reduce, _run_reduce, _keep_all, _pull_reduce, vmap.reduce),
+    "vecdot": _Node(parameters.Vecdot, _run_vecdot, _keep_all, _pull_vecdot, vmap.vecdot),
+    "scan": _Node(parameters.Scan, _run_scan, _keep_scan, _pull_scan, vmap.scan),
+    "linear_recurrence": _Node(
+        parameters.Recurrence, _run_recurrence, _keep_recurrence, _pull_recurrence, vmap.recurrence
     ),
-    (
-        "vecdot",
-        "(Tensor x1, Tensor x2, int axis, str method) -> Tensor",
-        _run_vecdot,
-        _keep_all,
-        _pull_vecdot,
-        vmap.vecdot,
+    "sort": _Node(parameters.Sort, _run_sort, _keep_sort, _pull_sort, vmap.sort),
+    "argsort": _Node(parameters.Argsort, _run_argsort, None, _has_no_derivative, vmap.argsort),
+    "solve_tridiagonal": _Node(
+        parameters.Tridiagonal, _run_tridiagonal, _keep_tridiagonal, _pull_tridiagonal, vmap.tridiagonal
     ),
-    (
-        "scan",
-        f"({_ELEMENTS}, int? axis, bool exclusive, bool reverse, bool include_initial, str method) -> Tensor[]",
-        _run_scan,
-        _keep_scan,
-        _pull_scan,
-        vmap.scan,
-    ),
-    (
-        "linear_recurrence",
-        "(Tensor? a_array, Scalar? a, Tensor? b_array, Scalar? b, Tensor? initial_array, Scalar? initial, int axis, "
-        "bool reverse, str method) -> Tensor",
-        _run_recurrence,
-        _keep_recurrence,
-        _pull_recurrence,
-        vmap.recurrence,
-    ),
-    (
-        "sort",
-        "(Tensor[] arrays, str primitive, bool indices, int axis, bool descending, bool stable, str method) "
-        "-> Tensor[]",
-        _run_sort,
-        _keep_sort,
-        _pull_sort,
-        vmap.sort,
-    ),
-    (
-        "argsort",
-        "(Tensor x, int axis, bool descending, bool stable, str method) -> Tensor",
-        _run_argsort,
-        None,
-        _has_no_derivative,
-        vmap.argsort,
-    ),
-    (
-        "solve_tridiagonal",
-        "(Tensor? lower_array, Scalar? lower, Tensor? diag_array, Scalar? diag, Tensor? upper_array, Scalar? upper, "
-        "Tensor rhs, int axis, str pivot, bool periodic, bool transpose, bool return_residual, bool return_status, "
-        "str method) -> Tensor[]",
-        _run_tridiagonal,
-        _keep_tridiagonal,
-        _pull_tridiagonal,
-        vmap.tridiagonal,
-    ),
-    (
-        "call",
-        "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
-        _run_call,
-        _keep_call,
-        _pull_call,
-        vmap.call,
-    ),
-    (
-        "matmul",
-        "(Tensor a, Tensor b, str add, str multiply, str precision, str? kernel, int[]? tile, str method) -> Tensor",
-        _run_matmul,
-        _keep_all,
-        _pull_matmul,
-        vmap.matmul,
-    ),
-):
-    runs[_title] = _run
-    _define(_title, _schema, _run, _pull, _kept_for)
-    torch.library.register_vmap(f"parprims::{_title}", _batch, lib=_LIBRARY)
-    if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "call", "matmul"):
-        _arguments = _schema[1 : _schema.index(")")]
-        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]"
-        _define(f"{_title}_backward", _back, _backward(_run), _has_no_derivative, None)
+    "call": _Node(parameters.Call, _run_call, _keep_call, _pull_call, vmap.call),
+    "matmul": _Node(parameters.Matmul, _run_matmul, _keep_all, _pull_matmul, vmap.matmul),
+}
+
+
+def _of_inputs(node: _Node) -> Callable[..., Any]:
+    """Return ``run`` as a function of the inputs in their order."""
+    return lambda *arguments, **named: node.run(node.parameters(*arguments, **named))
+
+
+for _name, _node in _NODES.items():
+    runs[_name], _schema = _of_inputs(_node), parameters.SCHEMAS[_node.parameters]
+    _define(_name, _schema, runs[_name], pull=_node.pull, keep=_node.keep)
+    torch.library.register_vmap(f"parprims::{_name}", _node.batch, lib=_LIBRARY)
+    if _node.pull is not _has_no_derivative and _name not in ("linear_recurrence", "sort"):
+        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_schema[1 : _schema.index(')')]}) -> Tensor[]"
+        _define(f"{_name}_backward", _back, _backward(_name), pull=_has_no_derivative, keep=None)

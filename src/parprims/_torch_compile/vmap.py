@@ -1,4 +1,4 @@
-"""What torch.func.vmap makes of the nodes of `_torch_compile.nodes`: one node of another, with one more axis."""
+"""The rules of torch.func.vmap for the nodes of `_torch_compile.nodes`: each calls a node with one more axis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from parprims._core import arrays as core_arrays
-from parprims._core.arrays import Array
+from parprims._core.arrays import Array, normalize_axes, normalize_axis
+from parprims._torch_compile import parameters
+
+_NODES = torch.ops.parprims
 
 
 def _front(x: Array, dim: int | None, size: int) -> Array:
@@ -16,13 +18,18 @@ def _front(x: Array, dim: int | None, size: int) -> Array:
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
+def _fronts(arrays: Sequence[Array], dims: Sequence[int | None], size: int) -> list[Array]:
+    """Return arrays with the axis of vmap first."""
+    return [_front(x, dim, size) for x, dim in zip(arrays, dims, strict=True)]
+
+
 def _padded(x: Array, ndim: int) -> Array:
-    """Return x, whose first axis is that of vmap, with so many others, those missing behind the first."""
+    """Return x, whose first axis is that of vmap, with ``ndim`` more axes; missing axes follow the first."""
     return x.reshape(x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])
 
 
 def _rank(x: Array | None, dim: int | None) -> int:
-    """Return the number of axes but that of vmap."""
+    """Return the number of axes without that of vmap."""
     return 0 if x is None else x.ndim - (dim is not None)
 
 
@@ -30,83 +37,87 @@ def _listed_results(results: Sequence[Array]) -> tuple[list[Array], list[int]]:
     return list(results), [0] * len(results)
 
 
-def reduce(
-    info: Any, in_dims: Any, x: Any, op: str, arrays: Any, numbers: Any, dtype: Any, primitive: str, axis: Any,
-    keepdims: bool, method: str,
-) -> Any:  # fmt: skip
-    x = [_front(one, dim, info.batch_size) for one, dim in zip(x, in_dims[0], strict=True)]
+def reduce(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims, size = parameters.Reduce(*arguments), parameters.Reduce(*in_dims), info.batch_size
+    x = _fronts(call.x, dims.x, size)
     ndim = x[0].ndim - 1
-    axes = core_arrays.normalize_axes(None if axis is None else tuple(axis), ndim)
-    rank = ndim if keepdims else ndim - len(axes)
-    arrays = [_padded(_front(one, dim, info.batch_size), rank) for one, dim in zip(arrays, in_dims[2], strict=True)]
-    axes = tuple([one + 1 for one in axes])
-    options = (op, arrays, numbers, dtype, primitive, axes, keepdims, method)
-    return _listed_results(torch.ops.parprims.reduce(x, *options))
+    axes = normalize_axes(None if call.axis is None else tuple(call.axis), ndim)
+    rank = ndim if call.keepdims else ndim - len(axes)
+    initial = [_padded(start, rank) for start in _fronts(call.initial_arrays, dims.initial_arrays, size)]
+    axes = tuple([axis + 1 for axis in axes])
+    return _listed_results(_NODES.reduce(*call._replace(x=x, initial_arrays=initial, axis=axes)))
 
 
-def vecdot(info: Any, in_dims: Any, x1: Array, x2: Array, axis: int, method: str) -> Any:
-    ranks = [_rank(x, dim) for x, dim in zip((x1, x2), in_dims, strict=False)]
+def vecdot(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims = parameters.Vecdot(*arguments), parameters.Vecdot(*in_dims)
+    ranks = _rank(call.x1, dims.x1), _rank(call.x2, dims.x2)
     ndim = max(ranks)
-    arrays = (_padded(_front(x, dim, info.batch_size), ndim) for x, dim in zip((x1, x2), in_dims, strict=False))
-    at = core_arrays.normalize_axis(axis, min(ranks)) - min(ranks)
-    return torch.ops.parprims.vecdot(*arrays, at, method), 0
+    x1, x2 = (_padded(_front(x, dim, info.batch_size), ndim) for x, dim in ((call.x1, dims.x1), (call.x2, dims.x2)))
+    trailing = normalize_axis(call.axis, min(ranks)) - min(ranks)
+    return _NODES.vecdot(x1, x2, trailing, call.method), 0
 
 
-def scan(
-    info: Any, in_dims: Any, x: Any, op: str, arrays: Any, numbers: Any, dtype: Any, primitive: str, axis: Any,
-    *options: Any,
-) -> Any:  # fmt: skip
-    x = [_front(one, dim, info.batch_size) for one, dim in zip(x, in_dims[0], strict=True)]
+def scan(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims, size = parameters.Scan(*arguments), parameters.Scan(*in_dims), info.batch_size
+    x = _fronts(call.x, dims.x, size)
     ndim = x[0].ndim - 1
-    at = core_arrays.normalize_axis(-1 if axis is None else axis, ndim) + 1
-    arrays = [_padded(_front(one, dim, info.batch_size), ndim - 1) for one, dim in zip(arrays, in_dims[2], strict=True)]
-    return _listed_results(torch.ops.parprims.scan(x, op, arrays, numbers, dtype, primitive, at, *options))
+    axis = normalize_axis(-1 if call.axis is None else call.axis, ndim) + 1
+    initial = [_padded(start, ndim - 1) for start in _fronts(call.initial_arrays, dims.initial_arrays, size)]
+    return _listed_results(_NODES.scan(*call._replace(x=x, initial_arrays=initial, axis=axis)))
 
 
-def recurrence(
-    info: Any, in_dims: Any, a: Any, a_number: Any, b: Any, b_number: Any, initial: Any, number: Any, axis: int,
-    *options: Any,
-) -> Any:  # fmt: skip
-    ndim = max(_rank(a, in_dims[0]), _rank(b, in_dims[2]))
-    a, b = (
-        None if x is None else _padded(_front(x, dim, info.batch_size), ndim)
-        for x, dim in ((a, in_dims[0]), (b, in_dims[2]))
+def recurrence(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims = parameters.Recurrence(*arguments), parameters.Recurrence(*in_dims)
+    ndim = max(_rank(call.a_array, dims.a_array), _rank(call.b_array, dims.b_array))
+
+    def padded(x: Array | None, dim: int | None, ndim: int) -> Array | None:
+        return None if x is None else _padded(_front(x, dim, info.batch_size), ndim)
+
+    call = call._replace(
+        a_array=padded(call.a_array, dims.a_array, ndim),
+        b_array=padded(call.b_array, dims.b_array, ndim),
+        initial_array=padded(call.initial_array, dims.initial_array, ndim - 1),
+        axis=normalize_axis(call.axis, ndim) + 1,
     )
-    if initial is not None:
-        initial = _padded(_front(initial, in_dims[4], info.batch_size), ndim - 1)
-    at = core_arrays.normalize_axis(axis, ndim) + 1
-    return torch.ops.parprims.linear_recurrence(a, a_number, b, b_number, initial, number, at, *options), 0
+    return _NODES.linear_recurrence(*call), 0
 
 
-def sort(info: Any, in_dims: Any, arrays: Any, primitive: str, indices: bool, axis: int, *options: Any) -> Any:
-    arrays = [_front(one, dim, info.batch_size) for one, dim in zip(arrays, in_dims[0], strict=True)]
-    at = core_arrays.normalize_axis(axis, arrays[0].ndim - 1) + 1
-    return _listed_results(torch.ops.parprims.sort(arrays, primitive, indices, at, *options))
+def sort(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims = parameters.Sort(*arguments), parameters.Sort(*in_dims)
+    arrays = _fronts(call.arrays, dims.arrays, info.batch_size)
+    axis = normalize_axis(call.axis, arrays[0].ndim - 1) + 1
+    return _listed_results(_NODES.sort(*call._replace(arrays=arrays, axis=axis)))
 
 
-def argsort(info: Any, in_dims: Any, x: Array, axis: int, *options: Any) -> Any:
-    x = _front(x, in_dims[0], info.batch_size)
-    return torch.ops.parprims.argsort(x, core_arrays.normalize_axis(axis, x.ndim - 1) + 1, *options), 0
+def argsort(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call = parameters.Argsort(*arguments)
+    x = _front(call.x, parameters.Argsort(*in_dims).x, info.batch_size)
+    return _NODES.argsort(*call._replace(x=x, axis=normalize_axis(call.axis, x.ndim - 1) + 1)), 0
 
 
-def tridiagonal(info: Any, in_dims: Any, *inputs: Any) -> Any:
-    given, rhs, (axis, *options) = inputs[:6], inputs[6], inputs[7:]
-    ranks = [_rank(x, dim) for x, dim in zip(given[::2], in_dims[:6:2], strict=True)]
-    ndim = max(ranks) or _rank(rhs, in_dims[6])
-    coefficients = list(given)
-    for at, x in enumerate(given):
-        if x is not None and at % 2 == 0:
-            x = x.unsqueeze(0) if in_dims[at] is None else x.movedim(in_dims[at], 0)
-            coefficients[at] = _padded(x, ndim)
-    rhs = _padded(_front(rhs, in_dims[6], info.batch_size), max(ndim, _rank(rhs, in_dims[6])))
-    trailing = core_arrays.normalize_axis(axis, ndim) - ndim
-    return _listed_results(torch.ops.parprims.solve_tridiagonal(*coefficients, rhs, trailing, *options))
+def tridiagonal(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call, dims = parameters.Tridiagonal(*arguments), parameters.Tridiagonal(*in_dims)
+    diagonals = {
+        "lower_array": (call.lower_array, dims.lower_array),
+        "diag_array": (call.diag_array, dims.diag_array),
+        "upper_array": (call.upper_array, dims.upper_array),
+    }
+    ndim = max(_rank(x, dim) for x, dim in diagonals.values()) or _rank(call.rhs, dims.rhs)
+    # A diagonal that vmap does not split keeps length 1 along its axis.
+    padded = {
+        name: _padded(x.unsqueeze(0) if dim is None else x.movedim(dim, 0), ndim)
+        for name, (x, dim) in diagonals.items()
+        if x is not None
+    }
+    rhs = _padded(_front(call.rhs, dims.rhs, info.batch_size), max(ndim, _rank(call.rhs, dims.rhs)))
+    trailing = normalize_axis(call.axis, ndim) - ndim
+    return _listed_results(_NODES.solve_tridiagonal(*call._replace(**padded, rhs=rhs, axis=trailing)))
 
 
 def call(info: Any, in_dims: Any, arrays: Sequence[Array], *options: Any) -> Any:
-    arrays = [_front(one, dim, info.batch_size) for one, dim in zip(arrays, in_dims[0], strict=True)]
-    rows = [torch.ops.parprims.call([one[at] for one in arrays], *options) for at in range(info.batch_size)]
-    return _listed_results([torch.stack(ones) for ones in zip(*rows, strict=True)])
+    arrays = _fronts(arrays, in_dims[0], info.batch_size)
+    rows = [_NODES.call([x[index] for x in arrays], *options) for index in range(info.batch_size)]
+    return _listed_results([torch.stack(results) for results in zip(*rows, strict=True)])
 
 
 def matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) -> Any:
@@ -114,6 +125,6 @@ def matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) -> Any:
     a, b = (_front(x, dim, info.batch_size) for x, dim in zip((a, b), in_dims, strict=False))
     a, b = a.unsqueeze(-2) if vectors[0] else a, b.unsqueeze(-1) if vectors[1] else b
     rank = max(a.ndim, b.ndim) - 1
-    c = torch.ops.parprims.matmul(_padded(a, rank), _padded(b, rank), *options)
+    c = _NODES.matmul(_padded(a, rank), _padded(b, rank), *options)
     c = c.squeeze(-2) if vectors[0] else c
     return c.squeeze(-1) if vectors[1] else c, 0
