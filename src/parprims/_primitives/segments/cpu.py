@@ -14,6 +14,7 @@ from parprims._cpu.language import loaded
 from parprims._operators.in_place import is_own
 from parprims._operators.tracing import Trace, Untraceable
 from parprims._primitives.scan.cpu import code_of, identity_codes, told_identity
+from parprims._primitives.segments.call import Segmented
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
@@ -23,23 +24,23 @@ _LEAST = 1 << 17
 """Elements that are worth a thread."""
 
 
-def _state(xp: Namespace, c: Any) -> Any:
+def _state(xp: Namespace, c: Segmented) -> Any:
     """Return the dtype in which elements are combined."""
     return compute_dtype(xp, c.dtypes[0])
 
 
-def _code(xp: Namespace, c: Any) -> Trace:
+def _code(xp: Namespace, c: Segmented) -> Trace:
     """Return the operator as a kernel's code; raise Untraceable."""
     return code_of(xp, c.op, c.operation, (_state(xp, c),))
 
 
-def _identity(xp: Namespace, c: Any) -> tuple[Any, Any, tuple[str]]:
+def _identity(xp: Namespace, c: Segmented) -> tuple[Any, Any, tuple[str]]:
     """Return the operator, the identity if segments begin with it, and the dtype of states."""
     state = dtype_name(_state(xp, c))
     return c.op, None if c.starts else c.op.identity(state), (state,)
 
 
-def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
+def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
     """Return the functions that the loops call."""
     text, language = _cpu.text, _cpu.NUMBA
     names = [dtype_name(x.dtype) for x in c.arrays]
@@ -71,7 +72,7 @@ def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
     )
 
 
-def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
+def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
     """Return the work on arrays in row-major order."""
     x, at, segments = c.arrays[0], c.axis, c.segments
     outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
@@ -96,7 +97,7 @@ def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
     if reason is not None:
@@ -112,14 +113,14 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""
 
 
-def slower(xp: Namespace, c: Any, direct: bool) -> str | None:
+def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), "direct" if direct else "operator", count)
 
 
-def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     """Return a function of the arrays of a call with elements and segments: the result."""
 
     def in_order(x: Array) -> np.ndarray[Any, Any]:

@@ -17,6 +17,7 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import tiling as scan_tiling
 from parprims._primitives.scan.call import Scan, working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.tables import rows as segment_rows
 from parprims._primitives.sort.call import index_dtype
 
@@ -283,7 +284,7 @@ def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+def as_scan(xp: Namespace, c: Segmented) -> Scan | Recurrence:
     """Return the scan of which every segment is one, and whose last results are the reductions."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
@@ -316,7 +317,7 @@ def is_readable(dtype: Any, to: Any) -> bool:
 
 
 def on_cast(
-    xp: Namespace, c: Any, prepared: Callable[[Namespace, Any], Callable[..., tuple[Array, ...]]]
+    xp: Namespace, c: Segmented, prepared: Callable[[Namespace, Segmented], Callable[..., tuple[Array, ...]]]
 ) -> Callable[..., Array]:
     """Return a function of the arrays of a call: the only result of what ``prepared`` makes of the call.
 
@@ -330,7 +331,7 @@ def on_cast(
     return lambda x, *others: run(cast(xp, x, dtype), *others)
 
 
-def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def _given(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | None:
     """Return the function that converts the call's arrays to the kernel's, or None if no conversion is needed."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
     kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
@@ -348,7 +349,7 @@ def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     return made
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     reason = _cuda.refusal(xp, c.arrays)
     if reason is not None:
@@ -362,7 +363,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return scan_tiling.too_wide(_cuda.tuned_for(scan_tiling.TUNING, xp, c.arrays[0]), special)
 
 
-def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:
+def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Any]:
     """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
     made = _given(xp, c)
     run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
@@ -370,7 +371,7 @@ def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Ca
     return found if made is None else lambda *arrays: found(*made(*arrays))
 
 
-def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
     """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
     special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
@@ -381,7 +382,9 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
     )
 
 
-def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run | None:
+def _runner(
+    xp: Namespace, special: Specialisation, c: Segmented, array: Callable[[Namespace, Segmented], Any]
+) -> _cuda.Run | None:
     """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
     count, behind, axis, offsets = c.count, c.behind, c.axis, c.arrays[c.count]
     others = (*c.arrays[:count], *c.arrays[behind:])
@@ -423,7 +426,9 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
     return _cuda.ready(xp, others[0], key, plan, in_program, special.captured)
 
 
-def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+def _on_copies(
+    xp: Namespace, special: Specialisation, c: Segmented, array: Callable[[Namespace, Segmented], Any]
+) -> _cuda.Run:
     """Return the same for arrays whose lines do not lie one after another: it copies them so that they do.
 
     Rows in another order it copies so that their columns are adjacent.

@@ -15,6 +15,7 @@ from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan.call import Scan
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import as_scan, is_readable
 
 _SHARE = 1 << 14
@@ -39,7 +40,7 @@ def _way(r: Scan) -> str:
     return "part_by_lanes" if r.op.commutative else "part_in_order"
 
 
-def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
+def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
     """Return what the loops call besides the functions of a scan; the own numbers begin at ``first``."""
     function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
     along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
@@ -53,6 +54,7 @@ def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
     names = ("segments_of", "shares_of", "share_of", "slots_of", "block_of")
     found += [function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)]
     if c.reduces:
+        assert isinstance(r, Scan)
         last = "element(inputs, at, steps, count - 1), count - 1"
         found += [
             function(
@@ -70,7 +72,7 @@ def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
     return *found, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
 
 
-def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
     """Return the work on elements and starts of these layouts, or None where they have no (high, low, n, inner)."""
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
@@ -124,6 +126,7 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
         launches.insert(0, launch(f"reduce_blocks{ending}", lines * slots))
     scratch = []
     if c.reduces:
+        assert isinstance(r, Scan)
         scratch = [(slots * math.prod(shape) // n, dtype_name(one)) for one in r.working]
     shared = c.segments, shares, share, slots, block
     return _cpu.Plan(
@@ -141,7 +144,7 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     return _cpu.refusal(xp, c.arrays, differentiable=True) or scan_cpu.refusal(xp, as_scan(xp, c))
 
@@ -150,12 +153,12 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
 
 
-def kind(c: Any, by_numpy: bool) -> str:
+def kind(c: Segmented, by_numpy: bool) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator where NumPy reduces segments by itself."""
     return str(c.op.name) if by_numpy else "operator"
 
 
-def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
+def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
@@ -163,7 +166,7 @@ def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
     return reason or _cpu.for_processor(CROSSOVERS).slower(measured_on, kind(c, by_numpy), count)
 
 
-def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """Return a function of the arrays that computes a call with elements and segments.
 
     ``operations`` returns one that computes it by operations of the library, whose derivative it has.
@@ -172,7 +175,7 @@ def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]])
     return (lambda *arrays: run(*arrays)[0]) if c.single else run
 
 
-def _prepared(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+def _prepared(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     count, dtypes = c.count, c.dtypes
     kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
 
@@ -184,7 +187,7 @@ def _prepared(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
     return run if all(kept) else lambda *arrays: run(*readable(arrays))
 
 
-def _runner(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     r, count, axis = as_scan(xp, c), c.count, c.axis
 
     def like_starts(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

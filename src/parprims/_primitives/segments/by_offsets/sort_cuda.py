@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._operators.languages import C_TYPES
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.sort.call import index_dtype
 from parprims._primitives.sort.cuda import WORDS, Specialisation
 
@@ -156,7 +157,7 @@ def plan(
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
+def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the sentence why the kernel cannot serve a call, or None."""
     for one in c.arrays[1 : c.count]:
         if dtype_kind(one.dtype) == "other":
@@ -164,7 +165,9 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return _cuda.refusal(xp, c.arrays)
 
 
-def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+def prepare(
+    xp: Namespace, c: Segmented, otherwise: Callable[[Segmented], tuple[Array, ...]]
+) -> Callable[..., tuple[Array, ...]]:
     """Return a function of a call's arrays that launches the kernels.
 
     ``otherwise`` computes a call in a program of JAX that does not run on a GPU, and has derivatives.
@@ -183,7 +186,7 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]
 
 
 def _runner(
-    xp: Namespace, bare: Any, arrays: tuple[Array, ...], otherwise: Callable[[Any], tuple[Array, ...]]
+    xp: Namespace, bare: Segmented, arrays: tuple[Array, ...], otherwise: Callable[[Segmented], tuple[Array, ...]]
 ) -> _cuda.Run:
     """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
     shape, offset = tuple(arrays[0].shape), dtype_name(arrays[-1].dtype)

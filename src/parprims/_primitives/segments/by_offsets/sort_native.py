@@ -10,6 +10,7 @@ import numpy as np
 
 from parprims._core.arrays import Namespace, dtype_name, library
 from parprims._libraries.numpy_bridge import all_by_numpy, as_numpy, is_shared, numpy_computes, numpy_namespace
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.tables import ids as segment_ids
 from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting, index_dtype
@@ -18,29 +19,29 @@ _FEW, _LONG = 4, 1024
 """Segments that are sorted one after another however short they are, and the mean length from which all are."""
 
 
-def _are_few(c: Any) -> bool:
+def _are_few(c: Segmented) -> bool:
     """Return whether segments are sorted one after another."""
     return bool(c.segments <= max(_FEW, c.arrays[0].shape[c.axis] // _LONG))
 
 
-def is_quick(xp: Namespace, c: Any) -> bool:
+def is_quick(xp: Namespace, c: Segmented) -> bool:
     """Return whether NumPy sorts the segments in less time than kernels, which sort twice."""
     return c.keyed and c.count == 1 and _are_few(c) and serves(xp, c)
 
 
-def serves(xp: Namespace, c: Any) -> bool:
+def serves(xp: Namespace, c: Segmented) -> bool:
     """Return whether NumPy may sort the segments of a call."""
     return numpy_computes(xp, c.arrays) and (library(xp) == "numpy" or all(is_shared(x.dtype) for x in c.arrays))
 
 
-def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Any, ...]]:
+def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Any, ...]]:
     """Return a function of the arrays that sorts segments, where there are elements."""
     own = c if library(xp) == "numpy" else c.on(*map(as_numpy, c.arrays))
     index = np.dtype(dtype_name(index_dtype(xp)))
     return all_by_numpy(xp, c.arrays, (_one_by_one if _are_few(c) else _by_numbers)(own, index))
 
 
-def _sorting(c: Any, *arrays: Any, keyed: bool) -> Callable[..., tuple[Any, ...]]:
+def _sorting(c: Segmented, *arrays: Any, keyed: bool) -> Callable[..., tuple[Any, ...]]:
     """Return NumPy's sort of arrays like these: of keys and values, or the indices."""
     call = Sorting(arrays=arrays, axis=c.axis, descending=c.descending, stable=True, keyed=keyed, indices=not keyed)
     return sort_native.prepare(numpy_namespace(), call)
@@ -51,7 +52,7 @@ def _ascending(offsets: Any, n: int) -> Any:
     return np.maximum.accumulate(offsets.astype(np.int64, copy=False).clip(0, n))
 
 
-def _one_by_one(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
+def _one_by_one(c: Segmented, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
     axis, xs, n = c.axis, c.arrays[: c.count], c.arrays[0].shape[c.axis]
     length = max(1, n // max(1, c.segments))  # the way to sort depends on the length
     like = [np.empty((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype) for x in xs]
@@ -78,7 +79,7 @@ def _one_by_one(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
     return run
 
 
-def _by_numbers(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
+def _by_numbers(c: Segmented, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
     """Sort all elements by keys, and then, in that order, by the numbers of their segments."""
     axis, keys, n = c.axis, c.arrays[0], c.arrays[0].shape[c.axis]
     number = np.dtype(segment_ids.narrowest(c.segments + 2))

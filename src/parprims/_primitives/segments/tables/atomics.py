@@ -10,6 +10,7 @@ from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import BUILT_IN
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import on_cast
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def serves(c: Any) -> bool:
+def serves(c: Segmented) -> bool:
     """Return whether elements of a call can be combined in any order, and are to be: they are no rows, nor in order."""
     name, result = c.op.name, c.dtypes[0]
     if BUILT_IN.get(name) is not c.op or name not in _OPERATIONS or dtype_name(result) not in C_TYPES:
@@ -165,12 +166,12 @@ def serves(c: Any) -> bool:
     return c.arrays[0].ndim == 1 and not c.in_order and dtype_kind(result) in kinds
 
 
-def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
+def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Array]:
     """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
     return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
 
 
-def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
     bare = c.on(*(None,) * len(c.arrays))
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:

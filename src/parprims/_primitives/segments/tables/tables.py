@@ -16,6 +16,7 @@ from parprims._operators.operator import Operator, capturing
 from parprims._operators.tracing import state_size
 from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import as_scan, on_cast
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def serves(xp: Namespace, c: Any) -> bool:
+def serves(xp: Namespace, c: Segmented) -> bool:
     """Return whether a call is to be computed by tables: elements are no rows, nor in order, and segments are few."""
     if c.arrays[0].ndim != 1 or c.in_order:
         return False
@@ -175,12 +176,12 @@ def serves(xp: Namespace, c: Any) -> bool:
     return bool(warps * c.segments * _slot_bytes(states) <= tuning.shared_bytes)
 
 
-def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
+def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Array]:
     """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
     return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
 
 
-def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
     special = specialised(xp, as_scan(xp, c))
     kind = special.like or special
     bare = c.on(*(None,) * len(c.arrays))
