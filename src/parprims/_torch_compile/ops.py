@@ -399,8 +399,8 @@ def _scanned(
     if again and starts is not None:
         starts = (*[torch.zeros_like(one) for one in starts[: op.flags]], *starts[op.flags :])
     n = xs[0].shape[at]
-    options = (op, at, exclusive, reverse, identity, n, working, dtypes, scan_array.inclusive)
-    ys = scan_array.scanned(xp, xs, starts or (), *options)
+    options = scan_array.ScanOptions(op, at, exclusive, reverse, identity, n, working, dtypes)
+    ys = scan_array.scanned(xp, xs, starts or (), options, inclusive=scan_array.inclusive)
     if not again:
         return ys[0] if single else ys
     if identity is not None:

@@ -89,7 +89,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
     odd = inclusive(xp, (c, d), op, axis)[1] if n > 3 else d
     rest = along(axis, 2, n, 2)
     even = a[rest] * odd[along(axis, 0, (n - 1) // 2)] + b[rest]
-    return interleave(xp, b, even, odd, axis)
+    return interleave(xp, b, even, odd, axis=axis)
 
 
 # ---- By the library's own routine -------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _native_jax(xp: Namespace, r: Recurrence) -> Array:
 
 
 def _by_associative_scan(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
-    return _by_pairs(library_inclusive, xp, a, b, axis)
+    return _by_pairs(library_inclusive, xp, a, b, axis=axis)
 
 
 def _by_loop(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
@@ -167,7 +167,7 @@ def _native(xp: Namespace, r: Recurrence) -> Array:
         return r.empty(xp)
     solve = _by_steps if _side_by_side(r) else _by_lines
     a, b = np.broadcast_to(a, r.shape), np.broadcast_to(b, r.shape)
-    return cast(xp, returned(xp, solve(a, b, starts[0] if starts else None, r.axis, r.reverse)), r.dtype)
+    return cast(xp, returned(xp, solve(a, b, starts[0] if starts else None, axis=r.axis, reverse=r.reverse)), r.dtype)
 
 
 def _side_by_side(r: Recurrence) -> bool:

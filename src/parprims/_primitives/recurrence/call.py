@@ -84,7 +84,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Recurrence]:
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
     entries = () if initial is None else (initial,)
-    starts, begin = start_elements(xp, entries, b, shape, (dtype,) * len(entries), axis)
+    starts, begin = start_elements(xp, entries, like=b, shape=shape, dtypes=(dtype,) * len(entries), axis=axis)
 
     def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
         return *_coefficients(xp, a, b), *begin(*initial)
@@ -124,7 +124,7 @@ def _coefficients(xp: Namespace, a: Any, b: Any) -> tuple[Array, Array]:
 
 def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:
     """Return a number as an array of no dimension, of the dtype of the other coefficient."""
-    return as_array(name, number, xp, like.dtype, device(like), ())
+    return as_array(name, number, xp, like.dtype, device=device(like), shape=())
 
 
 def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:

@@ -88,7 +88,8 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
     axis = normalize_axis(asked["axis"], len(shape) - 1)
     starts: tuple[Array, ...] = ()
     if initial is not None:
-        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :])),)
+        across = (*shape[:axis], *shape[axis + 1 :])
+        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
     return xp, _Maps(
         arrays=(a, b, *starts),
         key=asked.key_of(a, b),

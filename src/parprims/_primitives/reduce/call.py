@@ -161,7 +161,8 @@ class Reduction(Checked):
                 found(values.arrays, values.arrays)
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
-        few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
+        dtypes = tuple([one.dtype for one in self.arrays])
+        few = Few(self.arrays[0], shape=self.shape, axes=self.axes, most=most, dtypes=dtypes)
         return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
@@ -269,7 +270,7 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
     dtypes = result_dtypes(xp, r, own)
     working = working_dtype(op)
     arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
-    return Values(arrays, dtypes, single, op, structure)
+    return Values(arrays, dtypes, single=single, op=op, structure=structure)
 
 
 def explain_map_failure(error: Exception, count: int) -> None:
@@ -410,7 +411,8 @@ def all_values(fn: Map, *arrays: Array) -> Any:
 
 def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
     """Return arrays that stand for the values of a map, which is asked on two elements."""
-    few = Few(arrays[0], shape, tuple(range(len(shape))), 2, tuple([x.dtype for x in arrays]))
+    dtypes = tuple([x.dtype for x in arrays])
+    few = Few(arrays[0], shape=shape, axes=tuple(range(len(shape))), most=2, dtypes=dtypes)
 
     def asked(lengths: list[int]) -> Any:
         with computing(), quiet(xp):
@@ -476,7 +478,7 @@ def begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
-    initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
+    initial = tuple([as_array("initial", value, xp, dtype, device=on, shape=shape) for value, dtype in pairs])
     # What is remembered of a call may run on another stream of a GPU, which does not wait for arrays of this one. JAX
     # has numbers in its programs.
     waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
@@ -535,7 +537,11 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     if r.initial is not None:
         start = tuple(
             [
-                cast(xp, value if r.begun else as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+                cast(
+                    xp,
+                    value if r.begun else as_array("initial", value, xp, dtype, device=device(one), shape=shape),
+                    one.dtype,
+                )
                 for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
             ]
         )

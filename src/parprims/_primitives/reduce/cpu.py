@@ -223,7 +223,7 @@ def _plan(
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
-        _texts(code, outputs, views, steps, way, in_order),
+        _texts(code, outputs, views, steps, way=way, in_order=in_order),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),

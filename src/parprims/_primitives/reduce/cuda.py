@@ -263,7 +263,8 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
     def plan(
         template: str,
-        *arguments: _cuda.Argument,
+        arguments: tuple[_cuda.Argument, ...],
+        *,
         parameters: tuple[_cuda.Parameter, ...],
         grid: int,
         chunks: int = 1,
@@ -311,12 +312,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
         return plan(
             "reduce_columns",
-            all_threads,
-            across_threads,
-            groups,
-            unroll,
-            vector,
-            interleaved,
+            (all_threads, across_threads, groups, unroll, vector, interleaved),
             parameters=(*tickets, *lengths, numbers("chunk", chunk), numbers("chunks", chunks)),
             grid=tiles * chunks,
             chunks=chunks,
@@ -328,10 +324,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         lanes = min(32, _cuda.power_of_two(-(-n // items), up=True))
         return plan(
             "reduce_short_rows",
-            tuning.threads,
-            lanes,
-            unroll,
-            vector,
+            (tuning.threads, lanes, unroll, vector),
             parameters=(numbers("rows", rows), numbers("n", n)),
             grid=-(-rows * lanes // tuning.threads),
         )
@@ -346,9 +339,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     chunks = -(-pieces // rounds)
     return plan(
         "reduce_rows",
-        threads,
-        unroll,
-        vector,
+        (threads, unroll, vector),
         parameters=(*tickets, numbers("n", n), numbers("chunk", rounds * piece), numbers("chunks", chunks)),
         grid=rows * chunks,
         chunks=chunks,
@@ -443,7 +434,8 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
         return otherwise, batched
 
     key = (special.like or special, r.shape, r.axes, r.keepdims, layouts)
-    return _cuda.ready(xp, r.arrays[0], key, plan, in_program, special.code.captured)
+    captured = special.code.captured
+    return _cuda.ready(xp, r.arrays[0], key, plan=plan, in_program=in_program, captured=captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
@@ -503,8 +495,8 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             if kind != "bool":
                 yield _case("multiply", (dtype,), shape, axis)
                 yield _case("affine", (dtype,) * 2, shape, axis)
-                yield _case("add", (dtype,) * 2, shape, axis, conjugate_product)
-            yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
+                yield _case("add", (dtype,) * 2, shape, axis, fn=conjugate_product)
+            yield _case("logical_or", (dtype,), shape, axis, fn=None if kind == "bool" else is_nonzero)
         yield _case(segmented("add"), ("bool", "float32"), shape, axis)
         yield _case("add", ("float32",), shape, axis, unaligned=True)
         for dtypes in (("int8", "int32"), ("float16", "int32"), ("float64", "int32"), ("float32", "int64")):

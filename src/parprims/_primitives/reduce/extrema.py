@@ -181,7 +181,7 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 
     def extreme(x: Array, axis: int | None, start: int) -> tuple[Array, Array]:
         axes = tuple(range(x.ndim)) if axis is None else (axis,)
-        found: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start)), axis=axis)
+        found: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start=start)), axis=axis)
         return found
 
     def joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:

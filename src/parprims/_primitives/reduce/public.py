@@ -226,7 +226,7 @@ def map_reduce(
         def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:
             return reduce(values, op, dtype=dtype, initial=initial, **options)
 
-        return reduced_values(segments, fn, arrays, op, dtype, initial, mapped)
+        return reduced_values(segments, fn, arrays, op=op, dtype=dtype, initial=initial, call=mapped)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
     asked = {"fn": fn, "op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
     return _MAP_REDUCE(others, {"arrays": arrays}, method, axis_name, check=check, **asked)

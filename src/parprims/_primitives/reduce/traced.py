@@ -86,7 +86,19 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
     captured += combined.captured
-    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure, captured)
+    return Traced(
+        inputs=inputs,
+        values=values,
+        states=states,
+        results=results,
+        lines=lines,
+        codes=codes,
+        combined=combined,
+        op=r.op,
+        single=single,
+        structure=structure,
+        captured=captured,
+    )
 
 
 def _traced_map(
@@ -123,6 +135,7 @@ def with_initial(
 
     def combined(*arrays: Array) -> Any:
         totals = run(*arrays)
-        return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+        values = Values(totals, dtypes, single=code.single, op=code.op, structure=code.structure)
+        return finish(xp, bare, values, totals)
 
     return combined

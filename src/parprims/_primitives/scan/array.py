@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -57,30 +57,38 @@ def array_refusal(xp: Namespace, r: Scan) -> str | None:
 
 def _result(xp: Namespace, r: Scan, inclusive: Inclusive) -> Any:
     """Return the result of a call, given what scans inclusively from the front."""
-    ys = scanned(
-        xp, r.inputs, r.starts, r.op, r.axis, r.exclusive, r.reverse, r.identity, r.n, r.working, r.dtypes, inclusive
+    options = ScanOptions(
+        op=r.op,
+        axis=r.axis,
+        exclusive=r.exclusive,
+        reverse=r.reverse,
+        identity=r.identity,
+        n=r.n,
+        working=r.working,
+        dtypes=r.dtypes,
     )
+    ys = scanned(xp, r.inputs, r.starts, options, inclusive=inclusive)
     return ys[0] if r.single else ys
 
 
-def scanned(
-    xp: Namespace,
-    xs: tuple[Array, ...],
-    starts: tuple[Array, ...],
-    op: Operator,
-    axis: int,
-    exclusive: bool,
-    reverse: bool,
-    identity: tuple[Any, ...] | None,
-    n: int,
-    working: tuple[Any, ...],
-    dtypes: tuple[Any, ...],
-    inclusive: Inclusive,
-) -> tuple[Array, ...]:
-    """Return the scan of components that the fields of `Scan` describe, given what scans inclusively from the front.
+class ScanOptions(NamedTuple):
+    """The fields of `Scan` that describe the scan of its arrays, in a type that torch.compile can trace."""
 
-    No record is asked for, so that torch.compile can read it.
-    """
+    op: Operator
+    axis: int
+    exclusive: bool
+    reverse: bool
+    identity: tuple[Any, ...] | None
+    n: int
+    working: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+
+
+def scanned(
+    xp: Namespace, xs: tuple[Array, ...], starts: tuple[Array, ...], options: ScanOptions, *, inclusive: Inclusive
+) -> tuple[Array, ...]:
+    """Return the components of a scan; ``inclusive`` scans from the front. torch.compile traces this function."""
+    op, axis, exclusive, reverse, identity, n, working, dtypes = options
     if n == 0:  # XLA's compiler for CPUs ends the process at a slice of no length of what is joined
         return tuple([cast(xp, xp.concat([x], axis=axis), dtype) for x, dtype in zip(xs, dtypes, strict=True)])
     xs = tuple([cast(xp, x, dtype) for x, dtype in zip(xs, working, strict=True)])
@@ -123,7 +131,7 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
     before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
     even = op(tuple(y[before] for y in odd), tuple(x[rest] for x in xs))
-    return tuple(interleave(xp, x, e, o, axis) for x, e, o in zip(xs, even, odd, strict=True))
+    return tuple(interleave(xp, x, e, o, axis=axis) for x, e, o in zip(xs, even, odd, strict=True))
 
 
 def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> Array:
@@ -370,7 +378,7 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
         if begins:
             out[first] = identity
             x, out = x[terms], out[rest]
-        _accumulated(ufunc, x, axis, dtype, out)
+        _accumulated(ufunc, x, axis, dtype, out=out)
         return found
 
     return run

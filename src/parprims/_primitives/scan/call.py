@@ -87,7 +87,9 @@ class Scan(Checked):
     def trial(self, xp: Namespace) -> str | None:
         """Return what fails where the operator combines a few elements, or None."""
         most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
+        return operator_failure(
+            xp, self.op, Few(self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=self.working)
+        )
 
     def empty(self, xp: Namespace) -> Any:
         """Return arrays like the result, of which nothing is computed."""
@@ -160,7 +162,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     if initial is not None:
         entries = _entries(initial)
         check_entries("initial", entries, len(xs))
-        starts, begin = start_elements(xp, entries, xs[0], xs[0].shape, dtypes, axis)
+        starts, begin = start_elements(xp, entries, like=xs[0], shape=xs[0].shape, dtypes=dtypes, axis=axis)
         count = len(xs)
 
         def complete(*given: Any) -> tuple[Array, ...]:

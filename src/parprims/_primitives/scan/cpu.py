@@ -402,7 +402,7 @@ def _plan(
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[made])),
             *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
         ),
         tuple(names[:count]),

@@ -172,14 +172,27 @@ class Specialisation:
         count = len(self.inputs)
         places, sizes = self.places(accesses if stages_outputs else accesses[:count])
         places += [None] * (len(accesses) - len(places))
-        types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(
             (
                 _cuda.device_source(file),
                 self.definitions,
-                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
+                *_views(
+                    "Outputs",
+                    "Scan::Result",
+                    types=[C_TYPES[name] for name in self.outputs],
+                    accesses=accesses[count:],
+                    places=places[count:],
+                    skewed=skewed,
+                ),
                 "};",
-                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count], skewed),
+                *_views(
+                    "Inputs",
+                    "Scan::Raw",
+                    types=[f"const {C_TYPES[name]}" for name in self.inputs],
+                    accesses=accesses[:count],
+                    places=places[:count],
+                    skewed=skewed,
+                ),
                 "    template <int VEC, int COUNT>",
                 "    struct Buffers {",
                 *(
@@ -198,13 +211,14 @@ class Specialisation:
 def _views(
     name: str,
     record: str,
-    letter: str,
+    *,
     types: list[str],
     accesses: Sequence[str],
     places: Sequence[int | None],
     skewed: bool,
 ) -> list[str]:
     """Return the lines, except the last, of a structure of views of records (see _cuda/device/view.cuh)."""
+    letter = {"Inputs": "x", "Outputs": "y"}[name]
     fields = [f"{letter}{at}" for at in range(len(types))]
     visits = (
         f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
@@ -230,23 +244,9 @@ def _views(
     ]
 
 
-def _specialise(
-    op: Operator,
-    inputs: tuple[str, ...],
-    states: tuple[str, ...],
-    outputs: tuple[tuple[int, str], ...],
-    starts: tuple[Any, ...] | None,
-    *,
-    constant_start: bool = False,
-    tells_start: bool = False,
-    exclusive: bool = False,
-    element: Callable[..., Any] | None = None,
-    result: Callable[..., Any] | None = None,
-    peeks: int = 0,
-    ignores_first: bool = False,
-    immutable: bool = False,
-) -> Specialisation:
-    """Return the specialisation for one kind of scan; raise Untraceable where there is none.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Definition:
+    """The definition of one kind of scan, from which its CUDA text is generated.
 
     Parameters
     ----------
@@ -276,6 +276,25 @@ def _specialise(
     immutable : bool
         Whether arrays of the caller's library never change.
     """
+
+    op: Operator
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[tuple[int, str], ...]
+    starts: tuple[Any, ...] | None
+    constant_start: bool = False
+    tells_start: bool = False
+    exclusive: bool = False
+    element: Callable[..., Any] | None = None
+    result: Callable[..., Any] | None = None
+    peeks: int = 0
+    ignores_first: bool = False
+    immutable: bool = False
+
+
+def _specialise(d: _Definition) -> Specialisation:
+    """Return the specialisation of one kind of scan; raise Untraceable if it has none."""
+    inputs, states, outputs, starts, peeks = d.inputs, d.states, d.outputs, d.starts, d.peeks
     for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
@@ -288,27 +307,27 @@ def _specialise(
     lines: list[str] = []
     ends: list[str] = []
     values = [f"x{at}" for at in range(len(inputs))]
-    if element is not None:
+    if d.element is not None:
         given = [working(f"x{at}", name) for at, name in enumerate(wide)]
-        made = trace("element", element, *given, packed=False)
+        made = trace("element", d.element, *given, packed=False)
         lines, values = made.lines, list(made.outputs)
     codes = [f"state.v{component}" for component, _ in outputs]
-    if result is not None:
+    if d.result is not None:
         given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
         given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
         given += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
-        made = trace("result", result, *given, packed=False)
+        made = trace("result", d.result, *given, packed=False)
         ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
 
     def started(at: int, state: str) -> str:
         return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
 
-    arrays: tuple[str, ...] = () if constant_start or starts is None else starts
-    language = cuda(in_programs=immutable)
+    arrays: tuple[str, ...] = () if d.constant_start or starts is None else starts
+    language = cuda(in_programs=d.immutable)
     identity: tuple[Captured, ...] = ()
-    if constant_start and starts is not None:
+    if d.constant_start and starts is not None:
         start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
-        if tells_start and language.tells:
+        if d.tells_start and language.tells:
             identity = captured_identity(language, starts, states)
             start = [language.captured(one.name, one.dtype) for one in identity]
     elif len(arrays) == len(states):
@@ -320,15 +339,15 @@ def _specialise(
     stored = [f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True)]
     states_made = [f"ops::cast<{register_type(name)}>({code})" for name, code in zip(states, values, strict=True)]
     flags = {
-        "EXCLUSIVE": exclusive,
+        "EXCLUSIVE": d.exclusive,
         "STARTS": starts is not None,
-        "PEEKS": result is not None,
-        "IGNORES_FIRST": ignores_first,
+        "PEEKS": d.result is not None,
+        "IGNORES_FIRST": d.ignores_first,
     }
     size = state_size(states)
-    combined = trace_combine(op, states, immutable=immutable, language=language)
+    combined = trace_combine(d.op, states, immutable=d.immutable, language=language)
     definitions = (
-        operator_struct("Operator", states, combined, commutative=op.commutative),
+        operator_struct("Operator", states, combined, commutative=d.op.commutative),
         f'static_assert(sizeof(Operator::State) == {size}, "by which plans reserve memory for states");',
         "struct Scan {",
         "    using Op = Operator;",
@@ -363,7 +382,12 @@ def _specialise(
     )
     captured = (*combined.captured, *identity)
     return Specialisation(
-        inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions), captured
+        inputs=inputs,
+        states=states,
+        outputs=tuple([name for _, name in outputs]),
+        starts=arrays,
+        definitions="\n".join(definitions),
+        captured=captured,
     )
 
 
@@ -375,40 +399,42 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
     if isinstance(call, Scan):
         working = tuple([dtype_name(one) for one in call.working])
         check_components(call.op, call.working)
-        return _specialise(
-            call.op,
-            inputs,
-            working,
-            tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
-            starts or call.identity,
+        definition = _Definition(
+            op=call.op,
+            inputs=inputs,
+            states=working,
+            outputs=tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
+            starts=starts or call.identity,
             constant_start=not starts,
             tells_start=not call.op._built_in,
             exclusive=call.exclusive or call.n > call.shape[call.axis],
             immutable=is_jax(xp),
         )
-    if isinstance(call, Recurrence):
+    elif isinstance(call, Recurrence):
         whole = dtype_kind(call.dtype) in ("int", "uint")
-        return _specialise(
-            BUILT_IN["affine"] if whole else _SELECT,
-            inputs,
-            (dtype_name(ring_dtype(xp, call.dtype)),) * 2,
-            ((1, dtype_name(call.dtype)),),
-            starts or None,
+        definition = _Definition(
+            op=BUILT_IN["affine"] if whole else _SELECT,
+            inputs=inputs,
+            states=(dtype_name(ring_dtype(xp, call.dtype)),) * 2,
+            outputs=((1, dtype_name(call.dtype)),),
+            starts=starts or None,
             element=None if whole else _nan_unless_finite,
             ignores_first=True,
         )
-    return _specialise(
-        _SELECT,
-        inputs,
-        (dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
-        tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
-        (1, 0),
-        constant_start=True,
-        exclusive=True,
-        element=_adjoint_element,
-        result=_adjoint_result,
-        peeks=len(inputs) - 1,
-    )
+    else:
+        definition = _Definition(
+            op=_SELECT,
+            inputs=inputs,
+            states=(dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
+            outputs=tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
+            starts=(1, 0),
+            constant_start=True,
+            exclusive=True,
+            element=_adjoint_element,
+            result=_adjoint_result,
+            peeks=len(inputs) - 1,
+        )
+    return _specialise(definition)
 
 
 def without_arrays(

@@ -179,22 +179,33 @@ class Work:
     whole: bool = False
 
 
-def cut_columns(
-    special: Specialisation,
-    tuning: Tuning,
-    vector: int,
-    least: int,
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-    inner: int,
-) -> Work:
-    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them.
+@dataclasses.dataclass(frozen=True)
+class Extents:
+    """The numbers of lines, and their lengths.
 
-    ``least`` threads, if there are lines enough, are across lines.
+    Parameters
+    ----------
+    lines, low, inner : int
+        There are ``lines`` times ``inner`` lines, ``inner`` of them adjacent in memory. ``low`` divides ``lines``, as
+        in `Lines`.
+    read, n : int
+        The lengths of a line of the inputs and of a line of the outputs.
+    """
+
+    lines: int
+    low: int
+    read: int
+    n: int
+    inner: int = 1
+
+
+def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, vector: int, least: int) -> Work:
+    """Return the division of work for lines that are adjacent in memory.
+
+    At least ``least`` threads are side by side across lines, if there are lines enough.
     """
     block = 256
+    lines, low, read, n, inner = extents.lines, extents.low, extents.read, extents.n, extents.inner
 
     def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
         """Return the division by the most rows and bytes of a thread: width, groups, rounds, tiles, blocks, carry."""
@@ -319,18 +330,17 @@ def cut_strips(
 def cut_rows(
     special: Specialisation,
     tuning: Tuning,
+    extents: Extents,
+    *,
     vector: int,
     accesses: tuple[str, ...],
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-    skew: int,
+    skew: int = 0,
 ) -> Work:
     """Return the division of work for lines along which adjacent threads are placed.
 
-    ``skew`` is how many elements of memory before a line its first vector has at most.
+    The first vector of a line begins at most ``skew`` elements before the line.
     """
+    lines, low, read, n = extents.lines, extents.low, extents.read, extents.n
     _, sizes = special.places(accesses)
     vectors, staged = -(-(n + skew) // vector), vector * sum(sizes)
     tuning = for_wide(tuning, special, vector, sizes)

@@ -81,7 +81,7 @@ class Segmented(Composed):
             return None
         x, dtypes = self.arrays[0], tuple([compute_dtype(xp, one) for one in self.dtypes])
         most = min(2, x.shape[self.axis] + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(x, tuple(x.shape), (self.axis,), most, dtypes))
+        return operator_failure(xp, self.op, Few(x, shape=tuple(x.shape), axes=(self.axis,), most=most, dtypes=dtypes))
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -151,7 +151,7 @@ def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any
     check_entries("initial", entries, len(xs))
     shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
     pairs = zip(entries, own.dtypes, xs, strict=True)
-    return tuple([as_array("initial", value, xp, dtype, device(x), shape) for value, dtype, x in pairs])
+    return tuple([as_array("initial", value, xp, dtype, device=device(x), shape=shape) for value, dtype, x in pairs])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +211,7 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     if own.narrows(xs):
         return xp, Wider(asked, own, xp)
     shape = (*xs[0].shape[:axis], count, *xs[0].shape[axis + 1 :])
-    starts = _starts(xp, own, xs, asked["initial"], axis)
+    starts = _starts(xp, own, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
         key=asked.key_of(*xs, ids),
@@ -241,7 +241,7 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     if asked["axis"] is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
     axis = normalize_axis(-1 if asked["axis"] is None else asked["axis"], xs[0].ndim)
-    checks = checking(xp, offsets, xs[0].shape[axis], asked["check"], asked.method)
+    checks = checking(xp, offsets, xs[0].shape[axis], check=asked["check"], method=asked.method)
     own = _combination(xp, asked, xs)
     if own.op.flags:
         raise ValueError(f"op must not be segmented itself where offsets are given, got {own.op.name}")
@@ -249,7 +249,7 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         return xp, Wider(asked, own, xp)
     starts: tuple[Array, ...] = ()
     if reduces or asked["initial"] is not None or options["exclusive"]:
-        starts = _starts(xp, own, xs, asked["initial"], axis)
+        starts = _starts(xp, own, xs, asked["initial"], axis=axis)
     segments = offsets.shape[0] - 1
     shape = tuple(xs[0].shape)
     if reduces:
@@ -285,10 +285,11 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
-    checks = checking(xp, offsets, shape[axis], asked["check"], asked.method)
+    checks = checking(xp, offsets, shape[axis], check=asked["check"], method=asked.method)
     starts: tuple[Array, ...] = ()
     if initial is not None:
-        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :])),)
+        across = (*shape[:axis], *shape[axis + 1 :])
+        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
         return tuple([fitted(xp, one, dtype, shape) for one in pair])
@@ -327,7 +328,7 @@ def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
             raise ValueError(f"values[{at}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}")
     check_orders(name, keys)
     axis = normalize_axis(asked["axis"], keys.ndim)
-    checks = checking(xp, offsets, keys.shape[axis], asked["check"], asked.method)
+    checks = checking(xp, offsets, keys.shape[axis], check=asked["check"], method=asked.method)
     moves = arrays if keyed else []
     results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
     return xp, Segmented(

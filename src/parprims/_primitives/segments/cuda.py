@@ -8,7 +8,7 @@ from typing import Any
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
-from parprims._core.layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
+from parprims._core.layout import row_major
 from parprims._cuda.look_back import look_back_bytes
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import BUILT_IN, Operator, capturing
@@ -19,6 +19,7 @@ from parprims._primitives.scan.call import Scan, working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.tables import rows as segment_rows
+from parprims._primitives.segments.work import Work
 from parprims._primitives.sort.call import index_dtype
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -71,83 +72,7 @@ def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
     return f"an element of {len(special.inputs)} arrays is larger than what a warp has room for"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
-
-    special: Specialisation
-    shape: tuple[int, ...]
-    axis: int
-    segments: int
-    offsets: str
-    shapes: tuple[tuple[int, ...], ...]
-    layouts: tuple[Layout, ...]
-    reverse: bool = False
-
-    @property
-    def n(self) -> int:
-        """The length of the axis."""
-        return self.shape[self.axis]
-
-    @property
-    def arrays(self) -> int:
-        """The number of inputs and outputs."""
-        return len(self.special.inputs) + len(self.special.outputs)
-
-    def lines(self, result: tuple[int, ...]) -> Lines | None:
-        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
-        inputs = len(self.special.inputs)
-        given = zip(self.shapes, self.layouts, strict=True)
-        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
-        strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
-        merged = lines_along(self.shape, self.axis, strides)
-        return None if merged is None or merged.inner > 1 else merged
-
-    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
-        """Return how so many elements in a row of an array are reached that has a length along the axis."""
-        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
-        inputs = len(self.special.inputs)
-        address = self.layouts[at][1] if at < inputs else 0
-        begin = (length - 1) * merged.along[at] if self.reverse else 0
-        first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
-        return access(step, first, (merged.upward[at], merged.downward[at]), vector, itemsize)
-
-    def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
-        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
-        special, inputs = self.special, len(self.special.inputs)
-
-        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
-            step = merged.along[at]
-            return _cuda.Struct(
-                _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
-                numbers("high_stride", merged.upward[at]),
-                numbers("low_stride", merged.downward[at]),
-                numbers("stride", -step if self.reverse else step),
-                numbers("inner_stride", 0),
-            )
-
-        def named(at: int, name: str) -> tuple[str, str]:
-            return f"in{at}", f"const {C_TYPES[name]}"
-
-        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
-        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
-        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
-        return (
-            _cuda.Struct(*reads, type="Inputs"),
-            _cuda.Struct(*writes, type="Outputs"),
-            _cuda.Struct(*starts, type="Starts"),
-            _cuda.Pointer(*named(inputs, self.offsets)),
-        )
-
-    def plan(self, launch: _cuda.Launch, numbers: _cuda.Numbers, result: tuple[int, ...], **scratch: int) -> _cuda.Plan:
-        """Return the plan of a launch."""
-        special = self.special
-        outputs = tuple([(result, name) for name in special.outputs])
-        inputs = len(special.inputs) + 1 + len(special.starts)
-        return _cuda.Plan((launch,), inputs, outputs, numbers.all(), captured=special.captured, **scratch)
-
-
-def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
+def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
     """Return the launch of a reduction, or None if there is none for these layouts."""
     special, n, segments = work.special, work.n, work.segments
     inputs = len(special.inputs)
@@ -223,7 +148,7 @@ _RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
 """The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
 
 
-def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
+def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     """Return the launch of a scan, or None if there is none for these layouts."""
     special, n = work.special, work.n
     inputs = len(special.inputs)
@@ -392,13 +317,20 @@ def _runner(
     shapes = tuple([tuple(x.shape) for x in others])
 
     def plan() -> _cuda.Plan | None:
-        work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
+        work = Work(
+            special=special,
+            shape=shapes[0],
+            axis=axis,
+            segments=c.segments,
+            offsets=dtype_name(offsets.dtype),
+            shapes=shapes,
+            layouts=layouts,
+            reverse=c.reverse,
+        )
         if c.reduces:
             lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
             rows = _cuda.tuned_for(segment_rows.TUNING, xp, others[0])
-            return lines or segment_rows.make_plan(
-                special, axis, c.segments, work.offsets, shapes, layouts, rows, ordered=c.ordered
-            )
+            return lines or segment_rows.make_plan(work, rows, ordered=c.ordered)
         return plan_scan(work, _cuda.tuned_for(scan_tiling.TUNING, xp, others[0]))
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
@@ -423,7 +355,7 @@ def _runner(
 
     names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
     key = ("segments", special.like or special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
-    return _cuda.ready(xp, others[0], key, plan, in_program, special.captured)
+    return _cuda.ready(xp, others[0], key, plan=plan, in_program=in_program, captured=special.captured)
 
 
 def _on_copies(
@@ -470,21 +402,44 @@ _SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    return map(_planned, _cases())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A call to compile. ``start`` gives it an initial element."""
+
+    op: str | Operator
+    dtypes: tuple[str, ...]
+    reduces: bool
+    shape: tuple[int, ...]
+    axis: int
+    segments: int
+    _: dataclasses.KW_ONLY
+    offsets: str = "int64"
+    exclusive: bool = False
+    reverse: bool = False
+    start: bool = False
+    unaligned: bool = False
+    ordered: bool = False
+
+
+def _cases() -> Iterator[_Case]:
     for reduces, layouts in ((True, _REDUCED), (False, _SCANNED)):
         for layout in layouts:
             for dtype in ("int8", "float32", "complex128"):
-                yield _case("add", (dtype,), reduces, *layout)
-            yield _case("add", ("float32",), reduces, *layout, offsets="int32")
-            yield _case("maximum", ("float32",), reduces, *layout, start=True)
-            yield _case(capturing(0.5), ("float32",), reduces, *layout)
+                yield _Case("add", (dtype,), reduces, *layout)
+            yield _Case("add", ("float32",), reduces, *layout, offsets="int32")
+            yield _Case("maximum", ("float32",), reduces, *layout, start=True)
+            yield _Case(capturing(0.5), ("float32",), reduces, *layout)
             if not reduces:
-                yield _case("add", ("float32",), reduces, *layout, exclusive=True)
-                yield _case("add", ("float32",), reduces, *layout, reverse=True)
-                yield _case("recurrence", ("float32",) * 2, reduces, *layout)
+                yield _Case("add", ("float32",), reduces, *layout, exclusive=True)
+                yield _Case("add", ("float32",), reduces, *layout, reverse=True)
+                yield _Case("recurrence", ("float32",) * 2, reduces, *layout)
         for dtype in C_TYPES:
-            yield _case("add", (dtype,), reduces, *layouts[-1])
-        yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
-        yield _case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
+            yield _Case("add", (dtype,), reduces, *layouts[-1])
+        yield _Case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        yield _Case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("logaddexp", ("float32",)),
@@ -492,50 +447,42 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             ("argmax", ("float32", "int64")),
             ("welford", ("float64",) * 3),
         ):
-            yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+            yield _Case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
     for rows in _ROWS:
         for ordered in (False, True):
-            yield _case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
-        yield _case("maximum", ("float32",), True, *rows, start=True)
-        yield _case(capturing(0.5), ("float32",), True, *rows)
+            yield _Case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
+        yield _Case("maximum", ("float32",), True, *rows, start=True)
+        yield _Case(capturing(0.5), ("float32",), True, *rows)
     for dtype in C_TYPES:
-        yield _case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
+        yield _Case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
     for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
-        yield _case(op, dtypes, True, *_ROWS[0])
+        yield _Case(op, dtypes, True, *_ROWS[0])
     for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
-        yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
+        yield _Case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
 
-def _case(
-    op: str | Operator,
-    dtypes: tuple[str, ...],
-    reduces: bool,
-    shape: tuple[int, ...],
-    axis: int,
-    segments: int,
-    *,
-    offsets: str = "int64",
-    exclusive: bool = False,
-    reverse: bool = False,
-    start: bool = False,
-    unaligned: bool = False,
-    ordered: bool = False,
-) -> tuple[str, _cuda.Plan]:
+def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    starts = dtypes[op == "recurrence" :] * start
-    begins = (reduces or exclusive) and not start
-    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
+    op, dtypes, shape, axis = case.op, case.dtypes, case.shape, case.axis
+    starts = dtypes[op == "recurrence" :] * case.start
+    begins = (case.reduces or case.exclusive) and not case.start
+    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=case.exclusive, reverse=case.reverse)
     shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
-    layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
-    special = specialisation(xp, call, dtypes, starts)
-    work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
-    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, scan_tiling.TUNING[90])
+    work = Work(
+        special=specialisation(xp, call, dtypes, starts),
+        shape=shape,
+        axis=axis,
+        segments=case.segments,
+        offsets=case.offsets,
+        shapes=shapes,
+        layouts=tuple([(row_major(one), 4 if case.unaligned else 0) for one in shapes]),
+        reverse=case.reverse,
+    )
+    plan = plan_reduce(work, TUNING[90]) if case.reduces else plan_scan(work, scan_tiling.TUNING[90])
     if plan is None:
-        rows = segment_rows.TUNING[90]
-        plan = segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)
+        plan = segment_rows.make_plan(work, segment_rows.TUNING[90], ordered=case.ordered)
     assert plan is not None
-    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned, "ordered": ordered}
+    options = [name for name in ("exclusive", "reverse", "start", "unaligned", "ordered") if getattr(case, name)]
     name = op if isinstance(op, str) else op.name
-    names = ("segments", name, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
-    return " ".join(names), plan
+    return " ".join(("segments", name, ",".join(dtypes), case.offsets, *options)), plan

@@ -152,7 +152,7 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
     ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
-    return _assembled(xp, c, ys, (begin < end) & (begin >= 0) & (end <= n), end - 1)
+    return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), at=end - 1)
 
 
 def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:

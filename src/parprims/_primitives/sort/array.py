@@ -60,7 +60,7 @@ def _source(xp: Namespace, x: Array, n: int, descending: bool) -> Array:
     source = slot
     for shift in range(0, width, _DIGIT):
         digit = xp.astype((xp.take(key, source, axis=0) >> shift) & (radix - 1), xp.uint8)
-        source = xp.take(source, _split(xp, digit, radix, slot, n), axis=0)
+        source = xp.take(source, _split(xp, digit, radix, slot, n=n), axis=0)
     return source
 
 
@@ -112,10 +112,10 @@ def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Arra
     (ends,) = inclusive(xp, (lengths,), BUILT_IN["add"], 0)
 
     row = slot // n
-    segment = _search(xp, ends, row * (radix * tiles), radix * tiles, slot)
+    segment = _search(xp, ends, row * (radix * tiles), radix * tiles, wanted=slot)
     rank = xp.astype(slot - xp.take(ends - lengths, segment, axis=0), xp.uint8)
     first = segment * tile
-    place = _search(xp, xp.reshape(counts, (-1,)), first, tile, rank)
+    place = _search(xp, xp.reshape(counts, (-1,)), first, tile, wanted=rank)
     return row * n + segment % tiles * tile + (place - first)
 
 

@@ -355,7 +355,7 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
     given = [dtype_name(x.dtype) for x in call.arrays]
     seen = [seen_as(name, moved=at > 0) for at, name in enumerate(given)]
     index = dtype_name(index_dtype(xp)) if call.indices else None
-    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> NARROW == 0)
+    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, narrow=n >> NARROW == 0)
     names = [*(given if call.keyed else ()), *([] if index is None else [index])]
     views = [_cpu.bits_dtype(one) for one in seen]
     plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])

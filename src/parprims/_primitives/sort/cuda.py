@@ -215,11 +215,11 @@ def plan(
     """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
     n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
-        return _plan_lanes(spec, sizes, outputs, rows, n)
+        return _plan_lanes(spec, sizes, outputs, rows=rows, n=n)
     tile = _row_tile(spec, sizes, rows, n)
     if tile:
-        return _plan_rows(spec, outputs, rows, n, *tile)
-    return _TilesPlan(spec, sizes, rows, n, address).plan(outputs)
+        return _plan_rows(spec, outputs, rows, n, tile=tile[0], size=tile[1])
+    return _TilesPlan(spec, sizes, rows, n, address=address).plan(outputs)
 
 
 def _plan_lanes(
@@ -499,10 +499,11 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
     def made() -> _cuda.Plan:
         index = (bare.index or dtype_name(index_dtype(xp))) if bare.indices else None
         names = [dtype_name(dtype) for dtype in dtypes]
-        spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
+        values = tuple(x.dtype.itemsize for x in arrays[1:])
+        spec = Specialisation(names[0], bare.descending, bare.keyed, values=values, index=index)
         results = (names if spec.keyed else []) + ([index] if index else [])
         tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
-        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning)
+        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning=tuning)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
@@ -519,7 +520,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, bare.index, address)
-    return _cuda.ready(xp, arrays[0], key, made, in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=made, in_program=in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -561,7 +562,7 @@ def _case(
     unaligned: bool = False,
 ) -> tuple[str, Plan]:
     keyed = bool(values) or index is None
-    spec = Specialisation(dtype, descending, keyed, values, index)
+    spec = Specialisation(dtype, descending, keyed, values=values, index=index)
     results = [dtype] * keyed + ["int8"] * len(values) + ([index] if index else [])
     words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
     made = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)

@@ -119,7 +119,7 @@ def _jax(xp: Namespace, call: Sorting) -> Sort:
     """
     if is_eager(xp, call):
         return _by_numpy(xp, call)
-    return _jax_program(call.keyed, call.indices, call.axis, call.descending, call.stable)
+    return _jax_program(call.keyed, call.indices, call.axis, descending=call.descending, stable=call.stable)
 
 
 def is_eager(xp: Namespace, call: Sorting) -> bool:

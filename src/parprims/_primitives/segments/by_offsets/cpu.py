@@ -112,7 +112,10 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     if c.reduces and n * wide >= 2 * _BLOCK:
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
-    texts = (*scan_cpu.functions(xp, r, c.exclusive, groups, (steps[:count], steps[made])), *_texts(c, r, first))
+    texts = (
+        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[made])),
+        *_texts(c, r, first),
+    )
     nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else made.stop])
     simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
 

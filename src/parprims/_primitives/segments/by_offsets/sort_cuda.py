@@ -196,10 +196,15 @@ def _runner(
         index = None if bare.keyed else dtype_name(index_dtype(xp))
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(
-            names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:-1]), index
+            names[0],
+            bare.descending,
+            bare.keyed,
+            values=tuple(x.dtype.itemsize for x in arrays[1:-1]),
+            index=index,
         )
         results = tuple([(shape, name) for name in ([index] if index else names)])
-        return plan(spec, results, shape, bare.segments, offset, _cuda.tuned_for(TUNING, xp, arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
+        return plan(spec, results, shape, bare.segments, offset=offset, tuning=tuning)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def computed(*arrays: Array) -> tuple[Array, ...]:
@@ -217,7 +222,7 @@ def _runner(
         return computed, batched
 
     key = ("sort segments", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.segments, offset)
-    return _cuda.ready(xp, arrays[0], key, made, in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=made, in_program=in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -249,8 +254,9 @@ def _case(
     offset: str = "int64",
     descending: bool = False,
 ) -> tuple[str, Plan]:
-    spec = Specialisation(dtype, descending, index is None, values, index)
+    spec = Specialisation(dtype, descending, index is None, values=values, index=index)
     results = [index] if index else [dtype, *("int8" for _ in values)]
     words = {f"values {values}": values, "indices": index, "descending": descending, f"offsets {offset}": True}
-    made = plan(spec, tuple(((n,), name) for name in results), (n,), 10**6, offset, TUNING[90])
+    outputs = tuple(((n,), name) for name in results)
+    made = plan(spec, outputs, (n,), 10**6, offset=offset, tuning=TUNING[90])
     return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), made

@@ -202,10 +202,10 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         n, strides = x.shape[0], (_cuda.layout(xp, x)[0][0], _cuda.layout(xp, ids)[0][0])
 
         def plan() -> _cuda.Plan:
-            return make_plan(kind, n, c.segments, strides, _cuda.tuned_for(TUNING, xp, x))
+            return make_plan(kind, n, c.segments, strides, tuning=_cuda.tuned_for(TUNING, xp, x))
 
         key = ("segments by atomics", mode(xp), c.op.name, kind, n, c.segments, strides)
-        return _cuda.ready(xp, x, key, plan, lambda: (otherwise, batched))
+        return _cuda.ready(xp, x, key, plan=plan, in_program=lambda: (otherwise, batched))
 
     return _cuda.on_readable(xp, c.arrays, find, otherwise)
 
@@ -221,7 +221,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     kinds += [Kind(name, "int32", name, one) for name in ("bool", "int64") for one in ("AND", "OR")]
     kinds += [Kind("bool", "int32", "bool", "XOR"), Kind("int64", "int64", "int64", "XOR")]
     kinds += [Kind(name, "int32", "int64", "ADD") for name in ("bool", "int32")]
-    kinds += [Kind("int16", "int32", "int16", "ADD"), Kind("float32", "int32", "float32", "MAXIMUM", True)]
+    kinds += [Kind("int16", "int32", "int16", "ADD"), Kind("float32", "int32", "float32", "MAXIMUM", starts=True)]
     few, many = (1 << 24, 1000), (1 << 28, 1 << 20)
     wanted = [(kind, size) for kind in kinds for size in (few, many)]
     wanted += [(Kind("int32", name, "int64", "ADD"), few) for name in numeric if dtype_kind(name) != "float"]
@@ -230,4 +230,4 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     wanted += [(Kind("int64", "int64", "int64", one), size) for one in ("MAXIMUM", "ADD") for size in others]
     for kind, (n, segments) in wanted:
         name = f"segments {kind.operation.lower()} {kind.x} {kind.ids} {kind.result}{' start' * kind.starts}"
-        yield name, make_plan(kind, n, segments, (1, 1), TUNING[90])
+        yield name, make_plan(kind, n, segments, (1, 1), tuning=TUNING[90])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from parprims import _cuda
-from parprims._core.layout import Layout, access, broadcast_strides, lines_along, row_major
+from parprims._core.layout import access, broadcast_strides, lines_along, row_major
 from parprims._operators.languages import C_TYPES
 from parprims._operators.tracing import state_size
-from parprims._primitives.scan.source import Specialisation
+from parprims._primitives.segments.work import Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +46,15 @@ def _part_bytes(state_bytes: int) -> int:
     return 2 * (state_bytes + 16) + 32
 
 
-def make_plan(
-    special: Specialisation,
-    axis: int,
-    segments: int,
-    offsets: str,
-    shapes: Sequence[tuple[int, ...]],
-    layouts: Sequence[Layout],
-    tuning: Tuning,
-    *,
-    ordered: bool = False,
-) -> _cuda.Plan | None:
-    """Return the launch for inputs, then starts, of these shapes and layouts, or None.
+def make_plan(work: Work, tuning: Tuning, *, ordered: bool = False) -> _cuda.Plan | None:
+    """Return the launch of a reduction of rows, or None.
 
-    There is none if columns are not adjacent, or states take more memory than a block can share. Starts have length 1
-    along the axis. ``offsets`` is the dtype of offsets, the array behind the inputs. If ``ordered``, the one behind
-    that holds which row is where, as int32.
+    There is none if columns are not adjacent, or if states take more memory than a block can share. The offsets are
+    the array after the inputs. If ``ordered``, the next array holds the position of each row, as int32.
     """
-    inputs, shape = len(special.inputs), shapes[0]
+    special, shape, axis, segments = work.special, work.shape, work.axis, work.segments
+    shapes, layouts = work.shapes, work.layouts
+    inputs = len(special.inputs)
     n = shape[axis]
     arrays = inputs + len(special.outputs)
     result = (*shape[:axis], segments, *shape[axis + 1 :])
@@ -81,8 +71,8 @@ def make_plan(
                 merged.across[at],
                 addresses[at],
                 (merged.upward[at], merged.downward[at], merged.along[at], merged.inner),
-                vector,
-                special.itemsizes[at],
+                vector=vector,
+                itemsize=special.itemsizes[at],
                 backward=False,
             )
             for at in range(arrays)
@@ -146,7 +136,7 @@ def make_plan(
             _cuda.Struct(*reads, type="Inputs"),
             _cuda.Struct(*writes, type="Outputs"),
             _cuda.Struct(*starts, type="Starts"),
-            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[offsets]}"),
+            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[work.offsets]}"),
             _cuda.Pointer(f"in{inputs + 1}", "const int") if ordered else None,
             _cuda.Pointer("zeroed", "unsigned"),
             _cuda.Pointer("scratch", "unsigned"),

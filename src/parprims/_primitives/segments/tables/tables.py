@@ -109,7 +109,7 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
         for one in special.starts
     ]
     starts = _cuda.Struct(*given, type="Starts")
-    ways = [access(work.strides[0], 0, (), 1, special.itemsizes[0], backward=False), "ASCENDING"]
+    ways = [access(work.strides[0], 0, (), vector=1, itemsize=special.itemsizes[0], backward=False), "ASCENDING"]
     source = special.source("_primitives/segments/tables/segment_tables.cu", ways, stages_outputs=False)
     partials, count = _cuda.Pointer("scratch", "unsigned"), numbers("segments", segments)
     joins = bool(special.starts)
@@ -192,7 +192,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
     def launched(work: _Work, x: Array, in_program: Callable[[], tuple[_cuda.Run, _cuda.Run]]) -> _cuda.Run:
         key = "segments by tables", mode(xp), work
         plan = functools.partial(make_plan, work, _cuda.tuned_for(TUNING, xp, x))
-        return _cuda.ready(xp, x, key, plan, in_program, special.captured)
+        return _cuda.ready(xp, x, key, plan=plan, in_program=in_program, captured=special.captured)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
         """Take the rows of a batch as lines."""
@@ -201,7 +201,16 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         x, ids = arrays[:2]
         lines = max(one.shape[0] for one in arrays)
         steps = [0 if one.shape[0] == 1 else math.prod(one.shape[1:]) for one in arrays]
-        work = _Work(kind, dtype_name(ids.dtype), lines, x.shape[1], c.segments, tuple(steps), (1, 1), batched=True)
+        work = _Work(
+            special=kind,
+            ids=dtype_name(ids.dtype),
+            lines=lines,
+            n=x.shape[1],
+            segments=c.segments,
+            steps=tuple(steps),
+            strides=(1, 1),
+            batched=True,
+        )
 
         def mapped(*arrays: Array) -> tuple[Array, ...]:
             whole = [xp.broadcast_to(one, (lines, *one.shape[1:])) for one in arrays]
@@ -213,7 +222,15 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
     def find(arrays: tuple[Array, ...]) -> _cuda.Run:
         x, ids = arrays[:2]
         strides = _cuda.layout(xp, x)[0][0], _cuda.layout(xp, ids)[0][0]
-        work = _Work(kind, dtype_name(ids.dtype), 1, x.shape[0], c.segments, (0,) * len(arrays), strides)
+        work = _Work(
+            special=kind,
+            ids=dtype_name(ids.dtype),
+            lines=1,
+            n=x.shape[0],
+            segments=c.segments,
+            steps=(0,) * len(arrays),
+            strides=strides,
+        )
         return launched(work, x, lambda: (otherwise, batched))
 
     return _cuda.on_readable(xp, c.arrays, find, otherwise)
@@ -253,6 +270,15 @@ def _case(
     n, segments = size
     call = without_arrays(op, (dtype,), (n,), 0, begins=not start)
     special = specialisation(xp, call, (dtype,), (dtype,) * start)
-    plan = make_plan(_Work(special, ids, 1, n, segments, (0, 0, 0), (2 if strided else 1, 1)), TUNING[90])
+    work = _Work(
+        special=special,
+        ids=ids,
+        lines=1,
+        n=n,
+        segments=segments,
+        steps=(0, 0, 0),
+        strides=(2 if strided else 1, 1),
+    )
+    plan = make_plan(work, TUNING[90])
     name = op if isinstance(op, str) else op.name
     return f"segments by tables {name} {dtype} {ids}{' start' * start}{' strided' * strided}", plan
