@@ -93,9 +93,9 @@ def _plan(r: Adjoint) -> _cpu.Plan | None:
 def refusal(xp: Namespace, r: Adjoint) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     if dtype_kind(r.arrays[0].dtype) not in ("float", "complex"):
-        return "only floats and complex numbers have derivatives"
+        return "only real and complex floats have derivatives"
     if math.prod(r.shape[r.axis + 1 :]) == 1 and has_few_long(math.prod(r.shape) // r.n, r.n):
-        return "threads share a few long lines, as those of other recurrences"
+        return "a few long lines are left to linear_recurrence, whose threads share a line"
     reason = _cpu.refusal(xp, r.arrays) or _cpu.unknown_dtype(r.arrays)
     return reason or (None if _plan(r) else "the arrays have too many axes that do not merge")
 

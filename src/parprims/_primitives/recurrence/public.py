@@ -85,12 +85,17 @@ def linear_recurrence(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator, such as affine.
+    lfilter : Linear filters of any order.
 
     Notes
     -----
-    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array), n of both in n steps (native).
-    Kernel is one launch.
+    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_), n of both in n steps
+    (native). The kernel is one launch.
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
@@ -99,7 +104,13 @@ def linear_recurrence(
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; BLAS on NumPy
     with SciPy and PyTorch's CPU, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
-    Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
+    Memory, overflow and more: docs/linear_recurrence.md and docs/libraries.md.
+
+    References
+    ----------
+    .. [1] Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence Equations,
+       IEEE Trans. Comput. C-22(8), 1973.
+    .. [2] Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
     Examples
     --------

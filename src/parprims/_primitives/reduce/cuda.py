@@ -377,14 +377,14 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     except Untraceable as reason:
         return str(reason)
     if 2 * (special.scratch_bytes + 1) > _DECLARED_BYTES or len(special.arrays) + len(special.outputs) > _MOST_ARRAYS:
-        return f"an element of {len(special.code.states)} arrays is larger than what a block has room for"
+        return f"an element of {len(special.code.states)} arrays does not fit in the shared memory of a block"
     return None
 
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if is_jax(xp) and native_refusal(xp, r) is None:
-        return "XLA's own reduction is as fast, and fuses with what produces the arrays"
+        return "XLA's own reduction is as fast, and fuses with the operations before it"
     return None
 
 

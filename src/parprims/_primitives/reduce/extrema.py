@@ -68,12 +68,29 @@ def argmax(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce` by the operator argmax. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    max : The largest element.
+    cumulative_max : The largest element up to each, with its position.
 
     Examples
     --------
@@ -100,12 +117,29 @@ def argmin(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce` by the operator argmin. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    min : The smallest element.
+    cumulative_min : The smallest element up to each, with its position.
 
     Examples
     --------
@@ -270,7 +304,7 @@ def _by_numpy(xp: Namespace, c: _Search) -> bool:
 
 def _slower_on_gpu(xp: Namespace, c: _Search) -> str | None:
     if is_jax(xp) and _native_refusal(xp, c) is None:
-        return "XLA's own search is as fast, and fuses with what produces the array"
+        return "XLA's own search is as fast, and fuses with the operations before it"
     return None
 
 
@@ -284,13 +318,13 @@ def _by_kernel() -> Method:
 
     def slower_on_cpu(xp: Namespace, c: _Search) -> str | None:
         if _by_numpy(xp, c):
-            return "NumPy searches lines of elements that lie side by side faster"
+            return "NumPy is faster on contiguous lines"
         (x,) = c.arrays
         behind = 1 if c.axis is None else math.prod(x.shape[c.axis + 1 :])
         size, sixteen = math.prod(x.shape), dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
         pays = size >= _LARGE_OF_16_BIT if sixteen else behind >= _COLUMNS and size >= _LARGE
         if (not pays or is_jax(xp)) and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
-            return f"{spoken(xp)} searches in less time than it takes to write positions down"
+            return f"{spoken(xp)} is faster: the kernel would first write an array of positions"
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
@@ -300,7 +334,7 @@ def _by_kernel() -> Method:
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:
     on_gpu = library(xp) == "cupy" or (library(xp) == "jax" and jax_platform(c.arrays) != "cpu")
     if on_gpu and dtype_kind(c.arrays[0].dtype) == "float":
-        return f"of several NaN, {spoken(xp)} finds any on a GPU and not the first"
+        return f"{spoken(xp)}'s {c.primitive} on a GPU does not return the first of several NaN"
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 

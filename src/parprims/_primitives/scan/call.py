@@ -171,7 +171,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     elif exclusive or include_initial:
         identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
-            raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
+            raise ValueError(f"initial must be given for an exclusive scan: op {operator.name} has no identity")
     as_given = all(one is other for one, other in zip(xs, given, strict=True))
     return xp, Scan(
         arrays=(*xs, *starts),
@@ -196,7 +196,7 @@ def only_axis(axis: Any, ndim: int) -> int:
     if axis is not None:
         return normalize_axis(axis, ndim)
     if ndim == 0:
-        raise ValueError("x must have at least one dimension, for axis to be one of them")
+        raise ValueError("x must have at least one dimension")
     if ndim > 1:
         raise ValueError(f"axis must be given for an array of {ndim} dimensions")
     return 0

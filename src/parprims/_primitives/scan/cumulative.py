@@ -57,13 +57,30 @@ def cumulative_max(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array or (array, array)
         The largest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
         the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    max : The largest of all elements.
+    argmax : The position of the largest of all elements.
 
     Examples
     --------
@@ -92,13 +109,30 @@ def cumulative_min(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array or (array, array)
         The smallest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
         the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    min : The smallest of all elements.
+    argmin : The position of the smallest of all elements.
 
     Examples
     --------
@@ -126,12 +160,28 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan` by the operator logaddexp. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The logarithms of the sums, of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is no real floating dtype.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes for logaddexp apply.
+    cumulative_sum : Sums of all elements up to each.
 
     Examples
     --------
@@ -276,7 +326,7 @@ def _kernel() -> Method:
 
     def slower(xp: Namespace, c: _Extrema) -> str | None:
         if math.prod(c.arrays[0].shape) <= _FEW and _in_numpy(xp, c):
-            return "numpy takes less time for few elements"
+            return f"NumPy is faster for at most {_FEW} elements"
         return None if kernel.slower is None else kernel.slower(xp, c)
 
     return dataclasses.replace(kernel, slower=slower)

@@ -135,7 +135,7 @@ def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
     if fits(tuning, special, FEWEST_THREADS, shared) and len(special.itemsizes) <= MOST_ARRAYS:
         return None
     count = len(special.inputs)
-    return f"an element of {count} arrays and {special.raw_bytes} bytes is larger than what a block has room for"
+    return f"an element of {count} arrays, {special.raw_bytes} bytes, does not fit in the shared memory of a block"
 
 
 MOST_ARRAYS = 400

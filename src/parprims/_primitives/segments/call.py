@@ -145,7 +145,7 @@ def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any
     """Return the initial element as arrays without the axis; raise where nothing can stand for an empty segment."""
     if initial is None:
         if own.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in own.dtypes)) is None:
-            raise ValueError(f"initial must be given, for op {own.op.name} has no identity for empty segments")
+            raise ValueError(f"initial must be given: op {own.op.name} has no identity for empty segments")
         return ()
     entries = initial if isinstance(initial, tuple) else (initial,)
     check_entries("initial", entries, len(xs))

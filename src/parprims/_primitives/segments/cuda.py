@@ -69,7 +69,7 @@ def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
     staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
     if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
         return None
-    return f"an element of {len(special.inputs)} arrays is larger than what a warp has room for"
+    return f"an element of {len(special.inputs)} arrays does not fit in the shared memory of a warp"
 
 
 def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:

@@ -56,8 +56,8 @@ def segment_reduce(
         The elements, of at least one dimension and any dtype that the operator takes; of several components as in
         `reduce`.
     ids : array
-        For every place along the axis the number of its segment: of one dimension and an integer dtype. Elements whose
-        number is none from 0 to num_segments - 1 are left out.
+        The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements with
+        numbers outside of 0 to num_segments - 1 are left out.
     num_segments : int
         The number of segments.
     op : str, Operator or callable
@@ -68,10 +68,10 @@ def segment_reduce(
     indices_are_sorted : bool
         Whether ids ascend, which saves the sort where there is one. That is not checked.
     dtype : dtype, str or tuple of these, optional
-        What elements are cast to before they are combined, as in `reduce`.
+        The dtype that elements are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with every segment, which a segment without elements consists of; by default
-        the identity of the operator.
+        An element combined from the left with every segment. It is the result of a segment without elements, which by
+        default is the identity of the operator.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
@@ -89,15 +89,21 @@ def segment_reduce(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine all elements, or with offsets those of adjacent segments.
+    sort_by_key : Sort keys, and move values with them.
+    unique : The distinct elements, and their counts.
 
     Notes
     -----
     Work and depth: one combination for each element (kernel on CPUs, and on GPUs in one dimension where no bits depend
     on the order or segments are few; native where a library has it); those of a stable sort by ids and a `reduce` with
     offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array, and kernel of several components).
-    Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
-    and native (NumPy adds in float64), as for `scan` by array.
+    Error: each of at most n additions of a sum adds at most half an ulp of its sum of abs(x), by kernel and native
+    (NumPy adds in float64); by array the bound of `scan` holds.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
     Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, on few segments of one dimension;
     others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.

@@ -339,7 +339,7 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
-        return f"{spoken(xp)} sorts so few elements in little time"
+        return f"{spoken(xp)} is faster below {_FEW} elements"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
     table = _cpu.for_processor(CROSSOVERS)
