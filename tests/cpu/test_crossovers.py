@@ -225,7 +225,7 @@ def test_choice_for_long_lines_of_positions():
     arrays = [x, *(backends.make(name).asarray(x) for name in ("torch", "jax") if backends.available(name))]
     for one in arrays:
         for axis in (None, 1):
-            assert "side by side" in parprims.methods(parprims.argmax, one, axis=axis)["kernel"]
+            assert "contiguous lines" in parprims.methods(parprims.argmax, one, axis=axis)["kernel"]
         with parprims.explain() as calls:
             parprims.argmax(one)
         assert calls[0].method == "native"
