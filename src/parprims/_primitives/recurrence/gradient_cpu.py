@@ -19,7 +19,7 @@ from parprims._primitives.scan.source import Adjoint
 def _functions(
     views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]
 ) -> tuple[str, ...]:
-    """Return the functions that the loops call, for views of inputs and outputs with these innermost strides."""
+    """Return the text of the functions that the loops call; ``steps`` are innermost strides of inputs and outputs."""
     inputs, outputs = views
     text, language, dtype = _cpu.text, _cpu.NUMBA, inputs[0].dtype
     state, both = _cpu.register_type(dtype), len(outputs) == 2
@@ -51,7 +51,7 @@ def _functions(
 
 
 def _plan(r: Adjoint) -> _cpu.Plan | None:
-    """Return the work of a call; None where its arrays cannot be seen as (high, low, n, inner) with one stride each."""
+    """Return the plan of a call, or None if arrays cannot be viewed as (high, low, n, inner) with one stride each."""
     hosts: list[np.ndarray[Any, Any]] = [_cpu.host(x) for x in r.arrays]
     count, made, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
     strides = [
@@ -91,7 +91,7 @@ def _plan(r: Adjoint) -> _cpu.Plan | None:
 
 
 def refusal(xp: Namespace, r: Adjoint) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     if dtype_kind(r.arrays[0].dtype) not in ("float", "complex"):
         return "only real and complex floats have derivatives"
     if math.prod(r.shape[r.axis + 1 :]) == 1 and has_few_long(math.prod(r.shape) // r.n, r.n):
@@ -101,7 +101,7 @@ def refusal(xp: Namespace, r: Adjoint) -> str | None:
 
 
 def prepare(_: Namespace, r: Adjoint) -> Callable[..., Any]:
-    """Return a function of the arrays that computes the derivatives by b and, given x, by a."""
+    """Return a function of the arrays: the derivatives with respect to b and, given x, to a."""
     plan = _plan(r)
     assert plan is not None
     run = _cpu.runner(plan, r.arrays)

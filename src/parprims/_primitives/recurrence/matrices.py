@@ -31,14 +31,14 @@ from parprims._primitives.scan.array import inclusive
 from parprims._primitives.scan.public import scan
 
 _WIDEST = 8
-"""Numbers of a vector up to which a map is an element of k (k + 1) components, of which each is an array."""
+"""The most numbers k of a vector whose maps are scanned as elements of k (k + 1) component arrays."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Maps(Composed):
     """A checked call. ``arrays`` are A, (..., n, k, k), b, (..., n, k), and perhaps the vector before the first.
 
-    ``shape`` is that of the result, along whose ``axis`` n counts, from the front.
+    ``shape`` is the shape of the result; n counts along its ``axis``, counted from the front.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class _Maps(Composed):
     working: Any
 
     def maps(self, xp: Namespace) -> tuple[Array, Array]:
-        """Return all matrices and vectors, in the dtype computed in; the first matrix is zero."""
+        """Return all matrices and vectors in the working dtype; the first matrix is zero."""
         k = self.shape[-1]
         a = xp.broadcast_to(cast(xp, self.arrays[0], self.working), (*self.shape, k))
         b = xp.broadcast_to(cast(xp, self.arrays[1], self.working), self.shape)
@@ -185,7 +185,7 @@ def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
 
 
 def _narrow(found: Method) -> Method:
-    """Return a method that refuses vectors of many numbers, for each of which an operator would be another."""
+    """Return a method that refuses long vectors, because each length would need an operator of its own."""
     of_scan: Callable[..., str | None] | None = found.refusal
 
     def refusal(xp: Namespace, c: _Maps) -> str | None:

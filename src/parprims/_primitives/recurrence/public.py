@@ -1,6 +1,6 @@
 """Linear recurrence: x[n] = a[n] x[n-1] + b[n], a scan of affine maps.
 
-The public function, and the derivatives that the kernel finds in one launch. The kernels are those of scans.
+The public function, and derivatives in one launch. The kernels are shared with scans.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def linear_recurrence(
 def adjoint(
     xp: Namespace, a: Array, g: Array, x: Array | None, axis: int, reverse: bool, method: str
 ) -> tuple[Array, Array | None] | None:
-    """Return the derivatives of a linear recurrence by b and, with x, by a, from one kernel; None where none serves.
+    """Return the derivatives with respect to b and, given x, to a by one kernel; None if no kernel computes them.
 
-    Parameters are those of `derivative_rules.adjoint`; the derivative by a takes no initial element into account.
+    Parameters as in `derivative_rules.adjoint`; the derivative with respect to a ignores the initial element.
     """
     inputs = (a, g) if x is None else (a, g, x)
     if method not in ("auto", "kernel"):

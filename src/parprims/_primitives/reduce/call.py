@@ -1,4 +1,4 @@
-"""A checked reduction, and what all methods of it share: the map, the dtypes, and the assembly of the result."""
+"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def conjugate_product(x: Array, y: Array) -> Array:
 
 
 def is_nonzero(x: Array) -> Array:
-    """Return whether elements are not zero, the map of any and all."""
+    """Return whether elements are nonzero, the map of any and all."""
     return x != 0
 
 
@@ -98,15 +98,15 @@ class Reduction(Checked):
     fn : callable or None
         The map, whose values are combined; None combines the elements themselves.
     single : bool
-        Whether the call was given one array and no tuple.
+        Whether x is one array, not a tuple.
     op : Operator
         The operator, on plain tuples of arrays as soon as the structure of elements is known.
     axes : tuple of int
         The axes to combine along, counted from the front, in ascending order.
     keepdims : bool
-        Whether they stay.
+        Whether the combined axes stay, with length 1.
     dtypes : tuple of dtype or None
-        What the caller asked for, one for each component.
+        The option ``dtype``, with an entry for each component.
     initial : tuple or None
         The element before all others, one entry for each component.
     begun : bool
@@ -132,7 +132,7 @@ class Reduction(Checked):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -148,7 +148,7 @@ class Reduction(Checked):
         return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where map and operator are given a few elements, or None."""
+        """Call map and operator on a few elements; return the reason why they fail, or None."""
         if self.fn in OWN_MAPS and not is_own(self.op):
             return None
 
@@ -166,7 +166,7 @@ class Reduction(Checked):
         return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
-        """Return the same reduction of arrays of another shape."""
+        """Return the reduction of other arrays, of any shape."""
         return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
 
     def with_positions(self, xp: Namespace) -> Reduction:
@@ -177,7 +177,7 @@ class Reduction(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What a reduction combines, after the map has been applied.
+    """The elements of a reduction after the map.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class Values:
     dtypes : tuple of dtype
         The dtypes of the result.
     single : bool
-        Whether the result is one array and no tuple.
+        Whether the result is one array, not a tuple.
     op : Operator
         The operator on these components.
     structure : optional
@@ -228,7 +228,7 @@ def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
 
 
 def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
-    """Raise, naming the elements, unless elements of these dtypes suit the operator; truth values are counted."""
+    """Raise, naming the elements, unless their dtypes suit the operator; add and multiply take bool as integers."""
     if not (op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(op, dtypes, name)
 
@@ -249,7 +249,7 @@ def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple
 
 
 def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
-    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    """Return the function from a dtype to the dtype that elements are combined in, outside of the kernel."""
     return ring_dtype if op in SUMS else compute_dtype
 
 
@@ -257,7 +257,7 @@ def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
 
 
 def evaluate(xp: Namespace, r: Reduction) -> Values:
-    """Return what is combined: the values of the map, in the dtypes they are combined in."""
+    """Return the values of the map, in the dtypes that they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
     own = tuple([one.dtype for one in arrays])
     if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
@@ -274,15 +274,15 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
 
 
 def explain_map_failure(error: Exception, count: int) -> None:
-    """Raise TypeError if it is known why a map failed that is given so many arrays; else note whose error it is."""
+    """Raise TypeError if the cause of a map's failure is known; else add a note to the error."""
     explain_failure("fn", error, f"as many arrays as are given, which are {count}")
 
 
 def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool, Structure]:
-    """Return the values of the map, their dtypes, whether it returned no tuple, and their structure.
+    """Return the values of the map, their dtypes, whether they are one array, and their structure.
 
-    Values have the shape of the arrays. A caller's map is given 16-bit floats in float32, as kernels compute with them;
-    the dtypes are those of what it makes of the arrays as they are.
+    Values have the shape of the arrays. A caller's map gets 16-bit floats as float32, as in kernels; the dtypes are
+    those that it returns for the original arrays.
     """
     assert r.fn is not None
     fn = r.fn
@@ -300,7 +300,7 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
         if one.shape != r.shape:
             try:
                 one = xp.broadcast_to(one, r.shape)
-            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+            except (ValueError, RuntimeError, TypeError):  # the error differs between libraries
                 raise ValueError(
                     f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
                 ) from None
@@ -331,7 +331,7 @@ def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
 
 
 def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
-    """Return what a map of the caller's makes of arrays, 16-bit floats in float32; raise, saying what it does wrong."""
+    """Return the values of a caller's map, which gets 16-bit floats as float32; raise with the reason if it fails."""
     given = widened(xp, arrays)
     fn = harmless_map(xp, fn, lasting_key(fn), given)
     try:
@@ -347,14 +347,14 @@ def has_sixteen_bits(arrays: tuple[Array, ...]) -> bool:
 
 
 def widened(xp: Namespace, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return arrays as a caller's function computes with them: 16-bit floats in float32."""
+    """Return the arrays with 16-bit floats cast to float32, as callers' functions get them."""
     return tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays])
 
 
 def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
-    """Return the dtypes of what a map makes of arrays as they are.
+    """Return the dtypes of a map's values for arrays of the original dtypes.
 
-    It is asked on one element, whose shape fits that of arrays that the map may have beside its arguments.
+    The map is called on one element, whose shape broadcasts with arrays that the map may read besides its arguments.
     """
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax
@@ -374,10 +374,10 @@ def reduced_values(
     initial: Any,
     call: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return what ``reduce``, given values, op, dtype and initial, makes of the values of a map, which are all stored.
+    """Return the reduction, by ``reduce(values, op, dtype, initial)``, of the stored values of a map.
 
-    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, does so too.
-    torch.compile reads this.
+    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, computes the values in
+    place of ``fn``. torch.compile traces this function.
     """
     xp = namespace_of(arrays[0])
     values = fn(*widened(xp, arrays)) if call is None else call(*arrays)
@@ -404,13 +404,13 @@ def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
 
 
 def all_values(fn: Map, *arrays: Array) -> Any:
-    """Return the values of a map; while methods are only listed, arrays that stand for them."""
+    """Return the values of a map, or placeholders while methods are only listed."""
     xp, shape = namespace_of(arrays[0]), broadcast_to_one(arrays)
     return _values_to_ask_about(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
 
 
 def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
-    """Return arrays that stand for the values of a map, which is asked on two elements."""
+    """Return placeholders of the values of a map, which is called on two elements."""
     dtypes = tuple([x.dtype for x in arrays])
     few = Few(arrays[0], shape=shape, axes=tuple(range(len(shape))), most=2, dtypes=dtypes)
 
@@ -422,7 +422,7 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
         found = asked(few.lengths())
     except TypeError:
         raise
-    except Exception:  # as of lengths that do not fit those of arrays which the map has beside its arguments
+    except Exception:  # such as lengths that do not broadcast with other arrays that the map reads
         found = asked([1] * len(shape))
     leaves, structure = flattened(found, "fn")
     like = next((x for x in arrays if asked_for(x)), arrays[0])
@@ -434,7 +434,7 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
 def names_once_rounded(
     xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes to reduce in, and of those of the results, for values of dtypes ``own``."""
+    """Return the names of the dtypes to reduce in and of the results, for values of dtypes ``own``."""
     results = as_dtypes(xp, dtype)
     if results is None:
         results = tuple([sum_dtype(xp, one) for one in own]) if sums else own
@@ -442,9 +442,9 @@ def names_once_rounded(
 
 
 def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
-    """Return the library's function of a name, as ``max``, which is to see NaN among arrays like these.
+    """Return the library's function of a name, such as ``max``, in a form that propagates NaN.
 
-    XLA drops NaN where it finds extrema of many elements on a CPU, and is asked for them in another way.
+    XLA drops NaN in extrema of many elements on a CPU, so it gets another form.
     """
     function: Callable[..., Array] = getattr(xp, name)
     if name not in ("max", "min") or not is_jax(xp) or jax_platform(arrays) != "cpu":
@@ -461,7 +461,7 @@ def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Call
 
 
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
-    """Return the call, on CPUs with its initial element as arrays; raise unless it, or an identity, can begin."""
+    """Return the call, on CPUs with its initial element as arrays; raise if there is no element to begin with."""
     if r.initial is None and r.n:
         return r
     dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
@@ -475,34 +475,34 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 def begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with ``initial`` as arrays of these dtypes, if a prepared call may hold them."""
     assert r.initial is not None
-    check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
+    check_entries("initial", r.initial, len(dtypes))  # the number of values of a map may be known from another call
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
     initial = tuple([as_array("initial", value, xp, dtype, device=on, shape=shape) for value, dtype in pairs])
-    # What is remembered of a call may run on another stream of a GPU, which does not wait for arrays of this one. JAX
-    # has numbers in its programs.
+    # A prepared call may run on another stream of a GPU, which does not wait for arrays of this stream. JAX programs
+    # hold numbers.
     waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
     return dataclasses.replace(r, initial=initial, begun=True) if waits else r
 
 
 def check_mapped(xp: Namespace, r: Reduction) -> None:
-    """Raise the errors that a call would raise about the values of its map, found from arrays without elements.
+    """Raise the errors that a call would raise for the values of its map, from empty arrays.
 
-    Where the map itself fails, or the library lacks an operation of it, methods that need it refuse (see
-    `Reduction.trial`), but a kernel may serve.
+    If the map itself fails, or the library lacks an operation of the map, the methods that need the map refuse (see
+    `Reduction.trial`), but a kernel may compute it.
     """
     none = r.of(*(_none_of(xp, one) for one in r.arrays)) if r.shape else r
     with computing():
         try:
             mapped(xp, none)
-        except Exception:  # whatever the caller's function makes of no elements
+        except Exception:  # the caller's function may fail on empty arrays
             return
         values = evaluate(xp, none)
     with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
 
 
 def _none_of(xp: Namespace, x: Array) -> Array:
-    """Return an array like x without elements, which is no view where JAX would compile one."""
+    """Return an empty array like x; on JAX a new array, because a slice would be compiled."""
     if is_jax(xp) and not is_traced(x):
         return xp.zeros((0, *x.shape[1:]), dtype=x.dtype, device=device(x))
     return x[:0, ...]
@@ -518,8 +518,8 @@ def _no_identity(r: Reduction, op: Operator) -> str:
 def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...] | None) -> Any:
     """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
 
-    The result shares no memory with an input, although the only element of a reduction may be an input, and what an
-    operator returns may be one too.
+    The result shares no memory with an input, although a single element may be an input, and an operator may return
+    one.
     """
     shape, op = r.result_shape, values.op
     like = values.arrays if totals is None else totals
@@ -555,12 +555,12 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
 
 
 def of_nothing(xp: Namespace, r: Reduction) -> Any:
-    """Return the result where there is nothing to combine: initial, or the identity."""
+    """Return the result of an empty reduction: initial, or the identity."""
     return finish(xp, r, evaluate(xp, r), None)
 
 
 def empty(xp: Namespace, r: Reduction) -> Any:
-    """Return arrays like the result, having checked what every method checks."""
+    """Return uninitialised arrays like the result, after the checks of every method."""
     values = evaluate(xp, r)
     if r.n == 0:
         return finish(xp, r, values, None)

@@ -189,12 +189,12 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Search]:
 
 
 def _bytes(xp: Namespace, x: Array) -> Array:
-    """Return bools as integers, in their own memory where the library has such views."""
+    """Return bools as integers, as a view where the library has one."""
     return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else fitted(xp, x, xp.uint8)
 
 
 def _reduction(xp: Namespace, c: _Search) -> Reduction:
-    """Return the call as a reduction of elements beside positions, which are in no memory."""
+    """Return the call as a reduction of elements with positions that no array holds."""
     (x,) = c.arrays
     return Reduction(
         arrays=(x,),
@@ -209,7 +209,7 @@ def _reduction(xp: Namespace, c: _Search) -> Reduction:
 
 
 def _search(xp: Namespace, c: _Search, method: str) -> Array:
-    """Return the positions by the reduction of elements beside their positions, which are written piece by piece."""
+    """Return the positions by the reduction of elements with their positions, which are stored piece by piece."""
     (x,) = c.arrays
     (shape, index), combine = c.results[0], functools.partial(reduce, op=c.primitive, method=method)
 
@@ -230,7 +230,7 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int | None, int]]:
     """Yield the pieces of an array along an axis, or in row-major order, with the axis and their first position."""
     whole = math.prod(x.shape) if axis is None else x.shape[axis]
-    if whole <= _PIECE or is_traced(x) or compiling(x):  # in a program positions are in no memory
+    if whole <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
         yield x, axis, start
         return
     cut = next(at for at, n in enumerate(x.shape) if n > 1) if axis is None else axis
@@ -242,11 +242,11 @@ def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int
 
 
 _PIECE = 2**20
-"""Positions that are written at a time."""
+"""Positions that are stored at a time."""
 
 
 def _by_reduction(name: str) -> Method:
-    """Return the method that has all by the reduction. That alone is asked whether it serves, without positions."""
+    """Return the method that calls the reduction; its refusal is that of the reduction, without positions."""
 
     def reason(xp: Namespace, c: _Search, auto: bool) -> str | None:
         r = _reduction(xp, c)
@@ -283,18 +283,18 @@ def _native(xp: Namespace, c: _Search) -> Array:
 
 
 _SIDE_BY_SIDE, _MANY = 2**5, 2**12
-"""Elements of a line that NumPy searches many at a time, and of an array, from which on nothing else is as fast."""
+"""Elements of a line, and of an array, from which on NumPy's vectorised search is the fastest."""
 
 
 _COLUMNS, _LARGE, _LARGE_OF_16_BIT = 2**6, 2**17, 2**14
 """Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than libraries.
 
-Of 16-bit floats, which libraries search one by one, an array of so many elements in any layout.
+Libraries search 16-bit floats one by one, so ``_LARGE_OF_16_BIT`` elements suffice in any layout.
 """
 
 
 def _by_numpy(xp: Namespace, c: _Search) -> bool:
-    """Return whether NumPy searches long lines of elements side by side, which it does many times as fast as others."""
+    """Return whether NumPy searches long contiguous lines, which its vectorised search does many times faster."""
     (x,) = c.arrays
     size = math.prod(x.shape)
     n = size if c.axis is None else x.shape[-1] if c.axis == x.ndim - 1 else 0

@@ -39,22 +39,22 @@ class Scan(Checked):
     shape : tuple of int
         The shape of every input.
     single : bool
-        Whether the call was given one array and no tuple.
+        Whether x is one array, not a tuple.
     op : Operator
-        What combines.
+        The operator.
     operation : optional
-        What the operator can be remembered by (see `lasting_key`), or None.
+        The key of the operator (see `lasting_key`), or None.
     axis : int
         The axis to scan along, counted from the front.
     exclusive, reverse : bool
         Whether results leave their own element out, and whether the scan starts at the end.
     identity : tuple of scalar, optional
-        What results begin with where they need something to begin with and there is no initial element, whose arrays
-        have length 1 along the axis.
+        The element before the first, where the scan needs such an element and no initial element is given. The arrays
+        of an initial element have length 1 along the axis.
     n : int
         The length of the result along the axis.
     working, dtypes : tuple of dtype
-        What components are combined in, and the dtypes of the result.
+        The dtypes that components are combined in, and the dtypes of the result.
     """
 
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Scan(Checked):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -81,18 +81,18 @@ class Scan(Checked):
 
     @property
     def starts(self) -> tuple[Array, ...]:
-        """The arrays that hold what stands before the first elements."""
+        """The arrays of the initial element, if there is one."""
         return self.arrays[len(self.dtypes) :]
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operator combines a few elements, or None."""
+        """Combine a few elements; return the reason why the operator fails, or None."""
         most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
         return operator_failure(
             xp, self.op, Few(self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=self.working)
         )
 
     def empty(self, xp: Namespace) -> Any:
-        """Return arrays like the result, of which nothing is computed."""
+        """Return uninitialised arrays of the shape and dtypes of the result."""
         shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
         ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
         return ys[0] if self.single else ys
@@ -102,33 +102,33 @@ class Scan(Checked):
 
 
 def result_dtypes(
-    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
+    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: tuple[Any, ...] | None = None
 ) -> tuple[Any, ...]:
-    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
+    """Return the dtype of each component of the result, for the dtypes of elements and the option ``dtype``.
 
-    Raises, naming the argument, where the operator has none.
+    Raise, naming the argument, if the operator does not take the dtypes.
     """
-    if given is not None:
-        check_entries("dtype", given, len(dtypes))
-        check_casts(dtypes, given)
-        dtypes = given
+    if dtype is not None:
+        check_entries("dtype", dtype, len(dtypes))
+        check_casts(dtypes, dtype)
+        dtypes = dtype
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
-    check_components(op, dtypes, asked=given is not None)
+    check_components(op, dtypes, asked=dtype is not None)
     return dtypes
 
 
 def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what components are combined in, for results of these dtypes."""
+    """Return the dtypes that components are combined in, for results of the given dtypes."""
     return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
 
 
 def start_elements(
     xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
 ) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
-    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
+    """Return the initial element as arrays, of length 1 along the axis, and a converter.
 
-    Return also a function that converts later initial elements of the same signature.
+    The converter makes arrays of later initial elements with an equal signature.
     """
     on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
     arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
@@ -185,14 +185,14 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
         exclusive=exclusive,
         reverse=reverse,
         identity=identity,
-        n=xs[0].shape[axis] + int(include_initial),  # a length may be a symbol, to which PyTorch adds no bool
+        n=xs[0].shape[axis] + int(include_initial),  # PyTorch adds no bool to a symbolic length
         working=working,
         dtypes=dtypes,
     )
 
 
 def only_axis(axis: Any, ndim: int) -> int:
-    """Return the axis counted from the front; None is the axis of an array that has one."""
+    """Return the axis counted from the front; None is the only axis of an array of one dimension."""
     if axis is not None:
         return normalize_axis(axis, ndim)
     if ndim == 0:

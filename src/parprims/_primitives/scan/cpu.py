@@ -1,4 +1,4 @@
-"""Scans and linear recurrences by kernels for CPUs: what is generated, how work is cut, and the call."""
+"""Scans and linear recurrences by kernels for CPUs: their text, the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
-"""Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
+"""The least and the most columns of a tile, whose states stay in the cache."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 _FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
-"""Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
-a group of pieces of a scan."""
+"""Several threads share a long line if there are fewer lines than ``_FEW``. A piece of a recurrence then has ``_PIECE``
+elements, and a group of pieces of a scan ``_GROUP``."""
 _HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
-"""The length from which a line of a recurrence is walked in halves, that from which parts of pieces are composed where
-it does not decay, and the elements of a part."""
+"""The length from which a line of a recurrence is computed in halves, the length from which the maps of parts are
+composed where the line does not decay, and the elements of a part."""
 _SHARED = 3
-"""Threads from which they share a line of a scan that waits for memory: most of it is read twice then."""
+"""The fewest threads that share a memory-bound line of a scan, because most of the line is then read twice."""
 
 Call = Scan | Recurrence
 
@@ -57,9 +57,9 @@ _traces: Memo[Trace] = Memo()
 
 
 def code_of(xp: Namespace, op: Operator, operation: Any, working: tuple[Any, ...]) -> Trace:
-    """Return an operator on states of these dtypes as a kernel's code; raise Untraceable.
+    """Return the trace of an operator on states of the working dtypes; raise Untraceable if it has none.
 
-    It is found again where it was made before, if ``operation`` is what the operator can be remembered by.
+    Traces are cached under the operator's key ``operation``, unless it is None.
     """
     states = tuple([dtype_name(one) for one in working])
     key = (operation, states, is_jax(xp), mode(xp))
@@ -77,7 +77,7 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
 
 
 def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
-    """Return the numbers that kernels are told: those that the operator reads, and its identity."""
+    """Return the numbers that kernels take as parameters: those that the operator reads, and its identity."""
     if not isinstance(r, Scan):
         return ()
     identity = told_identity(r.op, None if r.starts else r.identity, [dtype_name(one) for one in r.working])
@@ -85,14 +85,14 @@ def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
 
 
 def told_identity(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
-    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
+    """Return the identity of a caller's operator as parameters of a kernel, if results begin with it."""
     if identity is None or op._built_in:
         return ()
     return captured_identity(_cpu.NUMBA, identity, states)
 
 
 def identity_codes(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> list[str]:
-    """Return the identity in the words of a kernel, if results begin with it."""
+    """Return the identity as expressions of a kernel, if results begin with it."""
     if identity is None:
         return []
     told = [one.name for one in told_identity(op, identity, states)]
@@ -106,9 +106,10 @@ def functions(
     views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
     steps: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[str, ...]:
-    """Return the functions that the loops call.
+    """Return the text of the functions that the loops call.
 
-    ``views`` are those of inputs, outputs and starts, ``steps`` the strides of the first two in the innermost loop.
+    ``views`` are the views of inputs, outputs and starts; ``steps`` are the strides of inputs and outputs in the
+    innermost loop.
     """
     text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
     started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
@@ -161,7 +162,7 @@ def functions(
 def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
     """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
 
-    ``in_parts`` says whether it is long enough to compose parts.
+    If ``in_parts``, the line is long enough to compose parts.
     """
     if not _can_be_shared(state, output):
         return []
@@ -174,7 +175,7 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
     if not in_parts:
         nowhere = function("in_parts(kept, line)", ["return False"])
         return [*found, nowhere, function("marks_of(kept)", ["return kept[0]"])]
-    # So many streams are not foreseen by the processor: each line of the cache of the next piece is asked for.
+    # The processor does not prefetch so many streams, so each cache line of the next piece is prefetched explicitly.
     place = f"({_PIECE} + {_PIECE // _PART} * i)"
     ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
     return [
@@ -225,12 +226,12 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
 
 
 def _of_parts(*lines: str) -> list[str]:
-    """Return lines for each of the parts that are walked side by side."""
+    """Return the lines once for each of the parts that are computed side by side."""
     return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
 
 
 def _same(states: Sequence[str]) -> str:
-    """Return the function that says whether two states have the same bits."""
+    """Return the function that compares the bits of two states."""
     bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
     equal = []
     for at, state in enumerate(states):
@@ -241,22 +242,22 @@ def _same(states: Sequence[str]) -> str:
 
 
 _POSITIONS = {BUILT_IN["argmax"]: "<", BUILT_IN["argmin"]: ">"}
-"""Operators on values and positions: how a value compares to a winner by which its position is of no interest."""
+"""Operators on values and positions, with the comparison under which an element loses whatever its position."""
 
 
 def _loses(r: Call, value: str) -> str:
-    """Return the condition under which an element need not be looked at further: a position is not even read then."""
+    """Return the condition under which an element loses by its value alone; its position is then not read."""
     compare = _POSITIONS.get(r.op) if isinstance(r, Scan) else None
     return "False" if compare is None else f"{value} {compare} state[0]"
 
 
 def _can_be_shared(state: str, output: str) -> bool:
-    """Return whether results tell the states, and these may decay: not of integers."""
+    """Return whether a result is its state, in a dtype of floats, whose recurrences may decay."""
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
 _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
-"""Operators that round nothing, whatever the dtype."""
+"""Operators without rounding errors, in any dtype."""
 
 
 def _rounds(r: Scan) -> bool:
@@ -265,9 +266,9 @@ def _rounds(r: Scan) -> bool:
 
 
 def _way(r: Call) -> list[str]:
-    """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
+    """Return the functions that scan lines and columns: in pieces where that reduces rounding errors, else in order.
 
-    A recurrence is computed as it is defined, so that its rounding errors decay as it does.
+    A recurrence is computed in order, so that its rounding errors decay with it.
     """
     way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
     along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
@@ -284,17 +285,17 @@ def _way(r: Call) -> list[str]:
 
 
 NUMBERS = 4
-"""The numbers before those of views: low, n, inner and the width of a tile."""
+"""The count of parameters before those of views: low, n, inner and the width of a tile."""
 
 
 def firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
-    """Return where the numbers of each group begin."""
+    """Return the position of the first parameter of each group of views."""
     counts = [sum(len(one.numbers) for one in views_) for views_ in views]
     return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
 
 
 def has_few_long(lines: int, n: int) -> bool:
-    """Return whether several threads share each of so many lines of a recurrence."""
+    """Return whether several threads share each of ``lines`` lines of a recurrence."""
     return lines < _FEW and n >= _HALVED
 
 
@@ -304,12 +305,12 @@ def width_of_tiles(lines: int, inner: int, n: int) -> int:
 
 
 def least_tasks(tasks: int, elements: int) -> int:
-    """Return how many of these tasks are worth a thread."""
+    """Return the fewest tasks for each thread."""
     return -(-_LEAST * tasks // elements)
 
 
 def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
-    """Return whether elements are combined as fast as memory is read and written."""
+    """Return whether the call is memory-bound."""
     simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
     return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
 
@@ -320,9 +321,9 @@ def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
 def _plan(
     xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: int = 0
 ) -> _cpu.Plan | None:
-    """Return the work on inputs, then starts, of these layouts and dtypes.
+    """Return the plan for the layouts and dtypes of inputs, then starts.
 
-    ``shared`` is how many threads are to share a line, if more than one. Return None where arrays cannot be seen as
+    ``shared`` is the number of threads that share a line, or 0. Return None if arrays cannot be seen as
     (high, low, n, inner) with one stride each.
     """
     count, axis, n = len(r.inputs), r.axis, r.n
@@ -342,7 +343,7 @@ def _plan(
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
     low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
-    if inner == 1:  # kernels go from line to line across without a division
+    if inner == 1:  # kernels step from line to line without a division
         low, inner, downward, across = 1, low, across, downward
     views = [
         _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
@@ -415,9 +416,9 @@ def _plan(
 
 
 def _in_parts(xp: Namespace, r: Recurrence) -> bool:
-    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay.
+    """Return whether a few lines are so long that parts are composed where they do not decay.
 
-    Those that lie next to one another are not: every part would read the memory of all of them.
+    Adjacent lines are not divided: every part would read the memory of all lines.
     """
     adjacent = math.prod(r.shape[r.axis + 1 :]) == 1
     return adjacent and r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
@@ -432,7 +433,7 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 
 
 def refusal(xp: Namespace, r: Call) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
     reason = reason or _cpu.too_many(r.inputs)
     if reason is not None:
@@ -446,7 +447,7 @@ def refusal(xp: Namespace, r: Call) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Operators by the operator whose measured crossovers they share."""
+"""Maps an operator to the operator whose measured crossovers it shares."""
 
 
 def kind(xp: Namespace, r: Call) -> str:
@@ -463,13 +464,13 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 _PAGED = 1 << 25
-"""Bytes of a result from which on glibc asks Linux for new memory in every call. PyTorch gets it in small pages, which
-takes longer than to scan; NumPy, which allocates for kernels, in huge ones.
+"""Bytes of a result from which on glibc requests new memory from Linux in every call. PyTorch gets small pages, which
+take longer than the scan; NumPy, which allocates for kernels, gets huge pages.
 """
 
 
 def slower(xp: Namespace, r: Call) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
         nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
         if nbytes >= _PAGED:
@@ -484,7 +485,7 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     if 0 in r.shape:
         return directly(scan_array.array if isinstance(r, Scan) else recurrence_array.array)(xp, r)
     run = _prepare_outputs(xp, r)
-    if isinstance(r, Scan):  # the dispatch adds the derivative of the others
+    if isinstance(r, Scan):  # the dispatch adds the derivative of recurrences
         run = derivative_rules.by_operations(xp, r.arrays, run, lambda: scan_array.operations(xp, r))
         if not r.single:
             return run
@@ -492,7 +493,7 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
 
 
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
     count, shape = len(r.inputs), r.shape
     hosts, readers = [_cpu.host(x) for x in r.arrays], None
@@ -527,7 +528,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         threads = _cpu.threads.free()
-        if isinstance(r, Recurrence):  # whose plan is the same for any number
+        if isinstance(r, Recurrence):  # its plan does not depend on the number of threads
             threads = 2 if threads >= _SHARED else 0
         else:
             threads = threads // lines if threads // lines >= least else 0

@@ -1,4 +1,4 @@
-"""Scans, linear recurrences and their derivatives by a CUDA kernel: how it sees the arrays, and its launch."""
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: views of the arrays, and the launch."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def make_plan(
     along, across = merged.along, merged.across
     columns = inner > 1
     lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
-    # The stride by which a line is walked, and the address where it begins.
+    # The stride along a line, and the address of its first element.
     steps = [-along[at] if reverse else along[at] for at in range(arrays)]
     firsts = [addresses[at] + (lasts[at] if reverse else 0) * special.itemsizes[at] for at in range(arrays)]
 
@@ -114,9 +114,9 @@ def make_plan(
     if columns:
         vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
     accesses = accesses_of(vector)
-    # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
+    # Without vectors, outputs and columns are accessed best if adjacent threads access adjacent elements.
     unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
-    # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
+    # Long lines that begin within a vector have skewed vectors, if the skew is equal in all arrays.
     skewed = None
     if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
         skewed = _skewed_accesses(special, merged, steps, firsts, vector=vector)
@@ -129,7 +129,7 @@ def make_plan(
     if columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
         work = cut_columns(special, tuning, extents, vector=vector, least=adjacent)
-        # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
+        # With aligned vectors, columns are slower than strips if their tiles look back, or if tiles are not full.
         width = tuning.columns * vector
         if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
             least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
@@ -195,7 +195,7 @@ def make_plan(
 def _skewed_accesses(
     special: Specialisation, lines: Lines, steps: Sequence[int], firsts: Sequence[int], *, vector: int
 ) -> tuple[str, ...] | None:
-    """Return how vectors of skewed lines are accessed, or None if lines of the arrays are not alike in their skew."""
+    """Return the accesses by skewed vectors, or None if the skew of lines differs between the arrays."""
     names = {0: "CONSTANT", 1: "ASCENDING", -1: "DESCENDING"}
     if not names.keys() >= set(steps):
         return None
@@ -217,7 +217,7 @@ def _skewed_accesses(
 
 
 def refusal(xp: Namespace, call: Call) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     arrays = call.arrays
     if isinstance(call, Recurrence):  # the dispatch adds its derivative
         arrays = tuple([derivative_rules.detached(x) for x in arrays])
@@ -247,7 +247,7 @@ def _array_form(call: Call) -> Callable[..., Any]:
 
 
 def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     return _cuda.on_readable(
         xp, call.arrays, lambda arrays: _runner(xp, special, call.on(*arrays)), _on_copies(xp, special, call)
     )
@@ -272,8 +272,8 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
         bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            # An array that is the same for the whole batch has length 1 along its axis; so have starts along the
-            # scan's.
+            # An array that is not batched has length 1 along the axis of the batch, and starts along the axis of
+            # the scan.
             lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
             shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
             whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
@@ -293,7 +293,7 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
 
 
 def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
-    """Return the same for arrays that cannot be seen as (high, low, n, inner) with one stride each: it copies them."""
+    """Return a runner that copies its arrays: they cannot be viewed as (high, low, n, inner) with one stride each."""
     count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -310,9 +310,9 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Shapes and axes that together reach every kernel: rows of one thread, of a few threads, of a warp, and of a block;
-# rows in tiles that look back, and in parts that a block goes along; columns alone, narrow and wide, and in tiles that
-# are chained or look back; strips of columns.
+# Shapes and axes that together reach every kernel. Rows: of one thread, a few threads, a warp, and a block; in tiles
+# that look back, and in parts that a block scans serially. Columns: in one tile, narrow and wide; in tiles that are
+# chained or look back; in strips.
 _LAYOUTS = (
     ((1 << 16, 3), 1),
     ((1 << 16, 40), 1),

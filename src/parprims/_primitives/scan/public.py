@@ -266,11 +266,11 @@ def cumulative_prod(
 
 
 def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
-    """Return the scan, exclusive ones with a segmented operator begin anew at every flag."""
+    """Return the scan. Exclusive scans with a segmented operator restart at every flag."""
     if not (r.exclusive and r.op.flags):
         return derivative_rules.scan(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
-    if starts:  # no flag before the first element, so that results tell which were met
+    if starts:  # no flag before the first element, so that the flags of results show which flags came before
         r = r.on(*r.inputs, *(xp.zeros_like(one) for one in starts[:count]), *starts[count:])
     ys = derivative_rules.scan(methods, method, xp, r)
     if not starts:
@@ -280,7 +280,7 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
 
 
 def declared_scan(name: str, **defaults: Any) -> Primitive:
-    """Return the declaration of a scan that always means the same by some options."""
+    """Return the declaration of a scan with fixed values of some options."""
     methods = Methods(
         name,
         kernel=by_device(

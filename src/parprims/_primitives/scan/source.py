@@ -103,7 +103,7 @@ _SELECT = Operator(_select, name="recurrence", components=2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are generated for: an operator on inputs of given dtypes, and how results are made of states.
+    """The key of generated kernels: an operator, the dtypes of its arrays, and the text that maps elements and states.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ class Specialisation:
     captured : tuple of Captured
         The numbers of the operator that the text does not hold.
     function : callable, optional
-        The function that identifies it, if only its identity does.
+        The operator's function, where only its identity distinguishes the specialisation.
     like : Specialisation, optional
-        One that differs in nothing but its captured numbers, and stands for all of these.
+        The specialisation that represents all those that differ in captured numbers alone.
     """
 
     inputs: tuple[str, ...]
@@ -145,10 +145,10 @@ class Specialisation:
         return tuple([dtype_bits(name) // 8 for name in (*self.inputs, *self.outputs)])
 
     def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
-        """Return where in shared memory the vectors of each array are staged, and the itemsizes of all places.
+        """Return the place in shared memory that stages the vectors of each array, and the itemsizes of all places.
 
-        A constant input has no place. An output takes the place of an input of its width, or one of its own. Without
-        outputs among the accesses there are the places of inputs alone.
+        A constant input has no place. An output reuses the place of an input of equal width, or has a new place. If
+        the accesses are those of inputs alone, so are the places.
         """
         count = len(self.inputs)
         places: list[int | None] = []
@@ -165,9 +165,9 @@ class Specialisation:
         return places, sizes
 
     def source(self, file: str, accesses: Sequence[str], *, stages_outputs: bool = True, skewed: bool = False) -> str:
-        """Return the CUDA text of the kernels of a package file, for arrays that are accessed in these ways.
+        """Return the CUDA text of the kernels of a package file, for arrays with the given accesses.
 
-        With ``skewed``, lines of the arrays need not begin where a vector does.
+        With ``skewed``, lines of the arrays may begin within a vector.
         """
         count = len(self.inputs)
         places, sizes = self.places(accesses if stages_outputs else accesses[:count])
@@ -200,7 +200,7 @@ class Specialisation:
                     f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
                     for at, size in enumerate(sizes)
                 ),
-                # No vector is staged of constants alone, but the compiler wants to see the name.
+                # Constants alone stage no vector, but the compiler requires the name.
                 *([] if sizes else ["        char none;\n        DEVICE char& vector(NoPlace, int) { return none; }"]),
                 "    };",
                 "};",
@@ -261,7 +261,7 @@ class _Definition:
     constant_start : bool
         Whether ``starts`` is the state itself.
     tells_start : bool
-        Whether kernels are told such a state, where they are told numbers at all.
+        Whether kernels take this state as parameters, if the language has parameters for numbers.
     exclusive : bool
         Whether a result leaves out its own element.
     element : callable, optional
@@ -274,7 +274,7 @@ class _Definition:
     ignores_first : bool
         Whether the first input counts as zero in the first element of a line without a start.
     immutable : bool
-        Whether arrays of the caller's library never change.
+        Whether arrays of the library are immutable.
     """
 
     op: Operator
@@ -298,7 +298,7 @@ def _specialise(d: _Definition) -> Specialisation:
     for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
-    # Operators see elements in the dtypes of the states, and in the last one's if there are more inputs than states.
+    # Elements are cast to the dtypes of the states; inputs beyond the states are cast to the dtype of the last state.
     wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
 
     def working(code: str, name: str) -> tuple[tuple[str, str]]:
@@ -332,7 +332,7 @@ def _specialise(d: _Definition) -> Specialisation:
             start = [language.captured(one.name, one.dtype) for one in identity]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
-    elif arrays:  # the state before a recurrence: x, with a coefficient that is not read
+    elif arrays:  # the initial state of a recurrence: x, and a coefficient that is not read
         start = [literal(1, states[0]), started(0, states[1])]
     else:
         start = []
@@ -395,7 +395,7 @@ Call = Scan | Recurrence | Adjoint
 
 
 def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
-    """Return the specialisation of a call for inputs and starts of these dtypes, for any arrays."""
+    """Return the specialisation of a call for the dtypes of inputs and starts."""
     if isinstance(call, Scan):
         working = tuple([dtype_name(one) for one in call.working])
         check_components(call.op, call.working)
@@ -447,9 +447,9 @@ def without_arrays(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> Scan | Recurrence:
-    """Return a scan, or a "recurrence", of arrays that are not there, for plans that only a compiler sees.
+    """Return a scan, or a "recurrence", without arrays, for plans that are compiled and not launched.
 
-    A scan is one of NumPy, and ``begins`` tells whether it has the operator's identity before its first elements.
+    If ``begins``, the operator's identity comes before the first element of a scan.
     """
     if op == "recurrence":
         return Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
@@ -477,7 +477,7 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def specialised(xp: Namespace, call: Call) -> Specialisation:
-    """Return the specialisation of a call, a remembered one if there is one; raise Untraceable."""
+    """Return the specialisation of a call, from the cache if possible; raise Untraceable if it has none."""
     inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
     rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
     known: Any = True
@@ -492,8 +492,8 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
         return found
     made = specialisation(xp, call, inputs, starts)
     if known is None or made.captured:
-        # Variables that the operator reads may have changed, so the key holds their translation. JAX may call the
-        # operator again later, so there the key holds its id too, and the specialisation keeps it alive.
+        # The operator's variables may have changed, so the key holds the translation that they gave. JAX may call the
+        # operator again later, so on JAX the key also holds its id, and the specialisation keeps it alive.
         assert isinstance(call, Scan)
         made = dataclasses.replace(made, function=call.op.combine)
         key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)

@@ -67,7 +67,7 @@ class Segmented(Composed):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -76,7 +76,7 @@ class Segmented(Composed):
         return self.arrays[self.behind :]
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operator combines a few elements, or None."""
+        """Combine a few elements; return the reason why the operator fails, or None."""
         if not self.dtypes:
             return None
         x, dtypes = self.arrays[0], tuple([compute_dtype(xp, one) for one in self.dtypes])

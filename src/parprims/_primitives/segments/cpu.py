@@ -21,7 +21,7 @@ _BLOCK, _BLOCKS = 1 << 14, 64
 _EACH = 32
 """Rows of a block for each segment, at least, where there is more than one block."""
 _LEAST = 1 << 17
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 def _state(xp: Namespace, c: Segmented) -> Any:
@@ -30,7 +30,7 @@ def _state(xp: Namespace, c: Segmented) -> Any:
 
 
 def _code(xp: Namespace, c: Segmented) -> Trace:
-    """Return the operator as a kernel's code; raise Untraceable."""
+    """Return the trace of the operator; raise Untraceable if it has none."""
     return code_of(xp, c.op, c.operation, (_state(xp, c),))
 
 
@@ -41,7 +41,7 @@ def _identity(xp: Namespace, c: Segmented) -> tuple[Any, Any, tuple[str]]:
 
 
 def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
-    """Return the functions that the loops call."""
+    """Return the text of the functions that the loops call."""
     text, language = _cpu.text, _cpu.NUMBA
     names = [dtype_name(x.dtype) for x in c.arrays]
     result, state = dtype_name(c.dtypes[0]), dtype_name(_state(xp, c))
@@ -98,7 +98,7 @@ def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
     if reason is not None:
         return reason
@@ -114,7 +114,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), "direct" if direct else "operator", count)

@@ -53,7 +53,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def _room(tuning: Tuning) -> int:
 
 
 def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
-    """Return the sentence why no warp has room for elements of so many bytes to reduce, or None."""
+    """Return the reason why no warp has room for elements of so many bytes to reduce, or None."""
     state = state_size(special.states)
     staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
     if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
@@ -275,7 +275,7 @@ def _given(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | No
 
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cuda.refusal(xp, c.arrays)
     if reason is not None:
         return reason
@@ -401,7 +401,7 @@ _SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     return map(_planned, _cases())
 
 

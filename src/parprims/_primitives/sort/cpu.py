@@ -43,7 +43,7 @@ _SLACK, _SLACK_OF_FLOATS = 2, 9
 NARROW = 31
 """Bits of an index up to which it has 32 in memory."""
 _LEAST = 1 << 15
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     for x in call.values:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
@@ -336,7 +336,7 @@ def kind(call: Sorting) -> str:
 
 
 def slower(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
         return f"{spoken(xp)} is faster below {_FEW} elements"

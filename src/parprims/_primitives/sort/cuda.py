@@ -125,7 +125,7 @@ _RADIX = 256
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
 # ---- What a kernel is made for ----------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ _CONTROL_BYTES = 16  # sizeof(Control) in sort_tiles.cu
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the kernel cannot serve a call, or None."""
+    """Return the reason why the kernel cannot compute a call, or None."""
     for one in call.values:
         if dtype_kind(one.dtype) == "other":
             return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"

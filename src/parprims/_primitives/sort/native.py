@@ -30,7 +30,7 @@ Sort = Callable[..., tuple[Array, ...]]
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the library's routines cannot serve a call, or None."""
+    """Return the reason why the library's routines cannot compute a call, or None."""
     if offers(xp, "take_along_axis") or not call.keyed or (call.keys_alone and _standard_keeps_order(xp, call.keys)):
         return None
     return f"{spoken(xp)} has no take_along_axis at this version of the array API standard"

@@ -25,7 +25,7 @@ _BLOCK, _ROWS = 1 << 14, 256
 _COLUMNS = 512
 """Columns of a tile, whose states stay in the cache."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
 
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.refusal(xp, c.arrays, differentiable=True) or scan_cpu.refusal(xp, as_scan(xp, c))
 
 
@@ -162,7 +162,7 @@ def kind(c: Segmented, by_numpy: bool) -> str:
 
 
 def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     measured_on = "numpy" if by_numpy else library(xp)

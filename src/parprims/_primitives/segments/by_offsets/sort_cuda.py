@@ -56,7 +56,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 _PIECES_BYTES = 40
 """sizeof(Pieces) in sort_segments.cu."""
@@ -158,7 +158,7 @@ def plan(
 
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
-    """Return the sentence why the kernel cannot serve a call, or None."""
+    """Return the reason why the kernel cannot compute a call, or None."""
     for one in c.arrays[1 : c.count]:
         if dtype_kind(one.dtype) == "other":
             return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"

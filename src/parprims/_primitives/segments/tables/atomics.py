@@ -44,7 +44,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     numeric = [name for name in C_TYPES if dtype_kind(name) in ("int", "uint", "float")]
     kinds = [Kind(name, "int32", name, "MAXIMUM") for name in numeric]
     kinds += [Kind(name, "int32", name, "MINIMUM") for name in ("int8", "float16", "float64", "uint64")]

@@ -123,7 +123,7 @@ def _plan(kernel: _Kernel, ids: str, n: int, stride: int = 1) -> _cuda.Plan:
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     n = 1 << 28
     for ids in _IDS:
         for result in ("int32", "int64"):

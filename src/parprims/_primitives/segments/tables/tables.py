@@ -49,7 +49,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     few, several, many = (1 << 28, 100), (1 << 20, 1000), (1000, 100)
     for dtype in C_TYPES:
         yield _case("add", dtype, several)
