@@ -40,9 +40,8 @@ from parprims._primitives.sort.call import check_orders, index_dtype
 class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
-    ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are. If ``ordered``, the array behind the
-    offsets says in which order rows are taken.
+    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. A sort returns sorted
+    keys if ``keyed``, else indices. If ``ordered``, the array after the offsets is the order of rows.
     """
 
     count: int
@@ -99,7 +98,7 @@ def _compose_maps(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> t
 
 
 MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
-"""Affine maps, of which a product that overflowed leaves no trace at zeros."""
+"""Affine maps; an overflowed product times zero is zero."""
 
 
 # ---- Operators --------------------------------------------------------------------------------------------------
@@ -113,12 +112,12 @@ class Combination:
     dtypes: tuple[Any, ...]
 
     def narrows(self, xs: tuple[Array, ...]) -> bool:
-        """Return whether elements are combined to results of 16-bit floats that they are not themselves."""
+        """Return whether results are 16-bit floats of another dtype than the elements."""
         pairs = zip(xs, self.dtypes, strict=True)
         return any(dtype_name(to) in SIXTEEN_BIT_FLOATS and x.dtype != to for x, to in pairs)
 
     def rounded_once(self, xp: Namespace, compute: Callable[..., Any], initial: Any) -> Any:
-        """Return what ``compute`` returns, given wider dtypes and an initial element, rounded to those of results."""
+        """Return the result of ``compute(wider dtypes, initial)``, rounded to the dtypes of results."""
         wide = tuple([compute_dtype(xp, to) for to in self.dtypes])
         if initial is not None:
             entries = initial if isinstance(initial, tuple) else (initial,)
@@ -136,13 +135,13 @@ class Combination:
 
 
 def _combination(xp: Namespace, asked: Arguments, xs: tuple[Array, ...]) -> Combination:
-    """Return the operator and the dtypes of results; raise, naming the argument, where it does not suit."""
+    """Return the operator and the dtypes of results; raise, naming the argument, if they do not fit."""
     own, dtype = as_operator(asked["op"]), asked["dtype"]
     return Combination(own, result_dtypes(xp, own, tuple([x.dtype for x in xs]), as_dtypes(xp, dtype)))
 
 
 def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any, axis: int) -> tuple[Array, ...]:
-    """Return the initial element as arrays without the axis; raise where nothing can stand for an empty segment."""
+    """Return the initial element as arrays without the axis; raise if empty segments have no result."""
     if initial is None:
         if own.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in own.dtypes)) is None:
             raise ValueError(f"initial must be given: op {own.op.name} has no identity for empty segments")
@@ -156,14 +155,14 @@ def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any
 
 @dataclasses.dataclass(frozen=True)
 class Wider:
-    """A call whose results are 16-bit floats, and that is computed with wider ones and rounded once."""
+    """A call with results of 16-bit floats, which is computed in wider floats and rounded once."""
 
     asked: Arguments
     combination: Combination
     xp: Namespace
 
     def computed(self, compute: Callable[[Arguments], Any]) -> Any:
-        """Return the result, given what computes a call."""
+        """Return the result; ``compute`` computes a call."""
         arrays = self.asked.arrays
 
         def wide(dtype: Any, initial: Any) -> Any:
@@ -176,7 +175,7 @@ class Wider:
 
 
 def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ...], Array]:
-    """Return the namespace, the elements, and the array beside them: offsets or ids."""
+    """Return the namespace, the elements, and the offsets or ids."""
     x = asked["x"]
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
@@ -272,7 +271,7 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
 
 
 def _key(asked: Arguments, key: Any) -> Any:
-    """Return the key of a call with offsets, None where later calls are to check theirs again."""
+    """Return the key of a call with offsets, or None if later calls must check their offsets."""
     return None if asked["check"] is True else key
 
 

@@ -1,4 +1,4 @@
-"""Reductions by segment numbers by kernels for CPUs: what is generated, how the work is cut, and the call."""
+"""Reductions by ids by kernels for CPUs: their text, the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parprims._primitives.segments.call import Segmented
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
 _EACH = 32
-"""Rows of a block for each segment, at least, where there is more than one block."""
+"""The fewest rows of a block for each segment, if there is more than one block."""
 _LEAST = 1 << 17
 """The fewest elements for each thread."""
 
@@ -73,7 +73,7 @@ def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
 
 
 def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
-    """Return the work on arrays in row-major order."""
+    """Return the plan for arrays in row-major order."""
     x, at, segments = c.arrays[0], c.axis, c.segments
     outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
     blocks = max(1, min(_BLOCKS, n * inner // _BLOCK, n // (_EACH * max(1, segments))))
@@ -110,7 +110,7 @@ def refusal(xp: Namespace, c: Segmented) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""
+"""Elements from which the kernel is faster, for libraries with and without a routine that combines at ids."""
 
 
 def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
@@ -121,7 +121,7 @@ def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
 
 
 def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of the arrays of a call with elements and segments: the result."""
+    """Return a function of non-empty arrays that computes the result."""
 
     def in_order(x: Array) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(_cpu.host(x)).reshape(-1)

@@ -36,7 +36,7 @@ class Tuning(_cuda.Tuning):
     warps: int
     """Warps of a block."""
     lane_bytes: int
-    """The most bytes of shared memory that a lane has for two runs of elements and for the states of one."""
+    """The most bytes of shared memory of a lane, for two runs of elements and the states of one run."""
     shared_bytes: int
     """Shared memory of a multiprocessor."""
     resident: tuple[tuple[int, int], ...]
@@ -47,7 +47,7 @@ class Tuning(_cuda.Tuning):
     limited = ("shared_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks are to fit a multiprocessor."""
+        """Return the entry for another device, on which two blocks must fit on a multiprocessor."""
         lane_bytes = min(self.lane_bytes, device.room() // (32 * self.warps) // 16 * 16)
         return dataclasses.replace(super().fitted(measured, device), lane_bytes=lane_bytes)
 
@@ -59,12 +59,12 @@ TUNING = _cuda.tunings(Tuning, __name__)
 
 
 def _room(tuning: Tuning) -> int:
-    """Return how much shared memory a block may have that is alone on a multiprocessor."""
+    """Return the most shared memory of a block that is alone on a multiprocessor."""
     return tuning.shared_bytes - (2 << 10)
 
 
 def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
-    """Return the reason why no warp has room for elements of so many bytes to reduce, or None."""
+    """Return the reason why the elements of a reduction do not fit in the shared memory of a warp, or None."""
     state = state_size(special.states)
     staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
     if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
@@ -73,7 +73,7 @@ def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
 
 
 def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
-    """Return the launch of a reduction, or None if there is none for these layouts."""
+    """Return the launch of a reduction, or None if the layouts have none."""
     special, n, segments = work.special, work.n, work.segments
     inputs = len(special.inputs)
     result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
@@ -88,7 +88,7 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
 
     vector = max(1, 16 // max(special.itemsizes[:inputs]))
     accesses = accesses_of(vector)
-    if "STRIDED" in accesses[:inputs]:  # then it is best if adjacent lanes load adjacent elements
+    if "STRIDED" in accesses[:inputs]:  # adjacent lanes should load adjacent elements
         vector = 1
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses[:inputs])
@@ -106,11 +106,11 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
     part_bytes = -(-(2 * state + 48) // 8) * 8
     warps = tuning.warps
     while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _room(tuning):
-        warps //= 2  # for elements of very many arrays
+        warps //= 2  # elements of very many arrays
     wide = warps * max(run_bytes, 32 * part_bytes)
     resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
     resident = max(1, min(resident, tuning.shared_bytes // (wide + 1024)))
-    most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
+    most_blocks = resident * tuning.multiprocessors  # all blocks run together, with equal shares
     blocks = max(1, min(most_blocks // lines, -(-items // (warps * tuning.runs * 32 * each))))
     alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * warps >= most_blocks)
     shared = warps * run_bytes if alone else wide
@@ -145,11 +145,11 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
 
 
 _RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
-"""The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
+"""The blocks of a scan that must fit on a multiprocessor, by the most bytes of a state; wide states take registers."""
 
 
 def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
-    """Return the launch of a scan, or None if there is none for these layouts."""
+    """Return the launch of a scan, or None if the layouts have none."""
     special, n = work.special, work.n
     inputs = len(special.inputs)
     merged = work.lines(work.shape)
@@ -210,7 +210,7 @@ def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
 
 
 def as_scan(xp: Namespace, c: Segmented) -> Scan | Recurrence:
-    """Return the scan of which every segment is one, and whose last results are the reductions."""
+    """Return the scan of one segment. The reduction of a segment is its last result."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
     if c.operation == "recurrence":
@@ -234,7 +234,7 @@ def as_scan(xp: Namespace, c: Segmented) -> Scan | Recurrence:
 
 
 def is_readable(dtype: Any, to: Any) -> bool:
-    """Return whether the kernel casts elements by itself: where no dtype between matters."""
+    """Return whether the kernel casts elements itself: the cast needs no intermediate dtype."""
     if dtype == to:
         return True
     whole = ("bool", "int", "uint")
@@ -244,9 +244,9 @@ def is_readable(dtype: Any, to: Any) -> bool:
 def on_cast(
     xp: Namespace, c: Segmented, prepared: Callable[[Namespace, Segmented], Callable[..., tuple[Array, ...]]]
 ) -> Callable[..., Array]:
-    """Return a function of the arrays of a call: the only result of what ``prepared`` makes of the call.
+    """Return a function of the arrays of a call that returns the only result of the runner ``prepared(xp, call)``.
 
-    Elements that kernels do not cast by themselves are cast before.
+    Elements that the kernel does not cast itself are cast before.
     """
     x, *others = c.arrays
     dtype = c.dtypes[0]
@@ -256,22 +256,23 @@ def on_cast(
     return lambda x, *others: run(cast(xp, x, dtype), *others)
 
 
-def _given(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | None:
+def _converter(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | None:
     """Return the function that converts the call's arrays to the kernel's, or None if no conversion is needed."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
-    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    readable = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
-    if all(kept) and direct and adjacent and not c.starts:
+    if all(readable) and direct and adjacent and not c.starts:
         return None
 
-    def made(*arrays: Array) -> tuple[Array, ...]:
-        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+    def convert(*arrays: Array) -> tuple[Array, ...]:
+        casts = zip(arrays[:count], dtypes, readable, strict=True)
+        xs = [x if is_unchanged else cast(xp, x, to) for x, to, is_unchanged in casts]
         offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
         starts = [xp.expand_dims(one, axis=axis) for one in arrays[behind:]]
         return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
 
-    return made
+    return convert
 
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
@@ -289,15 +290,18 @@ def refusal(xp: Namespace, c: Segmented) -> str | None:
 
 
 def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Any]:
-    """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
-    made = _given(xp, c)
-    run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
-    found = _cuda.only(run) if c.single else run
-    return found if made is None else lambda *arrays: found(*made(*arrays))
+    """Return a function of the arrays that computes a call by one launch; ``array`` computes it by operations."""
+    convert = _converter(xp, c)
+    if convert is None:
+        run = _prepared(xp, c, array)
+        return _cuda.only(run) if c.single else run
+    run = _prepared(xp, c.on(*convert(*c.arrays)), array)
+    launch = _cuda.only(run) if c.single else run
+    return lambda *arrays: launch(*convert(*arrays))
 
 
 def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
-    """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
+    """Return the runner for arrays that the kernel can read: starts have length 1 along the axis."""
     special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
@@ -343,7 +347,7 @@ def _runner(
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
-            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # every line has segments of its own
+            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # each line has its own segments
                 return _cuda.row_by_row(otherwise)(*arrays)
             xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
             results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
@@ -361,9 +365,9 @@ def _runner(
 def _on_copies(
     xp: Namespace, special: Specialisation, c: Segmented, array: Callable[[Namespace, Segmented], Any]
 ) -> _cuda.Run:
-    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do.
+    """Return a runner that copies its arrays so that their lines are contiguous.
 
-    Rows in another order it copies so that their columns are adjacent.
+    With an order of rows, it copies them so that columns are adjacent.
     """
     count, behind, ndim, at = c.count, c.behind, len(c.results[0][0]), c.axis
     to = at if c.ordered else ndim - 1
@@ -387,15 +391,14 @@ def _on_copies(
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Rows of vectors, of single elements and of one vector, whose segments groups of threads share or have by themselves.
+# Rows of vectors, of single elements and of one vector. Groups of threads share segments, or have separate segments.
 _ROWS: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((1 << 20, 64), 0, 1000),
     ((1 << 20, 3), 0, 100_000),
     ((4096, 300, 4), 1, 20),
 )
 
-# Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
-# look back.
+# Lines of one warp, and lines that blocks share; lines of one tile, and of tiles that are chained or look back.
 _REDUCED = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
 _SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10_000_000))
 
@@ -439,7 +442,7 @@ def _cases() -> Iterator[_Case]:
         for dtype in C_TYPES:
             yield _Case("add", (dtype,), reduces, *layouts[-1])
         yield _Case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
-        yield _Case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
+        yield _Case("add", ("float32",), reduces, (1,), 0, 1)  # the input is one element
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("logaddexp", ("float32",)),

@@ -1,9 +1,9 @@
 """Segments of uneven length: reductions, scans, recurrences and sorts by offsets, and reductions by segment numbers.
 
-The elements of a segment stand side by side, segment j from offsets[j] to offsets[j + 1]. A scan of all elements by
-an operator that starts anew at flags is one of every segment, so time does not depend on how long they are; its last
-results are the reductions. A sort by the number of the segment, after one by the keys, is one of every segment.
-Kernels for GPUs have ways of their own.
+The elements of a segment are adjacent: segment j from offsets[j] to offsets[j + 1]. A scan of all elements by an
+operator that restarts at flags scans every segment, in a time that does not depend on their lengths; the last results
+of segments are the reductions. A sort by keys, then stably by the number of the segment, sorts every segment. GPU
+kernels have algorithms of their own.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def segment_reduce(
 
 
 def _with_array(asked: Arguments) -> Arguments:
-    """Return the call with an array in the place of a list of offsets, behind which no array is."""
+    """Return the call with its list of offsets as an array."""
     arrays = dict(asked.arrays)
     options = {"initial": arrays.pop("initial")} if "initial" in arrays else {}
     x = next(iter(arrays.values()))
@@ -169,7 +169,7 @@ def _node(asked: Arguments) -> Array:
 
 
 _OF_NO_NODE = ("fn", "include_initial")
-"""Options that public functions with segments do not have."""
+"""Options that functions with segments do not have."""
 
 
 def _node_of_recurrence(asked: Arguments) -> Array:
@@ -193,7 +193,7 @@ def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:
-    """Return the result of a checked call, or of a wider one, rounded."""
+    """Return the result of a checked call; that of a `Wider` call is rounded."""
     if not isinstance(call, Wider):
         return methods(method, xp, call)
     name = call.asked.name
@@ -201,7 +201,7 @@ def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented 
 
 
 def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
-    """Return the declaration of a function for segments, and let that for whole arrays know it."""
+    """Return the declaration of a function for segments, and store it in the declaration for whole arrays."""
     methods = METHODS[whole.name]
     fields = {"normalize": _with_array, **fields}
     whole.by_offsets = Primitive(name=whole.name, variant="by offsets", check=check, methods=methods, **fields)

@@ -50,7 +50,7 @@ class Work:
         return len(self.special.inputs) + len(self.special.outputs)
 
     def lines(self, result: tuple[int, ...]) -> Lines | None:
-        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
+        """Return the lines of inputs, outputs and starts, or None if they are adjacent or have several strides."""
         inputs = len(self.special.inputs)
         given = zip(self.shapes, self.layouts, strict=True)
         strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
@@ -59,7 +59,7 @@ class Work:
         return None if merged is None or merged.inner > 1 else merged
 
     def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
-        """Return how so many elements in a row of an array are reached that has a length along the axis."""
+        """Return the name of the access to ``vector`` elements of an array with a length along the axis."""
         itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
         inputs = len(self.special.inputs)
         address = self.layouts[at][1] if at < inputs else 0
@@ -69,7 +69,7 @@ class Work:
         return access(step, first, strides, vector=vector, itemsize=itemsize)
 
     def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
-        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
+        """Return the parameters Inputs, Outputs with a length along the axis, Starts, and offsets."""
         special, inputs = self.special, len(self.special.inputs)
 
         def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:

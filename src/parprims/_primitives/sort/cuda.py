@@ -99,7 +99,7 @@ class Tuning(_cuda.Tuning):
     prefetched = ("ahead_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with tiles of long rows are to fit a multiprocessor."""
+        """Return the entry for another device, with tiles of long rows that fit two blocks on a multiprocessor."""
         return dataclasses.replace(
             super().fitted(measured, device),
             alone=tuple([_fitted(device, *one) for one in self.alone]),
@@ -109,10 +109,10 @@ class Tuning(_cuda.Tuning):
 
 
 def _fitted(device: _cuda.Model, nbytes: int, threads: int, items: int, resident: int) -> tuple[int, int, int, int]:
-    """Return the largest tile of at most so many threads and elements of a thread, of which two blocks fit."""
+    """Return the largest tile, of at most the given threads and elements of a thread, for which two blocks fit."""
 
     def size(some: int) -> tuple[int, int, int]:
-        counts = (some // 32 + 3) << 10  # those of every warp, and the offsets of digits
+        counts = (some // 32 + 3) << 10  # counts of every warp, and the offsets of digits
         most = min(items, (device.room() - counts) // (some * nbytes))
         return some * most, some, most
 
@@ -135,10 +135,10 @@ WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigne
 
 @dataclasses.dataclass(frozen=True)
 class Specialisation:
-    """What the text of a kernel depends on: dtypes by name, and the results asked for.
+    """The key of generated kernels: the dtypes by name, and the results.
 
-    ``values`` are the bytes of an element of each; ``index`` is the dtype of indices, or None without them. If
-    ``keyed`` the results begin with the keys.
+    ``values`` are the bytes of an element of each array of values; ``index`` is the dtype of indices, or None without
+    indices. If ``keyed``, the results begin with the keys.
     """
 
     key: str
@@ -154,7 +154,7 @@ class Specialisation:
 
     @property
     def moves(self) -> bool:
-        """Whether anything moves with the keys."""
+        """Whether values or indices move with the keys."""
         return bool(self.values or self.index)
 
     @property
@@ -169,7 +169,7 @@ class Specialisation:
         return WORDS[self.key_bytes]
 
     def source(self, file: str) -> str:
-        """Return the CUDA text of a kernel: that of a package file, then the order of the keys."""
+        """Return the CUDA text of a kernel: the text of a package file, then the order of the keys."""
         kind = {"b": "BOOL", "i": "SIGNED", "u": "UNSIGNED", "f": "FLOATING"}[
             "f" if self.key == "bfloat16" else self.key[0]
         ]
@@ -315,7 +315,7 @@ class _TilesPlan:
         self.ahead = 0 if spec.moves else -(-sizes.ahead_bytes // (self.threads * items * spec.key_bytes))
 
     def _choose_rows_together(self) -> None:
-        """Choose the rows of a batch: as many as there is memory for their counts and look-back words."""
+        """Choose the rows of a batch: as many as fit with their counts and look-back words."""
         spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
         self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
         words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))
@@ -342,13 +342,13 @@ class _TilesPlan:
         self.chunks = -(-n // self.chunk)
 
     def _reserved(self, name: str, type_: str, nbytes: int) -> Pointer:
-        """Return the address of so many bytes of the call's own memory."""
+        """Return the address of ``nbytes`` bytes of the call's temporary memory."""
         offset = self.numbers(name, self.temporary_bytes)
         self.temporary_bytes += -(-nbytes // 256) * 256
         return Pointer("temporary", type_, bytes=offset)
 
     def _moves(self, name: str, type_: str, nbytes: int) -> Pointer | None:
-        """Return the address of memory for another copy of the elements, if they need it."""
+        """Return the address of memory for another copy of the elements, or None for one pass."""
         return self._reserved(name, type_, self.rows * self.n * nbytes) if self.passes > 1 else None
 
     def plan(self, outputs: tuple[tuple[tuple[int, ...], str], ...]) -> Plan:
@@ -365,7 +365,7 @@ class _TilesPlan:
         chunk, chunks = numbers("chunk", self.chunk), numbers("chunks", self.chunks)
         vectors = numbers("word_vectors", -(-self.words_bytes // 16))
         words = self._reserved("words_offset", "unsigned", self.words_bytes)
-        single = self.chunks == 1  # one block counts a row, so counts need not be zero before
+        single = self.chunks == 1  # one block counts a row, so counts need no initial zeros
         count = WORDS[self.count_bytes]
         counts = (
             self._reserved("counts_offset", count, self.counts_bytes)
@@ -405,10 +405,10 @@ class _TilesPlan:
         )
 
     def _between_launches(self) -> tuple[Struct, list[Parameter]]:
-        """Return where launches read and write keys, and where they read and write what moves with the keys.
+        """Return the memory of keys, and of the values and indices that move with them, for all launches.
 
-        Between launches, the keys and indices of a row are kept in the memory of its result, as far as they fit. Wide
-        indices fill it, and every second launch then does not write keys.
+        Between launches, keys and indices of a row are stored in the memory of its result if they fit. Wide indices
+        fill it, and then every second launch writes no keys.
         """
         spec, place_bytes = self.spec, self.place_bytes
         key, place = spec.word, WORDS[place_bytes]
@@ -422,7 +422,7 @@ class _TilesPlan:
             last = f"out{len(spec.values) + spec.keyed}"
             place_temporary = self._moves("places_offset", place, place_bytes)
             aside, places_apart = Pointer(last, place), index_bytes - place_bytes
-            if not spec.keyed and self.passes > 2:  # two launches write keys that are not results
+            if not spec.keyed and self.passes > 2:  # two launches write keys that are no results
                 if spec.key_bytes + place_bytes <= index_bytes:
                     behind: Number = self.numbers("keys_behind_places", self.n * place_bytes)
                     key_out, keys_apart = Pointer(last, key, bytes=behind), index_bytes - spec.key_bytes
@@ -468,7 +468,7 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         return lambda *arrays: _empty(xp, bare.on(*arrays))
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
-        """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
+        """Return contiguous arrays with the axis to sort along last, as kernels read them."""
         moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
 
@@ -491,7 +491,7 @@ def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
 
 
 def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Run:
-    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    """Return a function that launches the kernels on contiguous arrays, sorting along the last axis."""
     shape = tuple(arrays[0].shape)
     address = _cuda.layout(xp, arrays[0])[1]
     dtypes = tuple([x.dtype for x in arrays])
@@ -525,7 +525,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
 
-# Rows in a warp's lanes, in a warp, in a block, a few of them, and in tiles.
+# Rows in a warp's lanes, in a warp, and in a block; a few rows in a block; rows in tiles.
 _LAYOUTS = (
     *((1 << 16, n) for n in (20, 200, 1024, 4000, 8000)),
     *((n,) for n in (14_000, 14_336, 16_000, 1 << 14, 1 << 28)),
@@ -536,7 +536,7 @@ _DTYPES = (
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plans of every way to sort, and the plans of large sorts of every dtype."""
+    """Yield the name and the plan of every kind of sort, and of large sorts of every dtype."""
     wide = 1 << 33  # words of 64 bits
     for shape in _LAYOUTS:
         for dtype in _DTYPES if shape == (1 << 28,) else ("uint8", "float16", "float32", "int64"):

@@ -1,4 +1,4 @@
-"""Reductions, scans and recurrences of segments by offsets by kernels for CPUs: how work is cut, and the call."""
+"""Reductions, scans and recurrences by offsets by kernels for CPUs: the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import as_scan, is_readable
 
 _SHARE = 1 << 14
-"""The fewest elements of a share, whose segments are a task."""
+"""The fewest elements of a share; the segments of a share are one task."""
 _BLOCK, _ROWS = 1 << 14, 256
-"""Elements of a block of a segment, several of which threads reduce side by side, and the fewest rows of one."""
+"""Elements of a block of a segment, and the fewest rows of a block. Threads reduce blocks side by side."""
 _COLUMNS = 512
 """Columns of a tile, whose states stay in the cache."""
 _LEAST = 1 << 16
@@ -32,7 +32,7 @@ _LEAST = 1 << 16
 
 
 def _way(r: Scan) -> str:
-    """Return which function of by_offsets.numba reduces elements of a line side by side."""
+    """Return the name of the function in by_offsets.numba that reduces the elements of a line."""
     # As in `reduce`: a product of integers takes so long that it needs more lanes than the compiler gives it.
     simple = r.op._built_in and r.op.name != "multiply" and len(r.working) == 1
     if simple and dtype_kind(r.working[0]) in ("bool", "int", "uint"):
@@ -41,7 +41,7 @@ def _way(r: Scan) -> str:
 
 
 def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
-    """Return what the loops call besides the functions of a scan; the own numbers begin at ``first``."""
+    """Return the functions that the loops call besides those of a scan; their parameters begin at ``first``."""
     function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
     along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
     down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier"
@@ -73,7 +73,7 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
 
 
 def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
-    """Return the work on elements and starts of these layouts, or None where they have no (high, low, n, inner)."""
+    """Return the plan for elements and starts, or None if they cannot be viewed as (high, low, n, inner)."""
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
@@ -172,7 +172,7 @@ def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
 def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """Return a function of the arrays that computes a call with elements and segments.
 
-    ``operations`` returns one that computes it by operations of the library, whose derivative it has.
+    Its derivative is the derivative of the function that ``operations`` returns, in operations of the library.
     """
     run = derivative_rules.by_operations(xp, c.arrays, _prepared(xp, c), operations)
     return (lambda *arrays: run(*arrays)[0]) if c.single else run

@@ -19,16 +19,16 @@ from parprims._primitives.sort.cuda import WORDS, Specialisation
 
 
 class Tile(NamedTuple):
-    """What blocks sort and merge, for keys of at most some bytes."""
+    """The tile that a block sorts or merges, for keys of at most ``key_bytes``."""
 
     key_bytes: int
     threads: int
     items: int
     """The most elements of a thread."""
     sorting: int
-    """The blocks that sort and are to fit on a multiprocessor."""
+    """The sorting blocks that must fit on a multiprocessor."""
     merging: int
-    """The same of those that merge."""
+    """The merging blocks that must fit on a multiprocessor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Tuning(_cuda.Tuning):
     tiles: tuple[Tile, ...]
     """By the bytes of a key."""
     blocks: int
-    """The most blocks that merge."""
+    """The most merging blocks."""
     places: int
-    """Integers of 32 bits number the keys of rows up to this length."""
+    """The longest rows whose keys are numbered by 32-bit integers."""
 
     scaled = ("blocks",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with keys and their places are to fit."""
+        """Return the entry for another device, on which two blocks with keys and their positions must fit."""
         tiles = []
         for tile in self.tiles:
             sorting, merging = (device.resident(one, tile.threads) for one in (tile.sorting, tile.merging))
@@ -66,7 +66,7 @@ _PIECES_BYTES = 40
 
 
 def _shared_bytes(key_bytes: int, threads: int, items: int) -> int:
-    """Return the shared memory of a block that sorts: keys and their places, counts of each warp, and flags of ends."""
+    """Return the shared memory of a sorting block: keys and their positions, counts of each warp, and flags of ends."""
     size = threads * items
     return size * (key_bytes + 2) + 4 * (256 * (threads // 32) + 2 * -(-size // 1024) * 32) + 256
 
@@ -81,7 +81,7 @@ def plan(
 ) -> Plan:
     """Return the launches that sort segments along the last axis of contiguous arrays.
 
-    They are one for tiles, and one for each level, of which there are as many as bits in the number of the last tile.
+    One launch sorts tiles, and one merges them for each bit in the number of the last tile.
     """
     numbers, n, rows = Numbers(), shape[-1], math.prod(shape[:-1])
     tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
@@ -94,7 +94,7 @@ def plan(
     temporary_bytes = 0
 
     def reserved(name: str, type_: str, nbytes: int) -> Pointer | None:
-        """Return the address of memory for another copy of elements, if they need it."""
+        """Return the address of memory for another copy of elements, or None without levels."""
         nonlocal temporary_bytes
         if not levels:
             return None
@@ -170,7 +170,7 @@ def prepare(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a function of a call's arrays that launches the kernels.
 
-    ``otherwise`` computes a call in a program of JAX that does not run on a GPU, and has derivatives.
+    ``otherwise`` computes a call in JAX programs for other devices, and has derivatives.
     """
     axis, last = c.axis, c.arrays[0].ndim - 1
     direct = dtype_name(c.arrays[-1].dtype) in ("int32", "int64")
@@ -188,7 +188,7 @@ def prepare(
 def _runner(
     xp: Namespace, bare: Segmented, arrays: tuple[Array, ...], otherwise: Callable[[Segmented], tuple[Array, ...]]
 ) -> _cuda.Run:
-    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    """Return a function that launches the kernels on contiguous arrays, sorting along the last axis."""
     shape, offset = tuple(arrays[0].shape), dtype_name(arrays[-1].dtype)
     dtypes = tuple([x.dtype for x in arrays[:-1]])
 
@@ -214,7 +214,7 @@ def _runner(
             return otherwise(call)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            if arrays[-1].shape[0] > 1:  # every row has segments of its own
+            if arrays[-1].shape[0] > 1:  # each row has its own segments
                 return _cuda.row_by_row(computed)(*arrays)
             arrays = (*xp.broadcast_arrays(*arrays[:-1]), arrays[-1][0])
             return _runner(xp, bare, arrays, otherwise)(*arrays)
@@ -229,7 +229,7 @@ def _runner(
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plans of every way to sort segments."""
+    """Yield the name and the plan of every kind of sort of segments."""
     every = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"
     n = 1 << 28
     for dtype in every.split():

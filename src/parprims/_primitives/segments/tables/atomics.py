@@ -1,4 +1,4 @@
-"""Reductions by numbers of segments by atomic operations of GPUs, where no bits depend on the order of elements."""
+"""Reductions by ids by atomic operations of GPUs, for results that do not depend on the order of elements."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from parprims._primitives.segments.cuda import on_cast
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
-    """How the kernels cut their work on devices of one compute capability. No bits of results depend on it."""
+    """How the kernels divide their work on devices of one compute capability. Bits of results do not depend on it."""
 
     threads: int
     """Threads of a block."""
     blocks: int
-    """The most blocks of a multiprocessor, which have the registers."""
+    """The most blocks of a multiprocessor, limited by registers."""
     shared_bytes: int
     """The most shared memory of a block, and of a multiprocessor, for words of segments."""
     flushed: int
-    """The most words that all blocks add to those of all segments, by the number of elements."""
+    """The most words that all blocks together flush to the words of segments, per element."""
     stored: int
     """The most segments whose results the last block stores."""
     words_bytes: int
-    """The most bytes of the words of all segments: beyond twice a cache, elements are sorted in less time."""
+    """The most bytes of the words of all segments: beyond twice the cache, a sort of the elements is faster."""
     looked: int
-    """The fewest elements of a segment, on average, for which it pays to look at a word before it is combined."""
+    """The fewest elements of a segment, on average, for which a read of its word before the atomic operation pays."""
 
     limited = ("shared_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, of whose cache the words of all segments may be as large a part."""
+        """Return the entry for another device, with the words of all segments scaled to its cache."""
         words_bytes = self.words_bytes * device.cache_mib // measured.cache_mib
         return dataclasses.replace(super().fitted(measured, device), words_bytes=words_bytes)
 
@@ -62,7 +62,7 @@ _OPERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What kernels are made for: dtypes of elements, ids and results, the operation, and whether there is a start."""
+    """The key of generated kernels: dtypes of elements, ids and results, the operation, and whether a start exists."""
 
     x: str
     ids: str
@@ -77,28 +77,28 @@ class Kind:
 
     @property
     def looks(self) -> bool:
-        """Whether an element may leave its word as it is."""
+        """Whether an element may leave its word unchanged."""
         return self.operation not in ("ADD", "XOR")
 
     @property
     def is_coded(self) -> bool:
-        """Whether words are not the results that they stand for."""
+        """Whether words are codes of results, not the results themselves."""
         plain = ("ADD", "OR", "XOR") + ("MAXIMUM",) * (dtype_kind(self.result) == "uint")
         return self.operation not in plain or dtype_bits(self.result) < 32 or self.starts
 
 
 def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tuning: Tuning) -> _cuda.Plan:
-    """Return the launches for so many elements and segments; ``strides`` are those of elements and of ids."""
+    """Return the launches for ``n`` elements and a number of segments; ``strides`` are those of elements and of ids."""
     numbers, threads = _cuda.Numbers(), tuning.threads
     result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
     code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
     source = _cuda.device_source("_primitives/segments/tables/segment_atomics.cu")
     shared_bytes = kind.word * segments
     resident = min(tuning.blocks, tuning.shared_bytes // (shared_bytes + 1024))
-    rows = 8 if kind.word == 4 else 4  # elements of a thread at once, which have the registers
+    rows = 8 if kind.word == 4 else 4  # elements of a thread at once, limited by registers
     tiles = -(-n // (threads * rows))
     blocks = min(tiles, resident * tuning.multiprocessors)
-    apart = min(blocks, tuning.flushed * n // segments)  # the blocks that may have words of their own
+    apart = min(blocks, tuning.flushed * n // segments)  # the most blocks with private words
     in_shared = apart > 0 and 4 * apart >= blocks
     if in_shared:
         blocks = apart
@@ -156,7 +156,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
 
 
 def serves(c: Segmented) -> bool:
-    """Return whether elements of a call can be combined in any order, and are to be: they are no rows, nor in order."""
+    """Return whether atomic operations compute a call: any order, single elements, and ids that are not sorted."""
     name, result = c.op.name, c.dtypes[0]
     if BUILT_IN.get(name) is not c.op or name not in _OPERATIONS or dtype_name(result) not in C_TYPES:
         return False
@@ -178,7 +178,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         return (array(xp, bare.on(*arrays)),)
 
     def batched(x: Array, ids: Array, *starts: Array) -> tuple[Array, ...]:
-        """Take rows as one, each of which has segments of its own."""
+        """Compute the rows as one array; each row has its own segments."""
         rows, count = max(one.shape[0] for one in (x, ids, *starts)), c.segments
         if rows * count >= 2**31:
             return _cuda.row_by_row(otherwise)(x, ids, *starts)
@@ -225,7 +225,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     few, many = (1 << 24, 1000), (1 << 28, 1 << 20)
     wanted = [(kind, size) for kind in kinds for size in (few, many)]
     wanted += [(Kind("int32", name, "int64", "ADD"), few) for name in numeric if dtype_kind(name) != "float"]
-    # Words of shared memory that are not stored at once, words that are not looked at before, and few elements.
+    # Private words that another launch stores, words without a read before, and few elements.
     others = (1 << 28, 20_000), (1 << 24, 1 << 22), (4000, 10_000)
     wanted += [(Kind("int64", "int64", "int64", one), size) for one in ("MAXIMUM", "ADD") for size in others]
     for kind, (n, segments) in wanted:

@@ -1,4 +1,4 @@
-"""Numbers of segments by kernels for GPUs: made narrow for a sort, and turned into offsets where they ascend."""
+"""Ids by kernels for GPUs: cast to a narrow dtype for a sort, and converted to offsets where they ascend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parprims._operators.languages import C_TYPES
 _THREADS, _EACH = 256, 8
 
 _QUICK = 1 << 20
-"""The most segments for which each thread finds one offset alone: it waits for every step of its search."""
+"""The most segments for which each thread finds one offset, because its search is bound by latency."""
 _IDS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
 
@@ -24,9 +24,9 @@ def narrowest(count: int) -> str:
 
 
 def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
-    """Return a function that casts ids like these to the narrowest dtype, and replaces ids outside [0, count) by count.
+    """Return a function that casts ids to the narrowest dtype, and replaces ids outside [0, count) by count.
 
-    Ids of a dtype as narrow as that stay as they are.
+    Ids of a dtype that is as narrow stay unchanged.
     """
     name = narrowest(count)
     if dtype_bits(ids.dtype) <= dtype_bits(getattr(xp, name)):
@@ -45,7 +45,7 @@ def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]
 
 
 def finding_offsets(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
-    """Return what finds the offsets of segments, given the number of the segment of each place, in ascending order."""
+    """Return a function from ascending ids to the offsets of segments."""
     name = "int32" if ids.shape[0] < 2**31 else "int64"
 
     def otherwise(ids: Array) -> tuple[Array, ...]:

@@ -1,4 +1,4 @@
-"""Reductions of segments of rows by a CUDA kernel, in their order or another: the division of work, and the launch."""
+"""Reductions of segments of rows by a CUDA kernel, in any order of rows: the division of work, and the launch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parprims._primitives.segments.work import Work
 class Tuning(_cuda.Tuning):
     """How the kernel divides its work on devices of one compute capability.
 
-    All fields determine how rows are grouped, so the bits of results depend on them, but on no other number of
-    multiprocessors than the one here.
+    All fields determine how rows are grouped, so the bits of results depend on them, and on the number of
+    multiprocessors in the entry, not of the device.
     """
 
     threads: int
@@ -28,7 +28,7 @@ class Tuning(_cuda.Tuning):
     state_bytes: int
     """The most bytes of the states of a thread's columns, if they are several."""
     row_bytes: int
-    """The bytes that a thread loads before it uses the first."""
+    """The bytes that a thread loads before it uses the first of them."""
     least: int
     """The fewest rows and ends of segments of a group of threads, where several blocks share them."""
     shared_bytes: int

@@ -1,4 +1,4 @@
-"""Reductions by numbers of few segments by kernels for GPUs, in the order of elements and without a sort."""
+"""Reductions by ids of few segments by kernels for GPUs, in the order of elements and without a sort."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from parprims._primitives.segments.cuda import as_scan, on_cast
 class Tuning(_cuda.Tuning):
     """How the kernels divide their work on devices of one compute capability.
 
-    All fields determine how elements are grouped, so the bits of results depend on them, but on no other number of
-    multiprocessors than the one here.
+    All fields determine how elements are grouped, so the bits of results depend on them, and on the number of
+    multiprocessors in the entry, not of the device.
     """
 
     warps: int
     """The most warps of a block."""
     fewest: tuple[tuple[int, int], ...]
-    """The fewest warps of a block whose tables are to fit, by the most elements: else a sort takes less time."""
+    """The fewest warps of a block with tables that must fit, by the most elements; otherwise a sort is faster."""
     resident: tuple[tuple[int, int], ...]
-    """The most blocks of a multiprocessor, which have the registers, by the most bytes of a state."""
+    """The most blocks of a multiprocessor, limited by registers, by the most bytes of a state."""
     shared_bytes: int
     """The most shared memory of a block, and of a multiprocessor, for tables."""
     each: int
@@ -54,15 +54,15 @@ TUNING = _cuda.tunings(Tuning, __name__)
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _STEPS, _WIDTH, _THREADS = 4, 32, 256
-"""Elements that a lane loads at once; segments and threads of a block that combines the tables of others."""
+"""Elements that a lane loads at once; segments and threads of a block that combines tables."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """A call as a plan needs it.
+    """The geometry of a reduction.
 
-    ``steps`` are the strides from line to line of elements, ids and initial elements, ``strides`` those of elements and
-    ids along a line. The result of one line has an axis of lines if it is ``batched``.
+    ``steps`` are the strides of elements, ids and initial elements from line to line; ``strides`` are the strides of
+    elements and ids along a line. If ``batched``, the result has an axis of lines even for one line.
     """
 
     special: Specialisation
@@ -76,7 +76,7 @@ class _Work:
 
 
 def _slot_bytes(states: tuple[str, ...]) -> int:
-    """Return the bytes of a state that may be none."""
+    """Return the bytes of an optional state."""
     return state_size((*states, "bool"))
 
 
@@ -166,7 +166,7 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
 
 
 def serves(xp: Namespace, c: Segmented) -> bool:
-    """Return whether a call is to be computed by tables: elements are no rows, nor in order, and segments are few."""
+    """Return whether tables compute a call: single elements, ids that are not sorted, and few segments."""
     if c.arrays[0].ndim != 1 or c.in_order:
         return False
     tuning = _cuda.tuned_for(TUNING, xp, c.arrays[0])
@@ -195,7 +195,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         return _cuda.ready(xp, x, key, plan=plan, in_program=in_program, captured=special.captured)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
-        """Take the rows of a batch as lines."""
+        """Compute the rows of a batch as lines."""
         import jax
 
         x, ids = arrays[:2]
