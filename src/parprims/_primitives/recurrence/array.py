@@ -232,10 +232,10 @@ def _by_band(a: Any, x: Any, reverse: bool) -> None:
     behind, first, last = (1, -1, 0) if reverse else (-1, 0, -1)
     buffer = np.empty((several * width, 2), x.dtype)
     for line, start in itertools.product(range(0, lines, several), reversed(starts) if reverse else starts):
-        at = slice(line, line + several), slice(start, start + width)
-        part, own = x[at], a[at]
+        part_of_lines = slice(line, line + several), slice(start, start + width)
+        part, own = x[part_of_lines], a[part_of_lines]
         if start != (starts[-1] if reverse else 0):
-            edge = range(n)[at[1]][first]
+            edge = range(n)[part_of_lines[1]][first]
             part[:, first] += own[:, first] * x[line, edge + behind]
         band = buffer[: part.size].reshape(*part.shape, 2)
         np.negative(own, out=band[..., int(reverse)])

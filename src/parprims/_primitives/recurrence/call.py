@@ -77,8 +77,8 @@ class Recurrence(Checked):
 
 def checked(asked: Arguments) -> tuple[Namespace, Recurrence]:
     """Return the namespace and the checked call."""
-    given, initial = (asked["a"], asked["b"]), asked["initial"]
-    xp, (a, b) = coefficients(*given)
+    originals, initial = (asked["a"], asked["b"]), asked["initial"]
+    xp, (a, b) = coefficients(*originals)
     reverse = check_flag("reverse", asked["reverse"])
     dtype = promoted(xp, {"a": a, "b": b}, _KINDS)
     shape = broadcast_shape(a, b)
@@ -89,8 +89,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Recurrence]:
     def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
         return *_coefficients(xp, a, b), *begin(*initial)
 
-    as_given = a is given[0] and b is given[1]
-    remembered = all(x is other or type(other) in NUMBERS for x, other in zip((a, b), given, strict=True))
+    as_given = a is originals[0] and b is originals[1]
+    remembered = all(x is other or type(other) in NUMBERS for x, other in zip((a, b), originals, strict=True))
     return xp, Recurrence(
         arrays=(a, b, *starts),
         key=asked.key if remembered else None,
@@ -136,7 +136,7 @@ def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
     for name, number, other, array in (("a", as_number(a), "b", b), ("b", as_number(b), "a", a)):
         if is_scalar(number) and not is_scalar(as_number(array)):
             xp, (array,) = admit({other: array})
-            (array,) = _counted(xp, array)
+            (array,) = _bool_as_integers(xp, array)
             check_kind(other, array, _KINDS)
             fractional = isinstance(number, float | complex | np.inexact)
             if fractional and dtype_kind(array.dtype) in ("int", "uint"):
@@ -148,13 +148,13 @@ def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
                 made = _as_coefficient(xp, name, number, array)
             return xp, [made, array] if name == "a" else [array, made]
     xp, arrays = admit({"a": a, "b": b})
-    return xp, _counted(xp, *arrays)
+    return xp, _bool_as_integers(xp, *arrays)
 
 
 _KINDS = ("int", "uint", "float", "complex")
 
 
-def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
+def _bool_as_integers(xp: Namespace, *arrays: Array) -> list[Array]:
     """Return the arrays, bool cast to the dtype of the other array, or to the default integer dtype if all are bool."""
     others = [x.dtype for x in arrays if dtype_kind(x.dtype) != "bool"]
     if len(others) == len(arrays):

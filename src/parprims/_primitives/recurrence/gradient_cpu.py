@@ -32,8 +32,8 @@ def _functions(
         return language.call("conj", state, read(index, at))
 
     places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
-    found = [f"results[{at}]" for at in range(len(outputs))]
-    written = [one if state == dtype else language.cast(one, state, dtype) for one in found]
+    result = [f"results[{at}]" for at in range(len(outputs))]
+    written = [one if state == dtype else language.cast(one, state, dtype) for one in result]
     by_a = [f"state[0] * {conjugate(2, 'at')}"] if both else []
     return (
         *(text.group(*one, 3) for one in zip(("in", "out"), views, firsts(views), strict=True)),
@@ -53,15 +53,15 @@ def _functions(
 def _plan(r: Adjoint) -> _cpu.Plan | None:
     """Return the plan of a call, or None if arrays cannot be viewed as (high, low, n, inner) with one stride each."""
     hosts: list[np.ndarray[Any, Any]] = [_cpu.host(x) for x in r.arrays]
-    count, made, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
+    count, outputs, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
     strides = [
         *(broadcast_strides(_cpu.strides(x), x.shape, len(r.shape)) for x in hosts),
-        *[row_major(r.shape)] * made,
+        *[row_major(r.shape)] * outputs,
     ]
     merged = lines_along(r.shape, r.axis, strides)
     if merged is None:
         return None
-    begins, along = [*map(_cpu.first, hosts), *[0] * made], list(merged.along)
+    begins, along = [*map(_cpu.first, hosts), *[0] * outputs], list(merged.along)
     if r.reverse:
         begins = [begin + (r.n - 1) * step for begin, step in zip(begins, along, strict=True)]
         along = [-step for step in along]
@@ -84,9 +84,9 @@ def _plan(r: Adjoint) -> _cpu.Plan | None:
         ),
         _functions(groups, (steps[:count], steps[count:])),
         (dtype,) * count,
-        ((r.shape, dtype),) * made,
+        ((r.shape, dtype),) * outputs,
         (),
-        (merged.low, r.n, inner, width, *(number for one in views for number in one.numbers)),
+        (merged.low, r.n, inner, width, *(number for view in views for number in view.numbers)),
     )
 
 

@@ -109,10 +109,10 @@ def _node(asked: Arguments) -> Array:
     if hasattr(initial, "shape"):
         raise ValueError("initial must be a number for matrices inside of torch.compile")
     options = {**asked.options, "initial": initial, "matrices": True}
-    found: tuple[Array, ...] = nodes().call(
+    result: tuple[Array, ...] = nodes().call(
         asked.name, {"a": asked["a"], "b": asked["b"]}, options, asked.method, composed=True
     )
-    return found[0]
+    return result[0]
 
 
 # ---- By array operations ----------------------------------------------------------------------------------------
@@ -148,19 +148,19 @@ def _operator(k: int) -> Operator:
     """Return the composition of maps of vectors of k numbers, on k (k + 1) components: rows of the matrix, vector."""
 
     def compose(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
-        found = []
+        result = []
         for row in range(k):
             for column in range(k):
                 total = later[row * k] * earlier[column]
                 for at in range(1, k):
                     total = total + later[row * k + at] * earlier[at * k + column]
-                found.append(total)
+                result.append(total)
         for row in range(k):
             total = later[k * k + row]
             for at in range(k):
                 total = total + later[row * k + at] * earlier[k * k + at]
-            found.append(total)
-        return tuple(found)
+            result.append(total)
+        return tuple(result)
 
     return Operator(compose, name=f"maps of {k} numbers", components=k * (k + 1))
 
@@ -180,8 +180,8 @@ def _parts(xp: Namespace, c: _Maps) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     elements, op = _components(xp, c)
-    found = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
-    return xp.astype(xp.stack(list(found[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
+    result = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
+    return xp.astype(xp.stack(list(result[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
 
 
 def _narrow(found: Method) -> Method:

@@ -142,15 +142,15 @@ def adjoint(
     key = call_key("adjoint", inputs, axis, reverse)
     run = recalled(key)
     if run is not None:
-        found = run(*inputs)
+        result = run(*inputs)
     else:
         if 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
             return None
         r = Adjoint(arrays=inputs, key=key, shape=g.shape, axis=axis, reverse=not reverse)
         if _ADJOINT.chosen("auto", xp, r) is None:
             return None
-        found = _ADJOINT("kernel", xp, r)
-    return (found, None) if x is None else found
+        result = _ADJOINT("kernel", xp, r)
+    return (result, None) if x is None else result
 
 
 LINEAR_RECURRENCE = Primitive(

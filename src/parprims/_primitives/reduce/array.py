@@ -67,8 +67,8 @@ from parprims._primitives.reduce.call import (
     is_nonzero,
     library_routine,
     mapped,
-    of_nothing,
     result_dtypes,
+    result_of_empty,
     widened,
     working_dtype,
 )
@@ -81,17 +81,17 @@ from parprims._primitives.scan.array import LANE, lanes
 def array(xp: Namespace, r: Reduction) -> Any:
     """Return the combinations by a tree."""
     if r.n == 0:
-        return of_nothing(xp, r)
+        return result_of_empty(xp, r)
     return finish(xp, r, *_by_blocks(xp, r, _by_tree))
 
 
 def array_refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why the library cannot compute with the arrays, or None."""
     if r.fn not in OWN_MAPS:
-        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+        return lacks_arithmetic(xp, [x.dtype for x in r.arrays])
     if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
         return None
-    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([one.dtype for one in r.arrays])))
+    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([x.dtype for x in r.arrays])))
 
 
 _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
@@ -196,7 +196,7 @@ def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduct
             part = r.of(*(x[at] for x in r.arrays), keepdims=True, initial=None)
             values, totals = combine(xp, part)
             r = dataclasses.replace(r, op=restructured(r.op, values.structure))
-            totals = tuple([xp.reshape(one, part.result_shape) for one in totals])
+            totals = tuple([xp.reshape(total, part.result_shape) for total in totals])
             level = 0
             while waiting and waiting[-1][0] == level:
                 totals, level = values.op(waiting.pop()[1], totals), level + 1
@@ -222,11 +222,11 @@ def _joined(
     if len(where) == len(cuts):
         return total(where)
     axis, parts = cuts[len(where)]
-    found = [_joined(xp, cuts, total, (*where, part)) for part in parts]
-    if len(found) == 1:
-        return found[0]
-    columns = zip(*(totals for _, totals in found), strict=True)
-    return found[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
+    result = [_joined(xp, cuts, total, (*where, part)) for part in parts]
+    if len(result) == 1:
+        return result[0]
+    columns = zip(*(totals for _, totals in result), strict=True)
+    return result[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
 
 
 def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
@@ -244,15 +244,15 @@ def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
     block = max(1, size // itemsize)
     if elements <= block or not _is_elementwise(xp, r):
         return None
-    found = list(r.shape)
-    while math.prod(found) > block:
-        free = list(range(len(found)))
+    lengths = list(r.shape)
+    while math.prod(lengths) > block:
+        free = list(range(len(lengths)))
         if not r.op.commutative:
-            longer = [axis for axis in r.axes if found[axis] > 1]
+            longer = [axis for axis in r.axes if lengths[axis] > 1]
             free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
-        longest = max(free, key=lambda axis: found[axis])
-        found[longest] = -(-found[longest] // 2)
-    return tuple(found)
+        longest = max(free, key=lambda axis: lengths[axis])
+        lengths[longest] = -(-lengths[longest] // 2)
+    return tuple(lengths)
 
 
 def _on_gpu(xp: Namespace, x: Array) -> bool:
@@ -325,7 +325,7 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     # The routines of NumPy and PyTorch copy a single element.
     least = 1 if r.axes and library(xp) in ("numpy", "torch") else 2
     if r.begun and r.n > 0:
-        run = _prepare_begun(xp, r)
+        run = _prepare_with_initial(xp, r)
     elif r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
         if r.fn in (None, is_nonzero) and r.op in (BUILT_IN["logical_and"], BUILT_IN["logical_or"]):
             run = _prepare_truth(xp, r)
@@ -336,7 +336,7 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     return run or directly(_native)(xp, r)
 
 
-def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+def _prepare_with_initial(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the routine followed by a combination with the initial element, or None if the dtypes of both differ."""
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
     if not r.single or working_dtype(r.op)(xp, dtype) != dtype:
@@ -351,12 +351,12 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the library's routine, or None if elements or results need a conversion."""
     if r.fn is not None:
         return None
-    given, keepdims = r.arrays[0].dtype, r.keepdims
-    dtype = result_dtypes(xp, r, (given,))[0]
+    source, keepdims = r.arrays[0].dtype, r.keepdims
+    dtype = result_dtypes(xp, r, (source,))[0]
     working = working_dtype(r.op)(xp, dtype)
-    if given in (dtype, working) and dtype != working:
+    if source in (dtype, working) and dtype != working:
         return _prepare_widened(xp, r, working, dtype)
-    if not (given == working == dtype or _widens(xp, r, dtype)):
+    if not (source == working == dtype or _widens(xp, r, dtype)):
         return None
     if library(xp) == "numpy":
         reduce = getattr(np, r.op.name).reduce  # the ufunc method that the function calls
@@ -479,7 +479,7 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         as_array = np.asarray
         routine: Callable[..., Any] = np.vecdot if axis == -1 else functools.partial(np.vecdot, axis=axis)
         return lambda x1, x2: as_array(routine(x1, x2))
-    if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
+    if is_tensor(x) and x.device.type == "cpu" and all(x.ndim == 1 for x in r.arrays):
         import torch
 
         own: Callable[..., Any] = torch.vdot
@@ -496,7 +496,7 @@ def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
 def _native(xp: Namespace, r: Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
     if r.n == 0:
-        return of_nothing(xp, r)
+        return result_of_empty(xp, r)
     if r.fn is None:
         dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
         if working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
@@ -639,13 +639,13 @@ def _equals(x: Any, value: Any) -> int:
 
 def _native_extremum(xp: Namespace, r: Reduction) -> Any:
     """Return the extreme values and their indices by the library's own functions."""
-    return of_nothing(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
+    return result_of_empty(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
 
 
 def _by_search(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
-    x, index = (as_numpy(one) for one in xs)
+    x, index = (as_numpy(x) for x in xs)
     return values, all_returned(xp, _extremum(r.op.name, x, index, axis), xs)
 
 
@@ -653,9 +653,9 @@ def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     """Return the winning values along an axis, where NaN wins, and the smallest indices among equal values."""
     x, last = searchable(x), axis == x.ndim - 1
     if x.flags.c_contiguous and index.flags.c_contiguous:
-        found = _without_equals(name, x, index, axis)
-        if found is not None:
-            return found
+        result = _without_equals(name, x, index, axis)
+        if result is not None:
+            return result
     if last:  # elsewhere NumPy looks for places far more slowly than for values
         place = np.expand_dims(getattr(x, name)(axis=axis), axis)
         value = np.take_along_axis(x, place, axis)

@@ -156,12 +156,12 @@ class Reduction(Checked):
 
         def combine(*xs: Array) -> None:
             values = evaluate(xp, self.of(*xs))
-            found = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
+            operator = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
             if combines:
-                found(values.arrays, values.arrays)
+                operator(values.arrays, values.arrays)
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
-        dtypes = tuple([one.dtype for one in self.arrays])
+        dtypes = tuple([x.dtype for x in self.arrays])
         few = Few(self.arrays[0], shape=self.shape, axes=self.axes, most=most, dtypes=dtypes)
         return few.failure(xp, combine, of_none=True)
 
@@ -236,7 +236,9 @@ def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
 def check_values(op: Any, values: Any) -> None:
     """Raise, naming fn, unless the values of a map suit the operator."""
     leaves, structure = flattened(values, "the result of fn")
-    _check_summable(restructured(as_operator(op), structure), tuple([one.dtype for one in leaves]), "the result of fn")
+    _check_summable(
+        restructured(as_operator(op), structure), tuple([leaf.dtype for leaf in leaves]), "the result of fn"
+    )
 
 
 def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -259,17 +261,17 @@ def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
 def evaluate(xp: Namespace, r: Reduction) -> Values:
     """Return the values of the map, in the dtypes that they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
-    own = tuple([one.dtype for one in arrays])
+    dtypes_of_values = tuple([x.dtype for x in arrays])
     if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
-        r = dataclasses.replace(r, arrays=tuple([cast(xp, one, compute_dtype(xp, one.dtype)) for one in arrays]))
+        r = dataclasses.replace(r, arrays=tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays]))
     if r.fn is not None:
-        arrays, own, single, structure = mapped(xp, r)
+        arrays, dtypes_of_values, single, structure = mapped(xp, r)
         op = restructured(op, structure)
         r = dataclasses.replace(r, op=op)
-        check_elements(r, own)
-    dtypes = result_dtypes(xp, r, own)
+        check_elements(r, dtypes_of_values)
+    dtypes = result_dtypes(xp, r, dtypes_of_values)
     working = working_dtype(op)
-    arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
+    arrays = tuple([cast(xp, x, working(xp, dtype)) for x, dtype in zip(arrays, dtypes, strict=True)])
     return Values(arrays, dtypes, single=single, op=op, structure=structure)
 
 
@@ -383,14 +385,14 @@ def reduced_values(
     values = fn(*widened(xp, arrays)) if call is None else call(*arrays)
     if not has_sixteen_bits(arrays):
         return reduce(values, op, dtype, initial)
-    own, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
-    computed, results = names_once_rounded(xp, own, flat("dtype", dtype), sums)
+    dtypes, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
+    computed, results = names_once_rounded(xp, dtypes, flat("dtype", dtype), sums)
     leaves, made = flattened(initial, "initial")
-    start = rebuilt(made, [widened(xp, (one,))[0] if hasattr(one, "shape") else one for one in leaves])
+    start = rebuilt(made, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
-    return rebuilt(structure, [cast(xp, one, dtype_named(xp, to)) for one, to in zip(totals, results, strict=True)])
+    return rebuilt(structure, [cast(xp, total, dtype_named(xp, to)) for total, to in zip(totals, results, strict=True)])
 
 
 def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -406,10 +408,10 @@ def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
 def all_values(fn: Map, *arrays: Array) -> Any:
     """Return the values of a map, or placeholders while methods are only listed."""
     xp, shape = namespace_of(arrays[0]), broadcast_to_one(arrays)
-    return _values_to_ask_about(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
+    return _placeholders(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
 
 
-def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
+def _placeholders(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
     """Return placeholders of the values of a map, which is called on two elements."""
     dtypes = tuple([x.dtype for x in arrays])
     few = Few(arrays[0], shape=shape, axes=tuple(range(len(shape))), most=2, dtypes=dtypes)
@@ -419,12 +421,12 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
             return of_map(xp, fn, tuple([xp.ones(tuple(lengths), dtype=x.dtype, device=device(x)) for x in arrays]))
 
     try:
-        found = asked(few.lengths())
+        result = asked(few.lengths())
     except TypeError:
         raise
     except Exception:  # such as lengths that do not broadcast with other arrays that the map reads
-        found = asked([1] * len(shape))
-    leaves, structure = flattened(found, "fn")
+        result = asked([1] * len(shape))
+    leaves, structure = flattened(result, "fn")
     like = next((x for x in arrays if asked_for(x)), arrays[0])
     whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
     made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
@@ -432,13 +434,13 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
 
 
 def names_once_rounded(
-    xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
+    xp: Namespace, dtypes: tuple[Any, ...], dtype: Any, sums: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes to reduce in and of the results, for values of dtypes ``own``."""
+    """Return the names of the dtypes to reduce in and of the results, for the dtypes of values."""
     results = as_dtypes(xp, dtype)
     if results is None:
-        results = tuple([sum_dtype(xp, one) for one in own]) if sums else own
-    return tuple([dtype_name(compute_dtype(xp, one)) for one in results]), tuple([dtype_name(one) for one in results])
+        results = tuple([sum_dtype(xp, one) for one in dtypes]) if sums else dtypes
+    return tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in results]), tuple(map(dtype_name, results))
 
 
 def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
@@ -451,11 +453,11 @@ def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Call
         return function
 
     def extremum(x: Array, **options: Any) -> Array:
-        found = function(x, **options)
+        result = function(x, **options)
         if dtype_kind(x.dtype) != "float":
-            return found
+            return result
         lost = xp.max(xp.astype(xp.isnan(x), xp.int8), **options)
-        return xp.where(lost > 0, xp.full_like(found, math.nan), found)
+        return xp.where(lost > 0, xp.full_like(result, math.nan), result)
 
     return extremum
 
@@ -464,7 +466,7 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
     """Return the call, on CPUs with its initial element as arrays; raise if there is no element to begin with."""
     if r.initial is None and r.n:
         return r
-    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
+    dtypes = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
     if r.initial is None:
         if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
             raise ValueError(_no_identity(r, r.op))
@@ -491,7 +493,7 @@ def check_mapped(xp: Namespace, r: Reduction) -> None:
     If the map itself fails, or the library lacks an operation of the map, the methods that need the map refuse (see
     `Reduction.trial`), but a kernel may compute it.
     """
-    none = r.of(*(_none_of(xp, one) for one in r.arrays)) if r.shape else r
+    none = r.of(*(_empty_like(xp, x) for x in r.arrays)) if r.shape else r
     with computing():
         try:
             mapped(xp, none)
@@ -501,7 +503,7 @@ def check_mapped(xp: Namespace, r: Reduction) -> None:
     with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
 
 
-def _none_of(xp: Namespace, x: Array) -> Array:
+def _empty_like(xp: Namespace, x: Array) -> Array:
     """Return an empty array like x; on JAX a new array, because a slice would be compiled."""
     if is_jax(xp) and not is_traced(x):
         return xp.zeros((0, *x.shape[1:]), dtype=x.dtype, device=device(x))
@@ -554,7 +556,7 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     return values.result(result)
 
 
-def of_nothing(xp: Namespace, r: Reduction) -> Any:
+def result_of_empty(xp: Namespace, r: Reduction) -> Any:
     """Return the result of an empty reduction: initial, or the identity."""
     return finish(xp, r, evaluate(xp, r), None)
 

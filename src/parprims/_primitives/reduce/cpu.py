@@ -83,7 +83,7 @@ def _way(code: Traced) -> str:
     return "lanes" if code.op.commutative else "parts"
 
 
-def _begun(code: Traced) -> str:
+def _initial_state(code: Traced) -> str:
     """Return the initial state of a loop over a block, and the number of elements that it then combines.
 
     For integers the state is the identity: a loop over all elements of a short line compiles to little besides SIMD
@@ -124,12 +124,12 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
             *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
             "return found",
         ]
-    found = [
+    functions = [
         function("rows_ascend(inputs, at, steps, count)", rows),
         function("ascending(inputs, at, steps, count)", lines),
         function("combine_in_order(earlier, later)", combined),
     ]
-    return found, serves
+    return functions, serves
 
 
 def _texts(
@@ -162,7 +162,7 @@ def _texts(
             "state_of_block(inputs, at, steps, count, width, lanes)",
             (f"return {way}_of_block(inputs, at, steps, count, width, lanes)",),
         ),
-        text.function("begun(inputs, at, steps, count)", (f"return {_begun(code)}",)),
+        text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
         text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
         text.file("_primitives/reduce/reduce.numba"),
     )
@@ -281,10 +281,10 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why another method is faster, or None."""
-    found = kind(xp, r)
-    own = found == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
-    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), found, math.prod(r.shape))
+    call_kind = kind(xp, r)
+    is_callers = call_kind == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
+    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), call_kind, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:

@@ -179,9 +179,9 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
     lasts = r.operation is not None and fn is not None
     known: Any = (r.operation, fn, *rest)
-    found = _specialisations.get(known) if lasts else None
-    if found is not None:
-        return found
+    cached = _specialisations.get(known) if lasts else None
+    if cached is not None:
+        return cached
     made = specialise(xp, r, names)
     if not lasts or made.code.captured:
         # The functions' variables may have changed, so the key holds the translation that they gave. JAX may call the

@@ -215,14 +215,16 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 
     def extreme(x: Array, axis: int | None, start: int) -> tuple[Array, Array]:
         axes = tuple(range(x.ndim)) if axis is None else (axis,)
-        found: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start=start)), axis=axis)
-        return found
+        result: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start=start)), axis=axis)
+        return result
 
     def joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
         if len(parts) == 1:
             return parts[0]
-        found: tuple[Array, Array] = combine(tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0)
-        return found
+        result: tuple[Array, Array] = combine(
+            tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0
+        )
+        return result
 
     return xp.reshape(joined([extreme(*piece) for piece in _pieces(x, c.axis, 0)])[1], shape)
 
@@ -278,8 +280,8 @@ def _prepare_native(xp: Namespace, c: _Search) -> Callable[[Array], Array]:
 
 def _native(xp: Namespace, c: _Search) -> Array:
     """Return the result of the library's own function."""
-    found = getattr(xp, c.primitive)(c.arrays[0], axis=c.axis, keepdims=c.keepdims)
-    return as_result(cast(xp, as_result(found), index_dtype(xp)))
+    result = getattr(xp, c.primitive)(c.arrays[0], axis=c.axis, keepdims=c.keepdims)
+    return as_result(cast(xp, as_result(result), index_dtype(xp)))
 
 
 _SIDE_BY_SIDE, _MANY = 2**5, 2**12

@@ -33,10 +33,10 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
     inner = (longest + 1, *[axis + (axis > longest) for axis in others])
     sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
-    found = total(sums, (longest,), dtype)
+    result = total(sums, (longest,), dtype)
     if whole < length:
-        found += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
-    return found
+        result += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
+    return result
 
 
 def _in_pairs(x: Any, axes: tuple[int, ...]) -> bool:

@@ -108,14 +108,14 @@ def _traced_map(
 
     def traced_on(*elements: tuple[str, str]) -> Trace:
         with computing():  # fn may call primitives, which then trace too
-            given, told = [(one,) for one in elements], "captured_fn"
-            return trace("fn", fn, *given, packed=False, immutable=immutable, language=language, told=told)
+            arguments, told = [(one,) for one in elements], "captured_fn"
+            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=told)
 
-    found = traced_on(*loaded)
+    result = traced_on(*loaded)
     if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):
-        return found, found.dtypes
+        return result, result.dtypes
     wide = [("float32" if name in SIXTEEN_BIT_FLOATS else name, code) for name, code in loaded]
-    return traced_on(*wide), found.dtypes
+    return traced_on(*wide), result.dtypes
 
 
 def dtype_names(r: Reduction) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
 def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the inclusive scan on JAX: of lanes step by step, combined with the scan of their totals."""
     totals, ys, length = lanes(xp, xs, op, axis, kept=True)
-    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
+    ys = tuple([_merge_axis(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
     count = ys[0].shape[axis] // length
     totals = doubled(xp, totals, op, axis)
     before = tuple([xp.repeat(x[along(axis, 0, count - 1)], length, axis=axis) for x in totals])
@@ -194,7 +194,7 @@ def lanes(
     totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
     ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
     rest = along(axis, count * length, None)
-    totals = tuple([xp.concat([one, x[rest]], axis=axis) for one, x in zip(totals, xs, strict=True)])
+    totals = tuple([xp.concat([total, x[rest]], axis=axis) for total, x in zip(totals, xs, strict=True)])
     return totals, ys, length
 
 
@@ -202,7 +202,7 @@ LANE = 16
 """Elements of a lane; longer lanes leave fewer totals to scan in log n steps."""
 
 
-def _along(xp: Namespace, x: Array, axis: int) -> Array:
+def _merge_axis(xp: Namespace, x: Array, axis: int) -> Array:
     """Return an array whose given axis is merged with the next axis."""
     return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
 
@@ -255,15 +255,15 @@ def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | 
     """Return the inclusive scan of a NumPy array in a dtype, with the bits of NumPy's ``accumulate``."""
     if _is_narrow(x.shape, axis) or not x.flags.c_contiguous:
         return ufunc.accumulate(x, axis, dtype, out)
-    found = np.empty(x.shape, dtype) if out is None else out
+    result = np.empty(x.shape, dtype) if out is None else out
     if x.dtype != dtype:  # to widen all rows at once, and add in place, is faster than to widen each row
-        found[...] = x
-        x = found
-    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(found, axis, 0)
+        result[...] = x
+        x = result
+    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(result, axis, 0)
     totals[:1] = rows[:1]
     for total, row, later in zip(totals, rows[1:], totals[1:], strict=False):
         ufunc(total, row, out=later)
-    return found
+    return result
 
 
 def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -318,25 +318,25 @@ def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
     least = 1 if library(xp) == "numpy" else 2  # NumPy copies a single element
     if routine is None or r.starts or r.n < least:
         return directly(_native)(xp, r)
-    given, dtype = r.inputs[0].dtype, r.dtypes[0]
+    source, dtype = r.inputs[0].dtype, r.dtypes[0]
     plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
     if r.working != r.dtypes:
-        if library(xp) == "numpy" and plain and given == dtype:  # 16-bit floats
+        if library(xp) == "numpy" and plain and source == dtype:  # 16-bit floats
             (working,), widened = r.working, routine
             return lambda x: widened(x.astype(working), axis).astype(dtype)
         return directly(_native)(xp, r)
     in_numpy = library(xp) == "numpy"
-    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
-    if in_numpy and plain and (given == dtype or widens) and _is_narrow(r.shape, axis):
+    widens = r.op in SUMS and {dtype_kind(one) for one in (source, dtype)} <= {"bool", "int", "uint"}
+    if in_numpy and plain and (source == dtype or widens) and _is_narrow(r.shape, axis):
         accumulate = getattr(np, r.op.name).accumulate
         return lambda x: accumulate(x, axis, dtype)
-    if given == dtype and plain:
-        own = routine  # keep the routine in the closure
-        return lambda x: own(x, axis)
-    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (given, dtype)) is None:
+    if source == dtype and plain:
+        inclusive_of = routine  # keep the routine in the closure
+        return lambda x: inclusive_of(x, axis)
+    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (source, dtype)) is None:
         function = getattr(xp, _TORCH[r.op.name])
         return lambda x: function(x, dim=axis, dtype=dtype)
-    if in_numpy and (given == dtype or widens):  # both widen integers as they go
+    if in_numpy and (source == dtype or widens):  # both widen integers as they go
         ufunc = getattr(np, r.op.name)
         return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
@@ -372,14 +372,14 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
     terms, first, rest = along(axis, 0, r.n - 1), along(axis, 0, 1), along(axis, 1, None)
 
     def run(x: Array) -> Array:
-        found = out = np.empty(shape, dtype)
+        result = out = np.empty(shape, dtype)
         if r.reverse:
             x, out = x[backward], out[backward]
         if begins:
             out[first] = identity
             x, out = x[terms], out[rest]
         _accumulated(ufunc, x, axis, dtype, out=out)
-        return found
+        return result
 
     return run
 

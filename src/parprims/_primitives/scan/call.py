@@ -113,14 +113,14 @@ def result_dtypes(
         check_casts(dtypes, dtype)
         dtypes = dtype
     elif op in SUMS:
-        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
+        dtypes = tuple(sum_dtype(xp, dtype) for dtype in dtypes)
     check_components(op, dtypes, asked=dtype is not None)
     return dtypes
 
 
 def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the dtypes that components are combined in, for results of the given dtypes."""
-    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
+    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, dtype) for dtype in dtypes])
 
 
 def start_elements(
@@ -133,7 +133,7 @@ def start_elements(
     on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
     arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
     arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
-    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
+    return arrays, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
 
 
 # ---- Checks -----------------------------------------------------------------------------------------------------
@@ -146,16 +146,16 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     given: tuple[Array, ...] = (x,) if single else x
     if not given:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(given)})
+    xp, admitted = admit({"x" if single else f"x[{index}]": x for index, x in enumerate(given)})
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         xs = flags_broadcast(xp, operator, xs)
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     axis = only_axis(asked["axis"], xs[0].ndim)
-    dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, asked["dtype"]))
+    dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))
     working = working_dtypes(xp, operator, dtypes)
     starts: tuple[Any, ...] = ()
     complete = identity = None
@@ -169,10 +169,10 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
             return *given[:count], *begin(*given[count:])
 
     elif exclusive or include_initial:
-        identity = operator.identity(*(dtype_name(one) for one in working))
+        identity = operator.identity(*(dtype_name(dtype) for dtype in working))
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan: op {operator.name} has no identity")
-    as_given = all(one is other for one, other in zip(xs, given, strict=True))
+    as_given = all(x is other for x, other in zip(xs, given, strict=True))
     return xp, Scan(
         arrays=(*xs, *starts),
         key=asked.key if as_given and not (exclusive and operator.flags) else None,

@@ -61,15 +61,15 @@ def code_of(xp: Namespace, op: Operator, operation: Any, working: tuple[Any, ...
 
     Traces are cached under the operator's key ``operation``, unless it is None.
     """
-    states = tuple([dtype_name(one) for one in working])
+    states = tuple([dtype_name(dtype) for dtype in working])
     key = (operation, states, is_jax(xp), mode(xp))
-    found = None if operation is None else _traces.get(key)
-    if found is None:
+    cached = None if operation is None else _traces.get(key)
+    if cached is None:
         check_components(op, working)
-        found = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
+        cached = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
         if operation is not None:
-            _traces.keep(key, found)
-    return found
+            _traces.keep(key, cached)
+    return cached
 
 
 def _traced(xp: Namespace, r: Scan) -> Trace:
@@ -80,11 +80,11 @@ def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
     """Return the numbers that kernels take as parameters: those that the operator reads, and its identity."""
     if not isinstance(r, Scan):
         return ()
-    identity = told_identity(r.op, None if r.starts else r.identity, [dtype_name(one) for one in r.working])
+    identity = identity_parameters(r.op, None if r.starts else r.identity, [dtype_name(dtype) for dtype in r.working])
     return (*_traced(xp, r).captured, *identity)
 
 
-def told_identity(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
+def identity_parameters(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
     """Return the identity of a caller's operator as parameters of a kernel, if results begin with it."""
     if identity is None or op._built_in:
         return ()
@@ -95,8 +95,8 @@ def identity_codes(op: Operator, identity: Sequence[Any] | None, states: Sequenc
     """Return the identity as expressions of a kernel, if results begin with it."""
     if identity is None:
         return []
-    told = [one.name for one in told_identity(op, identity, states)]
-    return told or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
+    names = [one.name for one in identity_parameters(op, identity, states)]
+    return names or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
 
 
 def functions(
@@ -112,21 +112,23 @@ def functions(
     innermost loop.
     """
     text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
-    started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    started = [loaded(x.dtype, f"load(starts[{at}], from_[{at}])") for at, x in enumerate(starts)]
     read = text.elements(inputs, steps[0])
     if isinstance(r, Scan):
-        states = [dtype_name(one) for one in r.working]
-        own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
+        states = [dtype_name(dtype) for dtype in r.working]
+        converted = [
+            language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))
+        ]
         constants = identity_codes(r.op, None if starts else r.identity, states)
-        advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
+        advance, combine = f"combine(state, {text.packed(converted)})", text.operator(states, _traced(xp, r))
     else:
         states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        pieces = _of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
-        own, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
+        pieces = _functions_of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
+        converted, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
-    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
+    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(converted)}"]
     if starts:
         opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     results = [
@@ -139,9 +141,9 @@ def functions(
         *(text.group(*one) for one in zip(("in", "out", "start"), views, firsts(views), (3, 3, 3), strict=True)),
         combine,
         *_way(r),
-        _same(states),
-        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, own[0])}")),
-        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
+        _equal_bits(states),
+        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, converted[0])}")),
+        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(converted)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
@@ -159,7 +161,7 @@ def functions(
     )
 
 
-def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
+def _functions_of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
     """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
 
     If ``in_parts``, the line is long enough to compose parts.
@@ -168,18 +170,18 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
         return []
     function = _cpu.text.function
     size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
-    found = [
+    functions = [
         function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
         function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
     ]
     if not in_parts:
         nowhere = function("in_parts(kept, line)", ["return False"])
-        return [*found, nowhere, function("marks_of(kept)", ["return kept[0]"])]
+        return [*functions, nowhere, function("marks_of(kept)", ["return kept[0]"])]
     # The processor does not prefetch so many streams, so each cache line of the next piece is prefetched explicitly.
     place = f"({_PIECE} + {_PIECE // _PART} * i)"
     ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
     return [
-        *found,
+        *functions,
         function("in_parts(kept, line)", ["return load(kept[0], line) > 0"]),
         function("marks_of(kept)", ["return kept[4]"]),
         function("factor_of(inputs, at, steps, i)", [*read, f"return {a}"]),
@@ -187,20 +189,20 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
         function(
             "composed(inputs, at, steps, kept, to)",
             [
-                *_of_parts(
+                *_for_each_part(
                     "shift{u} = element(inputs, at, steps, {first})",
                     "factor{u} = factor_of(inputs, at, steps, {first})",
                     "least{u} = size(factor{u})",
                 ),
                 f"for i in range(1, {_PART}):",
                 *ahead,
-                *_of_parts(
+                *_for_each_part(
                     "    shift{u} = advance(shift{u}, inputs, at, steps, i + {first})",
                     "    factor{u} = factor_of(inputs, at, steps, i + {first}) * factor{u}",
                     "    size{u} = size(factor{u})",
                     "    least{u} = select(size{u} < least{u}, size{u}, least{u})",
                 ),
-                *_of_parts(
+                *_for_each_part(
                     "store(kept[1], to + {u}, float64(least{u}))",
                     "store(kept[2], to + {u}, factor{u})",
                     "store(kept[3], to + {u}, shift{u}[0])",
@@ -211,12 +213,12 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
             "walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)",
             [
                 "state0 = state",
-                *_of_parts("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
-                *_of_parts("finish(outputs, to, steps_out, {first}, state{u})"),
+                *_for_each_part("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
+                *_for_each_part("finish(outputs, to, steps_out, {first}, state{u})"),
                 f"for i in range(1, {_PART}):",
                 *ahead,
                 f"    prefetch(outputs[0], to[0] + steps_out[0] * {place})",
-                *_of_parts(
+                *_for_each_part(
                     "    state{u} = advance(state{u}, inputs, at, steps, i + {first})",
                     "    finish(outputs, to, steps_out, i + {first}, state{u})",
                 ),
@@ -225,12 +227,12 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
     ]
 
 
-def _of_parts(*lines: str) -> list[str]:
+def _for_each_part(*lines: str) -> list[str]:
     """Return the lines once for each of the parts that are computed side by side."""
     return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
 
 
-def _same(states: Sequence[str]) -> str:
+def _equal_bits(states: Sequence[str]) -> str:
     """Return the function that compares the bits of two states."""
     bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
     equal = []
@@ -262,7 +264,7 @@ _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "arg
 
 def _rounds(r: Scan) -> bool:
     """Return whether results depend on the order in which states are combined."""
-    return r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working)
+    return r.op not in _EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in r.working)
 
 
 def _way(r: Call) -> list[str]:
@@ -329,7 +331,7 @@ def _plan(
     count, axis, n = len(r.inputs), r.axis, r.n
     result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    made = slice(count, count + len(dtypes))
+    written = slice(count, count + len(dtypes))
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
     strides[count:count] = [row_major(result)] * len(dtypes)
     merged = lines_along(r.shape, axis, strides)
@@ -338,7 +340,7 @@ def _plan(
     begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
     begins[count:count] = [0] * len(dtypes)
     if r.reverse:
-        for at in range(made.stop):
+        for at in range(written.stop):
             begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
@@ -356,7 +358,7 @@ def _plan(
     columns = merged.inner > 1 and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
     steps = merged.across if columns else along
-    groups = views[:count], views[made], views[made.stop :]
+    groups = views[:count], views[written], views[written.stop :]
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
@@ -364,24 +366,24 @@ def _plan(
         name = "scan_pairs_of_lines"
     least = least_tasks(tasks, lines * n)
     if waits_for_memory(r, kinds):
-        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: written.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch: list[tuple[int, str]] = []
-    own: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
             total = -(-(n - int(exclusive)) // _GROUP)
             front = max(1, total // (shared + 2))
             stretch = -(-(total - front) // (2 * shared))
             stretches = -(-(total - front) // stretch)
-            own = front, stretch, (stretches - 1) * stretch
-            states = lines * (1 + own[-1])
+            shares = front, stretch, (stretches - 1) * stretch
+            states = lines * (1 + shares[-1])
             launches = [
                 _cpu.Launch("scan_fronts", states, _LEAST // _GROUP),
                 _cpu.Launch("scan_totals", lines, reads=0, writes=False),
                 _cpu.Launch("scan_stretches", lines * stretches),
             ]
-            scratch = [(states, dtype_name(one)) for one in r.working]
+            scratch = [(states, dtype_name(dtype)) for dtype in r.working]
         elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
             width, pieces = _PIECE, -(-n // _PIECE)
             least = _LEAST // _PIECE
@@ -398,18 +400,18 @@ def _plan(
                 ]
                 parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
                 scratch = [(lines, "int64"), *parts, *scratch]
-    first = NUMBERS + sum(len(one.numbers) for one in views)
-    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(own)), strict=False)
+    first = NUMBERS + sum(len(view.numbers) for view in views)
+    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(shares)), strict=False)
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[made])),
+            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[written])),
             *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
         ),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (low, n, inner, width, *(number for one in views for number in one.numbers), *own),
+        (low, n, inner, width, *(number for view in views for number in view.numbers), *shares),
         starts=tuple(names[count:]),
         captured=captured(xp, r),
     )
@@ -472,11 +474,11 @@ take longer than the scan; NumPy, which allocates for kernels, gets huge pages.
 def slower(xp: Namespace, r: Call) -> str | None:
     """Return the reason why another method is faster, or None."""
     if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
-        nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
+        nbytes = math.prod(r.shape) * max(dtype_bits(dtype) for dtype in r.dtypes) // 8
         if nbytes >= _PAGED:
             return None
-    own = isinstance(r, Scan) and is_own(r.op)
-    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    is_callers = isinstance(r, Scan) and is_own(r.op)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
     return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
@@ -515,9 +517,9 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
         return _cpu.runner(plan, r.arrays, readers)
 
     def planned(threads: int) -> _cpu.Plan:
-        found = _plan(xp, r, hosts, names, shared=threads)
-        assert found is not None
-        return found
+        result = _plan(xp, r, hosts, names, shared=threads)
+        assert result is not None
+        return result
 
     if len(planned(2).launches) == len(plan.launches):
         return _cpu.runner(plan, r.arrays, readers)

@@ -276,9 +276,9 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
             # the scan.
             lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
             shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
-            whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
-            found = _array_form(bare)(xp, bare.on(*whole))
-            return found if isinstance(found, tuple) else (found,)
+            broadcast = [xp.broadcast_to(x, shape) for x, shape in zip(arrays, shapes, strict=True)]
+            result = _array_form(bare)(xp, bare.on(*broadcast))
+            return result if isinstance(result, tuple) else (result,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
@@ -298,8 +298,8 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         arrays = tuple([_cuda.plain(xp, x) for x in arrays])
-        whole = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
-        copies = tuple([_cuda.contiguous(xp, x) for x in (*whole, *arrays[count:])])
+        broadcast = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
+        copies = tuple([_cuda.contiguous(xp, x) for x in (*broadcast, *arrays[count:])])
         launch = _runner(xp, special, bare.on(*copies))
         assert launch is not None
         return launch(*copies)
@@ -412,7 +412,7 @@ def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
         reverse=call.reverse,
         n=call.n,
         shapes=tuple(shapes),
-        layouts=tuple([(row_major(one), 4 if case.unaligned else 0) for one in shapes]),
+        layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
     )
     plan = make_plan(specialisation(xp, call, dtypes, starts), tiling.TUNING[90], geometry)
     assert plan is not None

@@ -244,8 +244,8 @@ def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, ...]:
     """Return the scan of elements with their positions."""
-    found: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
-    return found
+    result: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
+    return result
 
 
 def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:

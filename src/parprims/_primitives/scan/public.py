@@ -271,7 +271,7 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
         return derivative_rules.scan(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
     if starts:  # no flag before the first element, so that the flags of results show which flags came before
-        r = r.on(*r.inputs, *(xp.zeros_like(one) for one in starts[:count]), *starts[count:])
+        r = r.on(*r.inputs, *(xp.zeros_like(x) for x in starts[:count]), *starts[count:])
     ys = derivative_rules.scan(methods, method, xp, r)
     if not starts:
         assert r.identity is not None

@@ -308,16 +308,16 @@ def _specialise(d: _Definition) -> Specialisation:
     ends: list[str] = []
     values = [f"x{at}" for at in range(len(inputs))]
     if d.element is not None:
-        given = [working(f"x{at}", name) for at, name in enumerate(wide)]
-        made = trace("element", d.element, *given, packed=False)
-        lines, values = made.lines, list(made.outputs)
+        arguments = [working(f"x{at}", name) for at, name in enumerate(wide)]
+        traced = trace("element", d.element, *arguments, packed=False)
+        lines, values = traced.lines, list(traced.outputs)
     codes = [f"state.v{component}" for component, _ in outputs]
     if d.result is not None:
-        given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
-        given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
-        given += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
-        made = trace("result", d.result, *given, packed=False)
-        ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
+        arguments = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
+        arguments += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
+        arguments += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
+        traced = trace("result", d.result, *arguments, packed=False)
+        ends, codes = traced.lines, [traced.outputs[component] for component, _ in outputs]
 
     def started(at: int, state: str) -> str:
         return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
@@ -326,10 +326,10 @@ def _specialise(d: _Definition) -> Specialisation:
     language = cuda(in_programs=d.immutable)
     identity: tuple[Captured, ...] = ()
     if d.constant_start and starts is not None:
-        start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
+        start = [literal(value, name) for value, name in zip(starts, states, strict=True)]
         if d.tells_start and language.tells:
             identity = captured_identity(language, starts, states)
-            start = [language.captured(one.name, one.dtype) for one in identity]
+            start = [language.captured(value.name, value.dtype) for value in identity]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
     elif arrays:  # the initial state of a recurrence: x, and a coefficient that is not read
@@ -397,13 +397,13 @@ Call = Scan | Recurrence | Adjoint
 def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
     """Return the specialisation of a call for the dtypes of inputs and starts."""
     if isinstance(call, Scan):
-        working = tuple([dtype_name(one) for one in call.working])
+        working = tuple([dtype_name(dtype) for dtype in call.working])
         check_components(call.op, call.working)
         definition = _Definition(
             op=call.op,
             inputs=inputs,
             states=working,
-            outputs=tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
+            outputs=tuple([(at, dtype_name(dtype)) for at, dtype in enumerate(call.dtypes)]),
             starts=starts or call.identity,
             constant_start=not starts,
             tells_start=not call.op._built_in,
@@ -487,16 +487,16 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
         known = None if call.operation is None else (call.operation, call.identity)
     elif isinstance(call, Recurrence):
         rest += (call.dtype,)
-    found = None if known is None else _specialisations.get((known, *rest))
-    if found is not None:
-        return found
-    made = specialisation(xp, call, inputs, starts)
-    if known is None or made.captured:
+    cached = None if known is None else _specialisations.get((known, *rest))
+    if cached is not None:
+        return cached
+    special = specialisation(xp, call, inputs, starts)
+    if known is None or special.captured:
         # The operator's variables may have changed, so the key holds the translation that they gave. JAX may call the
         # operator again later, so on JAX the key also holds its id, and the specialisation keeps it alive.
         assert isinstance(call, Scan)
-        made = dataclasses.replace(made, function=call.op.combine)
-        key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
-        like = _specialisations.get(key) or _specialisations.keep(key, made)
-        made = like if like.captured == made.captured else dataclasses.replace(made, like=like)
-    return made if known is None else _specialisations.keep((known, *rest), made)
+        special = dataclasses.replace(special, function=call.op.combine)
+        key = (special.definitions, id(special.function) if is_jax(xp) else 0, *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, special)
+        special = like if like.captured == special.captured else dataclasses.replace(special, like=like)
+    return special if known is None else _specialisations.keep((known, *rest), special)

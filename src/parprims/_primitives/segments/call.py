@@ -78,7 +78,7 @@ class Segmented(Composed):
         """Combine a few elements; return the reason why the operator fails, or None."""
         if not self.dtypes:
             return None
-        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, one) for one in self.dtypes])
+        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, dtype) for dtype in self.dtypes])
         most = min(2, x.shape[self.axis] + bool(self.starts) - 1)
         return operator_failure(xp, self.op, Few(x, shape=tuple(x.shape), axes=(self.axis,), most=most, dtypes=dtypes))
 
@@ -124,32 +124,34 @@ class Combination:
             check_entries("initial", entries, len(wide))
             initial = tuple(
                 [
-                    cast(xp, one, compute_dtype(xp, to)) if is_array(one) and one.dtype == to else one
-                    for one, to in zip(entries, self.dtypes, strict=True)
+                    cast(xp, entry, compute_dtype(xp, to)) if is_array(entry) and entry.dtype == to else entry
+                    for entry, to in zip(entries, self.dtypes, strict=True)
                 ]
             )
-        found = compute(wide, initial)
-        if not isinstance(found, tuple):
-            return cast(xp, found, self.dtypes[0])
-        return tuple([cast(xp, one, to) for one, to in zip(found, self.dtypes, strict=True)])
+        result = compute(wide, initial)
+        if not isinstance(result, tuple):
+            return cast(xp, result, self.dtypes[0])
+        return tuple([cast(xp, one, to) for one, to in zip(result, self.dtypes, strict=True)])
 
 
 def _combination(xp: Namespace, asked: Arguments, xs: tuple[Array, ...]) -> Combination:
     """Return the operator and the dtypes of results; raise, naming the argument, if they do not fit."""
-    own, dtype = as_operator(asked["op"]), asked["dtype"]
-    return Combination(own, result_dtypes(xp, own, tuple([x.dtype for x in xs]), as_dtypes(xp, dtype)))
+    op, dtype = as_operator(asked["op"]), asked["dtype"]
+    return Combination(op, result_dtypes(xp, op, tuple([x.dtype for x in xs]), as_dtypes(xp, dtype)))
 
 
-def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any, axis: int) -> tuple[Array, ...]:
+def _starts(
+    xp: Namespace, combination: Combination, xs: tuple[Array, ...], initial: Any, axis: int
+) -> tuple[Array, ...]:
     """Return the initial element as arrays without the axis; raise if empty segments have no result."""
     if initial is None:
-        if own.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in own.dtypes)) is None:
-            raise ValueError(f"initial must be given: op {own.op.name} has no identity for empty segments")
+        if combination.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in combination.dtypes)) is None:
+            raise ValueError(f"initial must be given: op {combination.op.name} has no identity for empty segments")
         return ()
     entries = initial if isinstance(initial, tuple) else (initial,)
     check_entries("initial", entries, len(xs))
     shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
-    pairs = zip(entries, own.dtypes, xs, strict=True)
+    pairs = zip(entries, combination.dtypes, xs, strict=True)
     return tuple([as_array("initial", value, xp, dtype, device=device(x), shape=shape) for value, dtype, x in pairs])
 
 
@@ -181,13 +183,13 @@ def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ..
     xs = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
-    named = {"x" if single else f"x[{at}]": one for at, one in enumerate(xs)}
+    named = {"x" if single else f"x[{at}]": x for at, x in enumerate(xs)}
     xp, admitted = admit({**named, beside: asked[beside]})
     return xp, tuple(admitted[:-1]), admitted[-1]
 
 
 def _check_shapes(xs: tuple[Array, ...]) -> None:
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
 
 
@@ -204,24 +206,24 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
             f"ids must have one dimension and the length of x along the axis, {xs[0].shape[axis]}, "
             f"got {tuple(ids.shape)}"
         )
-    own = _combination(xp, asked, xs)
-    if own.op.flags:
-        raise ValueError(f"op must not be segmented itself where ids are given, got {own.op.name}")
-    if own.narrows(xs):
-        return xp, Wider(asked, own, xp)
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where ids are given, got {combination.op.name}")
+    if combination.narrows(xs):
+        return xp, Wider(asked, combination, xp)
     shape = (*xs[0].shape[:axis], count, *xs[0].shape[axis + 1 :])
-    starts = _starts(xp, own, xs, asked["initial"], axis=axis)
+    starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
         key=asked.key_of(*xs, ids),
         complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
-        results=tuple([(shape, one) for one in own.dtypes]),
+        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
-        op=own.op,
+        op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
-        dtypes=own.dtypes,
+        dtypes=combination.dtypes,
         segments=count,
         reduces=True,
         in_order=in_order,
@@ -241,14 +243,14 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
     axis = normalize_axis(-1 if asked["axis"] is None else asked["axis"], xs[0].ndim)
     checks = checking(xp, offsets, xs[0].shape[axis], check=asked["check"], method=asked.method)
-    own = _combination(xp, asked, xs)
-    if own.op.flags:
-        raise ValueError(f"op must not be segmented itself where offsets are given, got {own.op.name}")
-    if own.narrows(xs):
-        return xp, Wider(asked, own, xp)
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where offsets are given, got {combination.op.name}")
+    if combination.narrows(xs):
+        return xp, Wider(asked, combination, xp)
     starts: tuple[Array, ...] = ()
     if reduces or asked["initial"] is not None or options["exclusive"]:
-        starts = _starts(xp, own, xs, asked["initial"], axis=axis)
+        starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
     segments = offsets.shape[0] - 1
     shape = tuple(xs[0].shape)
     if reduces:
@@ -257,13 +259,13 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         arrays=(*xs, offsets, *starts),
         key=_key(asked, asked.key_of(*xs, offsets)),
         complete=checked_first(checks, len(xs), (lambda *arrays: (*arrays, *starts)) if starts else None),
-        results=tuple([(shape, one) for one in own.dtypes]),
+        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
-        op=own.op,
+        op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
-        dtypes=own.dtypes,
+        dtypes=combination.dtypes,
         segments=segments,
         reduces=reduces,
         **options,
@@ -294,7 +296,7 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
         return tuple([fitted(xp, one, dtype, shape) for one in pair])
 
     arrays = (*whole(a, b), offsets)
-    same = all(one is other for one, other in zip(arrays, given, strict=True))
+    same = all(x is other for x, other in zip(arrays, given, strict=True))
     return xp, Segmented(
         arrays=(*arrays, *starts),
         key=_key(asked, asked.key) if offsets is given[2] and initial is None else None,

@@ -13,7 +13,7 @@ from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, l
 from parprims._cpu.language import loaded
 from parprims._operators.in_place import is_own
 from parprims._operators.tracing import Trace, Untraceable
-from parprims._primitives.scan.cpu import code_of, identity_codes, told_identity
+from parprims._primitives.scan.cpu import code_of, identity_codes, identity_parameters
 from parprims._primitives.segments.call import Segmented
 
 _BLOCK, _BLOCKS = 1 << 14, 64
@@ -86,11 +86,11 @@ def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
             _cpu.Launch("finish_segments", outer * segments, -(-_LEAST // (blocks * inner))),
         ),
         _texts(xp, c, inner),
-        tuple([dtype_name(one.dtype) for one in c.arrays]),
+        tuple([dtype_name(x.dtype) for x in c.arrays]),
         ((c.results[0][0], dtype_name(c.dtypes[0])),),
         ((states * inner, dtype_name(_state(xp, c))), (states, "uint8")),
         (n, inner, segments, blocks, size),
-        captured=(*_code(xp, c).captured, *told_identity(*_identity(xp, c))),
+        captured=(*_code(xp, c).captured, *identity_parameters(*_identity(xp, c))),
     )
 
 

@@ -269,7 +269,7 @@ def _converter(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] 
         casts = zip(arrays[:count], dtypes, readable, strict=True)
         xs = [x if is_unchanged else cast(xp, x, to) for x, to, is_unchanged in casts]
         offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
-        starts = [xp.expand_dims(one, axis=axis) for one in arrays[behind:]]
+        starts = [xp.expand_dims(x, axis=axis) for x in arrays[behind:]]
         return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
 
     return convert
@@ -341,19 +341,19 @@ def _runner(
         bare = c.on(*(None,) * len(c.arrays))
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            starts = [xp.squeeze(one, axis=axis) for one in arrays[behind:]]
-            found = array(xp, bare.on(*arrays[:behind], *starts))
-            return found if isinstance(found, tuple) else (found,)
+            starts = [xp.squeeze(x, axis=axis) for x in arrays[behind:]]
+            result = array(xp, bare.on(*arrays[:behind], *starts))
+            return result if isinstance(result, tuple) else (result,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
-            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # each line has its own segments
+            if any(x.shape[0] > 1 for x in arrays[count:behind]):  # each line has its own segments
                 return _cuda.row_by_row(otherwise)(*arrays)
             xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
             results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
             more = dataclasses.replace(bare, axis=axis + 1, results=results)
-            given = (*xs, *(one[0] for one in arrays[count:behind]), *arrays[behind:])
-            return _prepared(xp, more.on(*given), array)(*given)
+            inputs = (*xs, *(x[0] for x in arrays[count:behind]), *arrays[behind:])
+            return _prepared(xp, more.on(*inputs), array)(*inputs)
 
         return otherwise, batched
 
@@ -479,7 +479,7 @@ def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
         segments=case.segments,
         offsets=case.offsets,
         shapes=shapes,
-        layouts=tuple([(row_major(one), 4 if case.unaligned else 0) for one in shapes]),
+        layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
         reverse=case.reverse,
     )
     plan = plan_reduce(work, TUNING[90]) if case.reduces else plan_scan(work, scan_tiling.TUNING[90])

@@ -101,7 +101,7 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
 def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
     """Return the dtypes of all operations until the result: float32 for 16-bit floats with an initial element."""
     wide = working_dtypes(xp, c.op, c.dtypes)
-    floats = all(dtype_kind(one) == "float" for one in c.dtypes)
+    floats = all(dtype_kind(dtype) == "float" for dtype in c.dtypes)
     return c.dtypes if floats and not c.starts else wide
 
 
@@ -116,10 +116,10 @@ def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
             cast_all = [cast(xp, x, to) for x, to in xs]
             arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
             call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
-        found = compose(xp, call, method)
-        if not isinstance(found, tuple):  # CuPy's operations convert bfloat16 to float32
-            return cast(xp, found, c.dtypes[-1])
-        return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
+        result = compose(xp, call, method)
+        if not isinstance(result, tuple):  # CuPy's operations convert bfloat16 to float32
+            return cast(xp, result, c.dtypes[-1])
+        return tuple([cast(xp, y, to) for y, to in zip(result, c.dtypes, strict=True)])
 
     return computed
 
@@ -161,32 +161,32 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
     shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
     whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
     full = xp.reshape(full, shape)
-    starts = tuple([xp.expand_dims(one, axis=c.axis) for one in c.starts])
+    starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
-        identity = c.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in c.dtypes))
+        identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
         assert identity is not None
         ones = zip(identity, c.dtypes, strict=True)
         starts = tuple([xp.full((1,) * len(whole), one, dtype=to, device=device(full)) for one, to in ones])
-    starts = tuple([xp.broadcast_to(one, whole) for one in starts])
+    starts = tuple([xp.broadcast_to(x, whole) for x in starts])
     if n == 0 or c.segments == 0:
-        found = tuple([xp.astype(one, one.dtype, copy=True) for one in starts])
-        return found[0] if c.single else found
+        result = tuple([xp.astype(x, x.dtype, copy=True) for x in starts])
+        return result[0] if c.single else result
     index = xp.where(xp.reshape(full, (-1,)), at, xp.zeros_like(at))
     totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
     joined = totals
     if c.starts:
-        wide = [compute_dtype(xp, one) for one in c.dtypes]
+        wide = [compute_dtype(xp, dtype) for dtype in c.dtypes]
         pairs = [tuple([cast(xp, x, to) for x, to in zip(ones, wide, strict=True)]) for ones in (starts, totals)]
         joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
-    found = tuple([xp.where(full, y, one) for y, one in zip(joined, starts, strict=True)])
-    return found[0] if c.single else found
+    result = tuple([xp.where(full, y, x) for y, x in zip(joined, starts, strict=True)])
+    return result[0] if c.single else result
 
 
 def _by_numpy(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the reductions by NumPy's own routine, if it has one."""
     if not segments_native.has_reduceat(xp, c):
         return _reduced(xp, c, method)
-    if _nothing(c):
+    if _is_empty(c):
         return _reduced(xp, c, Inside("array"))
     return segments_native.prepare_reduceat(xp, c)(*c.arrays)
 
@@ -210,7 +210,7 @@ def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
     if not c.in_order:
         order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
-        xs = tuple([moved(xp, x, lambda one: xp.take(one, order, axis=c.axis)) for x in xs])
+        xs = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=c.axis)) for x in xs])
     offsets = searchsorted(ids, wanted, method=Inside("auto"))
     return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
 
@@ -230,9 +230,9 @@ def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callabl
 
 
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
-    found = _reduce_parts(xp, c)
+    result = _reduce_parts(xp, c)
     ids = c.arrays[c.count]
-    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+    return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -251,7 +251,7 @@ def _sorted(xp: Namespace, c: Segmented, method: str) -> tuple[Array, ...]:
     order = _order(xp, c, method)
     if not c.keyed:
         return (order,)
-    return tuple([moved(xp, x, lambda one: gathered(xp, one, order, c.axis)) for x in c.arrays[: c.count]])
+    return tuple([moved(xp, x, lambda x: gathered(xp, x, order, c.axis)) for x in c.arrays[: c.count]])
 
 
 def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
@@ -277,7 +277,7 @@ def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Pa
     by_array = by_parts("array", compose, parts)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return by_array.prepare(xp, c)
         return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
 
@@ -287,7 +287,7 @@ def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Pa
     return Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
 
 
-def _nothing(c: Segmented) -> bool:
+def _is_empty(c: Segmented) -> bool:
     """Return whether there are no elements or no results, so that no kernel is launched."""
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
@@ -307,7 +307,7 @@ def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., A
     by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return directly(by_operations)(xp, c)
         return cuda.prepare(xp, c, by_operations)
 
@@ -319,7 +319,7 @@ def _native_of_offsets() -> Method:
     by_scan, by_array = (by_parts(name, _reduced, _reduce_parts) for name in ("native", "array"))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return by_array.prepare(xp, c) if _nothing(c) else segments_native.prepare_reduceat(xp, c)
+        return by_array.prepare(xp, c) if _is_empty(c) else segments_native.prepare_reduceat(xp, c)
 
     by_numpy = Method(prepare, quiet=True)
     return either_of(
@@ -369,7 +369,7 @@ _SCAN = _scan_on_gpu()
 def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the reductions of rows in the order that an array of the call holds."""
     x, offsets, order, *starts = c.arrays
-    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    rows = moved(xp, x, lambda x: xp.take(x, order, axis=c.axis))
     return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
 
 
@@ -416,7 +416,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
                 else:
                     order = argsort(ids, method=kernel)
                     ids = xp.take(ids, order, axis=0)
-                    x = moved(xp, x, lambda one: xp.take(one, order, axis=bare.axis))
+                    x = moved(xp, x, lambda x: xp.take(x, order, axis=bare.axis))
             return reduce(x, find_offsets(ids), *starts)
 
     return run
@@ -438,7 +438,7 @@ def _ids_on_gpu() -> Method:
         return reason or (None if without_sort else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return nothing.prepare(xp, c)
         if segment_atomics.serves(c):
             return segment_atomics.prepare(xp, c, _by_operations(_by_ids))

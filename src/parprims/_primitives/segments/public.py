@@ -162,13 +162,13 @@ def _node(asked: Arguments) -> Array:
     """Return a reduction or a scan of segments as a node of torch.compile's graph."""
     if isinstance(asked["x"], tuple):
         raise ValueError("x must be one array for segments inside of torch.compile")
-    options = {name: value for name, value in asked.options.items() if name not in _OF_NO_NODE}
+    options = {name: value for name, value in asked.options.items() if name not in _NOT_IN_NODES}
     options["op"] = _named(asked["op"])
-    found: tuple[Array, ...] = nodes().call(asked.name, asked.arrays, options, asked.method, composed=True)
-    return found[0]
+    result: tuple[Array, ...] = nodes().call(asked.name, asked.arrays, options, asked.method, composed=True)
+    return result[0]
 
 
-_OF_NO_NODE = ("fn", "include_initial")
+_NOT_IN_NODES = ("fn", "include_initial")
 """Options that functions with segments do not have."""
 
 
@@ -177,8 +177,8 @@ def _node_of_recurrence(asked: Arguments) -> Array:
     if not (is_tensor(arrays["a"]) and is_tensor(arrays["b"])):
         raise ValueError("a and b must be arrays for segments inside of torch.compile")
     options = {**asked.options, "initial": asked["initial"]}
-    found: tuple[Array, ...] = nodes().call(asked.name, arrays, options, asked.method, composed=True)
-    return found[0]
+    result: tuple[Array, ...] = nodes().call(asked.name, arrays, options, asked.method, composed=True)
+    return result[0]
 
 
 def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
@@ -188,8 +188,8 @@ def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
         if len(values) > 1:
             raise ValueError("values must be one array for segments inside of torch.compile")
         arrays = {"keys": arrays["keys"], "values": values[0], "offsets": arrays["offsets"]}
-    found: tuple[Array, ...] = nodes().call(asked.name, arrays, asked.options, asked.method, composed=True)
-    return found
+    result: tuple[Array, ...] = nodes().call(asked.name, arrays, asked.options, asked.method, composed=True)
+    return result
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:

@@ -29,7 +29,7 @@ def array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     n = x.shape[-1]
     source = _source(xp, xp.reshape(x, (-1,)), n, call.descending)
     flat = [
-        moved(xp, xp.reshape(move_axis(xp, one, call.axis, -1), (-1,)), lambda one: one[source])
+        moved(xp, xp.reshape(move_axis(xp, one, call.axis, -1), (-1,)), lambda x: x[source])
         for one in (call.arrays if call.keyed else ())
     ]
     if call.indices:

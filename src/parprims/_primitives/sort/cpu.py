@@ -270,7 +270,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
     numbers = (
         *(merged.low, n, inner, width, flip(call.keys.dtype, call.descending)),
         *(kind.slack, blocks, size, int(call.descending)),
-        *(number for one in views for number in one.numbers),
+        *(number for view in views for number in view.numbers),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
     if n >= _COUNTED.get(kind.bits, n + 1) and (kind.alone or kind.bits == 8):
@@ -285,7 +285,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
         ]
         if kind.alone and kind.is_float:
             launches.append(_cpu.Launch("restore_lines", lines))
-        scratch = [(2 * lines * n, one) for one in kind.states]
+        scratch = [(2 * lines * n, name) for name in kind.states]
         scratch += [(2 * lines * blocks, "uint64"), (_DIGITS * lines * blocks, "int32"), (_DIGITS * lines, "int32")]
         scratch += [(_BUCKETS * lines * blocks, "int64"), ((_BUCKETS + 1) * lines, "int64")]
         numbers = (*numbers[:5], _SLACK, *numbers[6:])
@@ -352,12 +352,12 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         bare = call.on(*(None,) * len(call.arrays))
         return lambda *arrays: _empty(xp, bare.on(*arrays))
     n = call.keys.shape[call.axis]
-    given = [dtype_name(x.dtype) for x in call.arrays]
-    seen = [seen_as(name, moved=at > 0) for at, name in enumerate(given)]
+    dtypes = [dtype_name(x.dtype) for x in call.arrays]
+    read_as = [seen_as(name, moved=at > 0) for at, name in enumerate(dtypes)]
     index = dtype_name(index_dtype(xp)) if call.indices else None
-    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, narrow=n >> NARROW == 0)
-    names = [*(given if call.keyed else ()), *([] if index is None else [index])]
-    views = [_cpu.bits_dtype(one) for one in seen]
+    kind = Kind(read_as[0], tuple(read_as[1:]), call.keyed, index, narrow=n >> NARROW == 0)
+    names = [*(dtypes if call.keyed else ()), *([] if index is None else [index])]
+    views = [_cpu.bits_dtype(one) for one in read_as]
     plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
     if plan is not None:
         readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
@@ -380,6 +380,6 @@ def viewed(
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     """Return the results of a call without elements."""
-    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else []
     dtypes += [index_dtype(xp)] if call.indices else []
     return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])

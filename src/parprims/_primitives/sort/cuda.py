@@ -306,7 +306,7 @@ class _TilesPlan:
         self.widest = max(spec.key_bytes, *spec.values, self.place_bytes if spec.index else 0)
         moved = len(spec.values) + bool(spec.index)
         entries = sizes.together if moved else sizes.alone
-        self.threads, items, self.resident = next(one[1:] for one in entries if self.widest <= one[0])
+        self.threads, items, self.resident = next(entry[1:] for entry in entries if self.widest <= entry[0])
         if moved > 1 or self.count_bytes > 4:
             self.resident = min(self.resident, 2)
         while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
@@ -485,7 +485,7 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     """Return the results of a call without elements."""
-    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else []
     dtypes += [index_dtype(xp)] if call.indices else []
     return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])
 
@@ -496,7 +496,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
     address = _cuda.layout(xp, arrays[0])[1]
     dtypes = tuple([x.dtype for x in arrays])
 
-    def made() -> _cuda.Plan:
+    def make() -> _cuda.Plan:
         index = (bare.index or dtype_name(index_dtype(xp))) if bare.indices else None
         names = [dtype_name(dtype) for dtype in dtypes]
         values = tuple(x.dtype.itemsize for x in arrays[1:])
@@ -509,8 +509,8 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *found, last = native.prepare(xp, rows.on(*arrays))(*arrays)
-            return (*found, cast(xp, last, getattr(xp, bare.index)) if bare.index else last)
+            *result, last = native.prepare(xp, rows.on(*arrays))(*arrays)
+            return (*result, cast(xp, last, getattr(xp, bare.index)) if bare.index else last)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))
@@ -520,7 +520,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, bare.index, address)
-    return _cuda.ready(xp, arrays[0], key, plan=made, in_program=in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -565,5 +565,5 @@ def _case(
     spec = Specialisation(dtype, descending, keyed, values=values, index=index)
     results = [dtype] * keyed + ["int8"] * len(values) + ([index] if index else [])
     words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
-    made = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)
-    return " ".join(("sort", dtype, *(word for word, set_ in words.items() if set_))), made
+    case = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)
+    return " ".join(("sort", dtype, *(word for word, set_ in words.items() if set_))), case

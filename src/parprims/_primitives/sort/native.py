@@ -61,7 +61,7 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
             if not call.keyed:
                 return lambda x: (x.argsort(axis, by),)
             if keys.ndim == 1:
-                return _rows_moved(call, lambda x: x.argsort(axis, by))
+                return _sort_lines(call, lambda x: x.argsort(axis, by))
         return _by_indices(xp, call, is_ours, stable=stable)
     if is_float and keys.size >= _SEARCHED and keys.shape[axis] > _INSERTED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(x, axis))
@@ -78,7 +78,7 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
     return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
 
 
-def _rows_moved(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
+def _sort_lines(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
     """Return a function that sorts one-dimensional NumPy arrays by an argsort of the first."""
     indices = call.indices
 
@@ -136,11 +136,11 @@ def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
         return all_by_numpy(xp, call.arrays, sort)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        found = sort(*arrays)
+        result = sort(*arrays)
         if narrows:
-            found = (*found[:-1], found[-1].astype(index, copy=False))
+            result = (*result[:-1], result[-1].astype(index, copy=False))
         # A flipped array has a negative stride.
-        return tuple([y if min(y.strides, default=0) >= 0 else y.copy() for y in found])
+        return tuple([y if min(y.strides, default=0) >= 0 else y.copy() for y in result])
 
     return all_by_numpy(xp, call.arrays, run)
 
@@ -190,7 +190,7 @@ def _by_indices(
         order = argsort(arrays[0] if is_ours else _signed(xp, ordered_integers(xp, arrays[0])))
         if not keyed:
             return (order,)
-        results = [moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=axis)) for one in arrays]
+        results = [moved(xp, x, lambda x: xp.take_along_axis(x, order, axis=axis)) for x in arrays]
         return (*results, order) if indices else tuple(results)
 
     return run
@@ -228,14 +228,14 @@ def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Ar
         pairs |= np.arange(x.shape[-1], dtype=pairs.dtype)
     else:
         order = np.argsort(x, axis=-1)
-        found = np.take_along_axis(x, order, axis=-1)
-        begins = found[..., 1:] != found[..., :-1]
+        result = np.take_along_axis(x, order, axis=-1)
+        begins = result[..., 1:] != result[..., :-1]
         if dtype_kind(x.dtype) == "float":
             # NaN differs from NaN, but only the first NaN begins a run.
-            begins &= found[..., :-1] == found[..., :-1]
+            begins &= result[..., :-1] == result[..., :-1]
         if begins.all():
             return np.swapaxes(order, axis, -1)
-        del found
+        del result
         pairs = np.zeros(x.shape, np.int64)
         np.cumsum(begins, axis=-1, out=pairs[..., 1:])
         pairs <<= 32
@@ -266,12 +266,12 @@ def _floats_in_numpy(x: Array, axis: int) -> Array:
         if y[-1] != y[-1]:
             y[np.isnan(y)] = x[np.isnan(x)]
         return y
-    given, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
+    source, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
     if np.count_nonzero(y) < y.size:
-        found[found == 0] = given[given == 0]
+        found[found == 0] = source[source == 0]
     last = found[..., -1]
     if np.count_nonzero(last != last):
-        found[np.isnan(found)] = given[np.isnan(given)]
+        found[np.isnan(found)] = source[np.isnan(source)]
     return y
 
 

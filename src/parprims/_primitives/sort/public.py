@@ -253,8 +253,8 @@ def sort_by_key(
     """
     arrays = {"keys": keys, "values": values}
     options = {"axis": axis, "descending": descending, "stable": stable, "offsets": offsets, "check": check}
-    found: tuple[Array, ...] = SORT_BY_KEY(others, arrays, method, axis_name, **options)
-    return found
+    result: tuple[Array, ...] = SORT_BY_KEY(others, arrays, method, axis_name, **options)
+    return result
 
 
 def _declared(name: str) -> Primitive:

@@ -45,18 +45,20 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
     function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
     along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
     down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier"
-    found = [
+    functions = [
         function("offset(inputs, number)", (f"return int64(load(inputs[{c.count}], number))",)),
         function("turned(n, first, behind)", ("return n - behind" if c.reverse else "return first",)),
         function(f"walked_along({along})", (f"return segment_along{exclusive}({along})",)),
         function(f"walked_down({down})", (f"return segment_down{exclusive}({down})",)),
     ]
     names = ("segments_of", "shares_of", "share_of", "slots_of", "block_of")
-    found += [function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)]
+    functions += [
+        function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)
+    ]
     if c.reduces:
         assert isinstance(r, Scan)
         last = "element(inputs, at, steps, count - 1), count - 1"
-        found += [
+        functions += [
             function(
                 "closed(starts, from_, state)",
                 ("return combine(before(starts, from_), state)" if c.starts else "return state",),
@@ -69,7 +71,7 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
             ),
             _cpu.text.file("_primitives/reduce/reduce.numba"),
         ]
-    return *found, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
+    return *functions, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
 
 
 def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
@@ -77,17 +79,17 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    made = slice(count, count + len(dtypes))
+    written = slice(count, count + len(dtypes))
     result = (*shape[:axis], c.segments if c.reduces else n, *shape[axis + 1 :])
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
-    strides[made.start : made.start] = [row_major(result)] * len(dtypes)
+    strides[written.start : written.start] = [row_major(result)] * len(dtypes)
     merged = lines_along(shape, axis, strides)
     if merged is None:
         return None
     begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
-    begins[made.start : made.start] = [0] * len(dtypes)
+    begins[written.start : written.start] = [0] * len(dtypes)
     if c.reverse:
-        for at in range(made.stop):
+        for at in range(written.stop):
             begins[at] += (n - 1) * along[at]
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
@@ -99,8 +101,8 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
         for at, kind in enumerate(kinds)
     ]
-    groups = views[:count], views[made], views[made.stop :]
-    first = scan_cpu.NUMBERS + sum(len(one.numbers) for one in views)
+    groups = views[:count], views[written], views[written.stop :]
+    first = scan_cpu.NUMBERS + sum(len(view.numbers) for view in views)
     steps = across if columns else along
     width = min(inner, _COLUMNS)
     lines = merged.high * low * (-(-inner // width) if columns else inner)
@@ -113,10 +115,10 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
     texts = (
-        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[made])),
+        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[written])),
         *_texts(c, r, first),
     )
-    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else made.stop])
+    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else written.stop])
     simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
 
     def launch(name: str, tasks: int) -> _cpu.Launch:
@@ -130,15 +132,15 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     scratch = []
     if c.reduces:
         assert isinstance(r, Scan)
-        scratch = [(slots * math.prod(shape) // n, dtype_name(one)) for one in r.working]
-    shared = c.segments, shares, share, slots, block
+        scratch = [(slots * math.prod(shape) // n, dtype_name(dtype)) for dtype in r.working]
+    shares_and_blocks = c.segments, shares, share, slots, block
     return _cpu.Plan(
         tuple(launches),
         texts,
         (*names[:count], dtype_name(c.arrays[count].dtype)),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (low, n, inner, width, *(one for view in views for one in view.numbers), *shared),
+        (low, n, inner, width, *(one for view in views for one in view.numbers), *shares_and_blocks),
         starts=tuple(names[count:]),
         captured=scan_cpu.captured(xp, r),
     )
@@ -180,14 +182,14 @@ def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., 
 
 def _prepared(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     count, dtypes = c.count, c.dtypes
-    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    are_readable = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
 
     def readable(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, are_readable, strict=True)]
         return (*xs, *arrays[count:])
 
     run = _runner(xp, c.on(*readable(c.arrays)))
-    return run if all(kept) else lambda *arrays: run(*readable(arrays))
+    return run if all(are_readable) else lambda *arrays: run(*readable(arrays))
 
 
 def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:

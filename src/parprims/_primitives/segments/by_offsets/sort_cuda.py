@@ -84,7 +84,7 @@ def plan(
     One launch sorts tiles, and one merges them for each bit in the number of the last tile.
     """
     numbers, n, rows = Numbers(), shape[-1], math.prod(shape[:-1])
-    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    tile = next(tile for tile in tuning.tiles if spec.key_bytes <= tile.key_bytes)
     threads, items = tile.threads, tile.items
     while items > 1 and threads * (items + 1) // 2 >= n:
         items = (items + 1) // 2
@@ -192,7 +192,7 @@ def _runner(
     shape, offset = tuple(arrays[0].shape), dtype_name(arrays[-1].dtype)
     dtypes = tuple([x.dtype for x in arrays[:-1]])
 
-    def made() -> Plan:
+    def make() -> Plan:
         index = None if bare.keyed else dtype_name(index_dtype(xp))
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(
@@ -222,7 +222,7 @@ def _runner(
         return computed, batched
 
     key = ("sort segments", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.segments, offset)
-    return _cuda.ready(xp, arrays[0], key, plan=made, in_program=in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
@@ -258,5 +258,5 @@ def _case(
     results = [index] if index else [dtype, *("int8" for _ in values)]
     words = {f"values {values}": values, "indices": index, "descending": descending, f"offsets {offset}": True}
     outputs = tuple(((n,), name) for name in results)
-    made = plan(spec, outputs, (n,), 10**6, offset=offset, tuning=TUNING[90])
-    return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), made
+    case = plan(spec, outputs, (n,), 10**6, offset=offset, tuning=TUNING[90])
+    return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), case

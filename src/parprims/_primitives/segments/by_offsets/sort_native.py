@@ -36,9 +36,9 @@ def serves(xp: Namespace, c: Segmented) -> bool:
 
 def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Any, ...]]:
     """Return a function of non-empty arrays that sorts their segments."""
-    own = c if library(xp) == "numpy" else c.on(*map(as_numpy, c.arrays))
+    call = c if library(xp) == "numpy" else c.on(*map(as_numpy, c.arrays))
     index = np.dtype(dtype_name(index_dtype(xp)))
-    return all_by_numpy(xp, c.arrays, (_one_by_one if _are_few(c) else _by_numbers)(own, index))
+    return all_by_numpy(xp, c.arrays, (_one_by_one if _are_few(c) else _by_numbers)(call, index))
 
 
 def _sorting(c: Segmented, *arrays: Any, keyed: bool) -> Callable[..., tuple[Any, ...]]:
@@ -68,11 +68,11 @@ def _one_by_one(c: Segmented, index: np.dtype[Any]) -> Callable[..., tuple[Any, 
         for last in (*bounds, n):  # and the elements before the first offset and after the last
             if first < last:
                 place = (*before, slice(first, last))
-                found = sort(*[x[place] for x in xs])
+                result = sort(*[x[place] for x in xs])
                 if not c.keyed:
-                    found = (found[0] + first,)
-                for y, one in zip(results, found, strict=True):
-                    y[place] = one
+                    result = (result[0] + first,)
+                for y, part in zip(results, result, strict=True):
+                    y[place] = part
                 first = last
         return results
 

@@ -112,7 +112,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
     if not stores:
         words = _cuda.Pointer("out0" if in_place else "temporary", word)
     start = _cuda.Pointer("in2", f"const {result}") if kind.starts else None
-    found = _cuda.Pointer("out0", result)
+    results = _cuda.Pointer("out0", result)
     launches = [
         _cuda.Launch(
             source,
@@ -122,7 +122,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
                 _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"),
                 _cuda.Pointer("in1", f"const {C_TYPES[kind.ids]}"),
                 start,
-                found,
+                results,
                 ticket,
                 words,
                 length,
@@ -140,7 +140,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
         grid = min(tuning.blocks * tuning.multiprocessors, -(-segments // (4 * threads)))
         launches.insert(0, _cuda.Launch(source, "atomics::clear_words", (word,), (words, count), grid, threads))
         if kind.is_coded:
-            parameters = words, start, found, count
+            parameters = words, start, results, count
             launches.append(_cuda.Launch(source, "atomics::decode_all", (code,), parameters, grid, threads))
     return _cuda.Plan(
         tuple(launches),
@@ -183,17 +183,17 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         if rows * count >= 2**31:
             return _cuda.row_by_row(otherwise)(x, ids, *starts)
         places = xp.reshape(xp.arange(rows, dtype=xp.int32), (rows, 1)) * count
-        own = xp.where((ids >= 0) & (ids < count), cast(xp, ids, xp.int32), -1)
+        narrow_ids = xp.where((ids >= 0) & (ids < count), cast(xp, ids, xp.int32), -1)
         flat = [
             xp.reshape(xp.broadcast_to(one, (rows, x.shape[1])), (-1,))
-            for one in (x, xp.where(own < 0, -1, own + places))
+            for one in (x, xp.where(narrow_ids < 0, -1, narrow_ids + places))
         ]
         result = (rows * count,), c.dtypes[0]
         call = dataclasses.replace(bare, arrays=tuple(flat), results=(result,), segments=rows * count, key=None)
-        found = xp.reshape(_prepared(xp, call, array)(*flat)[0], (rows, count))
+        results = xp.reshape(_prepared(xp, call, array)(*flat)[0], (rows, count))
         if starts:
-            (found,) = c.op((xp.broadcast_to(xp.reshape(starts[0], (-1, 1)), found.shape),), (found,))
-        return (found,)
+            (results,) = c.op((xp.broadcast_to(xp.reshape(starts[0], (-1, 1)), results.shape),), (results,))
+        return (results,)
 
     def find(arrays: tuple[Array, ...]) -> _cuda.Run:
         x, ids = arrays[:2]

@@ -104,11 +104,11 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
     (x,), (y,) = special.inputs, special.outputs
     reads = _cuda.Struct(view("in0", f"const {C_TYPES[x]}", work.steps[0], work.strides[0]), type="Inputs")
     writes = _cuda.Struct(view("out0", C_TYPES[y], segments, 1), type="Outputs")
-    given = [
-        _cuda.Struct(_cuda.Pointer("in2", f"const {C_TYPES[one]}"), numbers("start_stride", work.steps[2]), 0, 0, 0)
-        for one in special.starts
+    views_of_starts = [
+        _cuda.Struct(_cuda.Pointer("in2", f"const {C_TYPES[name]}"), numbers("start_stride", work.steps[2]), 0, 0, 0)
+        for name in special.starts
     ]
-    starts = _cuda.Struct(*given, type="Starts")
+    starts = _cuda.Struct(*views_of_starts, type="Starts")
     ways = [access(work.strides[0], 0, (), vector=1, itemsize=special.itemsizes[0], backward=False), "ASCENDING"]
     source = special.source("_primitives/segments/tables/segment_tables.cu", ways, stages_outputs=False)
     partials, count = _cuda.Pointer("scratch", "unsigned"), numbers("segments", segments)
@@ -199,8 +199,8 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         import jax
 
         x, ids = arrays[:2]
-        lines = max(one.shape[0] for one in arrays)
-        steps = [0 if one.shape[0] == 1 else math.prod(one.shape[1:]) for one in arrays]
+        lines = max(x.shape[0] for x in arrays)
+        steps = [0 if x.shape[0] == 1 else math.prod(x.shape[1:]) for x in arrays]
         work = _Work(
             special=kind,
             ids=dtype_name(ids.dtype),
@@ -213,9 +213,9 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         )
 
         def mapped(*arrays: Array) -> tuple[Array, ...]:
-            whole = [xp.broadcast_to(one, (lines, *one.shape[1:])) for one in arrays]
-            found: tuple[Array, ...] = jax.vmap(otherwise)(*whole)
-            return found
+            broadcast = [xp.broadcast_to(x, (lines, *x.shape[1:])) for x in arrays]
+            result: tuple[Array, ...] = jax.vmap(otherwise)(*broadcast)
+            return result
 
         return launched(work, x, lambda: (mapped, _cuda.row_by_row(mapped)))(*arrays)
 
