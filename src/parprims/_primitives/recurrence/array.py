@@ -128,7 +128,7 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
         return None
     name = dtype_name(ring_dtype(xp, r.dtype))
     if name not in _BLAS:
-        return f"BLAS solves no recurrence of {name}, and steps along all lines at once need more adjacent lines"
+        return f"BLAS solves recurrences of floats, not of {name}, and NumPy's steps along all lines need more adjacent lines"
     if math.prod(r.shape) >= 2**30:
         return "BLAS counts elements in 32 bits"
     return None if _has_scipy() else "SciPy, which brings BLAS, is not installed"

@@ -96,7 +96,7 @@ def linear_recurrence(
     -----
     Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_), n of both in n steps
     (native). The kernel is one launch.
-    State: the last element of x is the ``initial`` of what follows.
+    State: the last element of x is the ``initial`` of a continuation.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.

@@ -53,7 +53,7 @@ class Tuning(_cuda.Tuning):
         of a block, the elements of a thread, and the blocks on a multiprocessor.
     ahead_bytes : int
         How far ahead of its own tile a block brings a tile of long rows into the L2 cache, if nothing moves with the
-        keys. Otherwise the cache is needed for what is stored.
+        keys. Otherwise the stores need the cache.
     blocks : int
         One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
@@ -128,7 +128,7 @@ TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
-# ---- What a kernel is made for ----------------------------------------------------------------------------------
+# ---- The key of a kernel ----------------------------------------------------------------------------------------
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
@@ -523,7 +523,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
     return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Plans to compile without a GPU -----------------------------------------------------------------------------
 
 # Rows in a warp's lanes, in a warp, and in a block; a few rows in a block; rows in tiles.
 _LAYOUTS = (

@@ -156,7 +156,7 @@ def _standard_keeps_order(xp: Namespace, keys: Array) -> bool:
     return kind in ("int", "uint") or (kind == "float" and array_api_compat.is_array_api_strict_namespace(xp))
 
 
-# ---- What they share --------------------------------------------------------------------------------------------
+# ---- Shared functions -------------------------------------------------------------------------------------------
 
 
 def _by_standard(xp: Namespace, call: Sorting, is_ours: bool) -> Sort:

@@ -225,7 +225,7 @@ def _runner(
     return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Plans to compile without a GPU -----------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
