@@ -160,7 +160,7 @@ BOUNDS = {
     "sum": (
         parprims.reduce,
         "a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by "
-        "kernel (64 in a row of up to 2^28), each of which adds at most half an ulp of sum(abs(x)); 16-bit "
+        "kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit "
         "floats are combined in float32 and rounded once",
         documented_sum,
         contract(test_reduce.TestSum),
@@ -170,8 +170,8 @@ BOUNDS = {
     "scan": (
         parprims.scan,
         "a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel "
-        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of "
-        "which adds at most half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once",
+        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each "
+        "adds at most half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),

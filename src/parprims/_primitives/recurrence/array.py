@@ -128,7 +128,7 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
         return None
     name = dtype_name(ring_dtype(xp, r.dtype))
     if name not in _BLAS:
-        return f"BLAS solves recurrences of floats, not of {name}, and NumPy's steps along all lines need more adjacent lines"
+        return f"BLAS solves recurrences of floats, not of {name}; NumPy's steps need more adjacent lines"
     if math.prod(r.shape) >= 2**30:
         return "BLAS counts elements in 32 bits"
     return None if _has_scipy() else "SciPy, which brings BLAS, is not installed"
@@ -144,7 +144,7 @@ def _by_associative_scan(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
 
 
 def _by_loop(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
-    """Return the solution by JAX's loop over all elements, including the first, whose omission would take copies."""
+    """Return the solution by JAX's loop over all elements, including the first; to omit it would take copies."""
     import jax
 
     a, b = varying_alike((xp.moveaxis(a, axis, 0), xp.moveaxis(b, axis, 0)))

@@ -95,7 +95,7 @@ def refusal(xp: Namespace, r: Adjoint) -> str | None:
     if dtype_kind(r.arrays[0].dtype) not in ("float", "complex"):
         return "only real and complex floats have derivatives"
     if math.prod(r.shape[r.axis + 1 :]) == 1 and has_few_long(math.prod(r.shape) // r.n, r.n):
-        return "a few long lines are left to linear_recurrence, whose threads share a line"
+        return "a few long lines are left to linear_recurrence, which shares a line between threads"
     reason = _cpu.refusal(xp, r.arrays) or _cpu.unknown_dtype(r.arrays)
     return reason or (None if _plan(r) else "the arrays have too many axes that do not merge")
 

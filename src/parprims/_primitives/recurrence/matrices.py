@@ -31,7 +31,7 @@ from parprims._primitives.scan.array import inclusive
 from parprims._primitives.scan.public import scan
 
 _WIDEST = 8
-"""The most numbers k of a vector whose maps are scanned as elements of k (k + 1) component arrays."""
+"""The longest vectors, of k numbers, with maps that are scanned as elements of k (k + 1) component arrays."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -96,7 +96,7 @@ class Reduction(Checked):
     shape : tuple of int
         The shape of every array.
     fn : callable or None
-        The map, whose values are combined; None combines the elements themselves.
+        The map to values that are combined; None combines the elements themselves.
     single : bool
         Whether x is one array, not a tuple.
     op : Operator
@@ -170,7 +170,7 @@ class Reduction(Checked):
         return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
 
     def with_positions(self, xp: Namespace) -> Reduction:
-        """Return the reduction with the positions as an array, whose result has all components."""
+        """Return the reduction with the positions as an array; its result has all components."""
         places = positions(xp, self.arrays[0], self.axes, self.positions)
         return self.of(*self.arrays, places, positions=None, single=False)
 
@@ -356,7 +356,7 @@ def widened(xp: Namespace, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
     """Return the dtypes of a map's values for arrays of the original dtypes.
 
-    The map is called on one element, whose shape broadcasts with arrays that the map may read besides its arguments.
+    The map is called on one element, of a shape that broadcasts with other arrays that the map may read.
     """
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax

@@ -44,7 +44,7 @@ _BLOCK_OF_INTEGERS = 1 << 17
 _ROWS = 256
 """Rows of a block of columns."""
 _COLUMNS, _MOST_COLUMNS = 512, 4096
-"""The least and the most columns of a tile, whose states stay in the cache.
+"""The least and the most columns of a tile: its states stay in the cache.
 
 The processor prefetches only along long rows, but every thread should have two tiles. Bits of results do not depend on
 the tiles.
@@ -250,7 +250,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Maps an operator to the operator whose measured crossovers it shares."""
+"""Maps an operator to another operator with the crossovers measured for both."""
 
 
 def kind(xp: Namespace, r: Reduction) -> str:

@@ -107,7 +107,7 @@ def reduce(
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once, in one
     launch.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
-    kernel (64 in a row of up to 2^28), each of which adds at most half an ulp of sum(abs(x)); 16-bit floats are
+    kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit floats are
     combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU; auto leaves it where the

@@ -203,7 +203,7 @@ LANE = 16
 
 
 def _merge_axis(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return an array whose given axis is merged with the next axis."""
+    """Return an array with an axis and the next axis merged."""
     return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
 
 

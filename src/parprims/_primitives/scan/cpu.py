@@ -36,7 +36,7 @@ from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
-"""The least and the most columns of a tile, whose states stay in the cache."""
+"""The least and the most columns of a tile: its states stay in the cache."""
 _LEAST = 1 << 16
 """The fewest elements for each thread."""
 _FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
@@ -254,7 +254,7 @@ def _loses(r: Call, value: str) -> str:
 
 
 def _can_be_shared(state: str, output: str) -> bool:
-    """Return whether a result is its state, in a dtype of floats, whose recurrences may decay."""
+    """Return whether a result is its state, in a dtype of floats: only recurrences of floats may decay."""
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
@@ -449,7 +449,7 @@ def refusal(xp: Namespace, r: Call) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Maps an operator to the operator whose measured crossovers it shares."""
+"""Maps an operator to another operator with the crossovers measured for both."""
 
 
 def kind(xp: Namespace, r: Call) -> str:

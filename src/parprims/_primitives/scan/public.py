@@ -102,8 +102,8 @@ def scan(
     writes each element once; its tiles look back on GPUs [3]_.
     Order: elements are always combined earlier with later, so the operator need not be commutative.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel
-    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of which adds
-    at most half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once.
+    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each adds at most
+    half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
     library can scan with; any on JAX), array.

@@ -20,7 +20,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     index = index_dtype(xp)
     if call.keys.shape[call.axis] < 2 or math.prod(call.keys.shape) << (_DIGIT + 1) <= xp.iinfo(index).max:
         return None
-    return f"indices of {dtype_name(index)} cannot number so many keys"
+    return f"indices of {dtype_name(index)} cannot number this many keys"
 
 
 def array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:

@@ -46,24 +46,24 @@ class Tuning(_cuda.Tuning):
     few : tuple of RowTile
         Tiles that come before ``rows`` for keys of at most 4 bytes, if there are fewer rows than half of ``blocks``.
     shared_bytes, few_bytes : int
-        The most shared memory of a block that sorts rows in one launch: of many, where several blocks should fit on a
-        multiprocessor, and of so few.
+        The most shared memory of a block that sorts rows in one launch: of many rows, where several blocks should fit
+        on a multiprocessor, and of few rows.
     alone, together : tuple of (bytes, threads, items, resident)
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
     ahead_bytes : int
-        How far ahead of its own tile a block brings a tile of long rows into the L2 cache, if nothing moves with the
-        keys. Otherwise the stores need the cache.
+        The distance, in bytes, at which a block prefetches a tile of long rows into the L2 cache, if keys move alone.
+        Otherwise the stores need the cache.
     blocks : int
-        One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
+        The number of multiprocessors. Tiles are smaller if there would be fewer blocks than this.
     counters : int
         The most blocks that count digits.
     counting : int
-        The threads of such a block for each 32 bits of a key.
+        The threads of a counting block for each 32 bits of a key.
     counting_threads : int
-        The threads of such blocks that are to fit on a multiprocessor, as shared memory allows.
+        The threads of counting blocks that must fit on a multiprocessor, as shared memory allows.
     chunk : int
-        The least number of keys that such a block counts.
+        The fewest keys of a counting block.
     besides : int
         The scratch for digit counts and look-back words is at most this many bytes, plus a twentieth of the memory of
         keys and values.
@@ -212,7 +212,7 @@ def plan(
     address: int,
     tuning: Tuning | None = None,
 ) -> Plan:
-    """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
+    """Return the launches that sort the last axis of contiguous arrays; ``address`` is that of the keys, modulo 16."""
     n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
         return _plan_lanes(spec, sizes, outputs, rows=rows, n=n)

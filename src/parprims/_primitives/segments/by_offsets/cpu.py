@@ -23,7 +23,7 @@ _SHARE = 1 << 14
 _BLOCK, _ROWS = 1 << 14, 256
 """Elements of a block of a segment, and the fewest rows of a block. Threads reduce blocks side by side."""
 _COLUMNS = 512
-"""Columns of a tile, whose states stay in the cache."""
+"""Columns of a tile: its states stay in the cache."""
 _LEAST = 1 << 16
 """The fewest elements for each thread."""
 

@@ -40,7 +40,7 @@ class Tuning(_cuda.Tuning):
     blocks: int
     """The most merging blocks."""
     places: int
-    """The longest rows whose keys are numbered by 32-bit integers."""
+    """The most keys of a row that are numbered by 32-bit integers."""
 
     scaled = ("blocks",)
 

@@ -29,7 +29,7 @@ class Tuning(_cuda.Tuning):
     flushed: int
     """The most words that all blocks together flush to the words of segments, per element."""
     stored: int
-    """The most segments whose results the last block stores."""
+    """The most segments for which the last block stores the results."""
     words_bytes: int
     """The most bytes of the words of all segments: beyond twice the cache, a sort of the elements is faster."""
     looked: int
