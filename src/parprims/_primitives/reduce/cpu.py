@@ -105,10 +105,10 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
     Lines are searched for NaN first, because their comparisons depend on each other; columns are searched by each
     comparison.
     """
-    serves = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
-    serves = serves and (steps[1] == 0 if columns else steps[0] != 1)
+    ascends = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
+    ascends = ascends and (steps[1] == 0 if columns else steps[0] != 1)
     function, combined = _cpu.text.function, ["return combine(earlier, later)"]
-    if serves:
+    if ascends:
         better, worse = _EXTREMA[code.op]
         wins = f"later[0] {better} earlier[0]"
         if columns and dtype_kind(code.states[0]) == "float":
@@ -116,9 +116,9 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
         chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
         combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
     rows, lines = ["return False"], ["return False"]
-    if serves and columns:
+    if ascends and columns:
         rows = ["return positions_ascend(inputs, at, steps, count)"]
-    elif serves:
+    elif ascends:
         lines = [
             "found = positions_ascend(inputs, at, steps, count)",
             *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
@@ -129,7 +129,7 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
         function("ascending(inputs, at, steps, count)", lines),
         function("combine_in_order(earlier, later)", combined),
     ]
-    return functions, serves
+    return functions, ascends
 
 
 def _texts(

@@ -273,8 +273,8 @@ def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
 def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
     """Return whether NumPy computes the call; on JAX, a compiled program is as fast for few elements."""
     (x,) = c.arrays
-    served = numpy_computes(xp, c.arrays) and not is_jax(xp)
-    return served and 0 not in x.shape and numpy_orders(x.dtype)
+    in_numpy = numpy_computes(xp, c.arrays) and not is_jax(xp)
+    return in_numpy and 0 not in x.shape and numpy_orders(x.dtype)
 
 
 def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:
