@@ -160,7 +160,7 @@ BOUNDS = {
     "sum": (
         parprims.reduce,
         "a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by "
-        "kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit "
+        "kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit "
         "floats are combined in float32 and rounded once",
         documented_sum,
         contract(test_reduce.TestSum),
@@ -170,9 +170,8 @@ BOUNDS = {
     "scan": (
         parprims.scan,
         "a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel "
-        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of "
-        "which owes half a unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded "
-        "once",
+        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each "
+        "adds at most half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),
@@ -234,7 +233,7 @@ def test_bounds_are_those_documented(name, rng):
 
 
 def test_sorts_are_exact():
-    assert "Error: none, elements are moved as they are" in plain(parprims.sort.__doc__)
+    assert "Error: none; elements are moved unchanged" in plain(parprims.sort.__doc__)
     assert test_sort.Sorting().bound() == 0
 
 

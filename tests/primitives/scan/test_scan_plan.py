@@ -194,7 +194,8 @@ class TestPlan:
                 special = scan_source.specialisation(xp, scan_source.without_arrays(op, dtypes, shape, 1), dtypes, ())
                 views = [((2 * n, 2), 0)] * components
                 tuning = scan_tiling.TUNING[90]
-                plan = scan_cuda.make_plan(special, tuning, shape, 1, False, n, [shape] * components, views)
+                geometry = scan_cuda.Geometry(shape, 1, False, n, (shape,) * components, tuple(views))
+                plan = scan_cuda.make_plan(special, tuning, geometry)
                 (launch,) = plan.launches
                 block, _, rounds, vector, _, direct, shared = launch.arguments[:7]
                 assert not direct
@@ -287,4 +288,5 @@ class TestPlan:
             call = Recurrence(arrays=arrays, shape=b.shape, axis=axis, reverse=reverse, dtype=b.dtype)
         shapes = tuple(x.shape for x in arrays)
         special, tuning = scan_source.specialised(xp, call), scan_tiling.TUNING[90]
-        return scan_cuda.make_plan(special, tuning, b.shape, axis, reverse, call.n, shapes, layouts)
+        geometry = scan_cuda.Geometry(b.shape, axis, reverse, call.n, shapes, tuple(layouts))
+        return scan_cuda.make_plan(special, tuning, geometry)

@@ -294,7 +294,7 @@ def test_wrong_offsets(backend):
         (lambda: parprims.reduce(x, offsets=right, check=1), TypeError, "check must be True or False"),
         (lambda: parprims.reduce(x, offsets=right, keepdims=True), ValueError, "keepdims must be False"),
         (lambda: parprims.reduce(x[None, :], offsets=right), ValueError, "axis must be given with offsets"),
-        (lambda: parprims.reduce(x, keep_first, offsets=right), ValueError, "initial must be given, for op keep_first"),
+        (lambda: parprims.reduce(x, keep_first, offsets=right), ValueError, "initial must be given: op keep_first"),
         (lambda: parprims.sort(x, offsets=[0, 6.5]), TypeError, "offsets must have a dtype of kind int"),
         (lambda: parprims.sort(x, offsets={0, 6}), TypeError, "offsets must be an array"),
         (lambda: parprims.segment_reduce(x, x, 3), TypeError, "ids must have a dtype of kind int"),

@@ -158,9 +158,9 @@ class Sorting(Contract):
         emulator.forget(monkeypatch)
         monkeypatch.setattr("parprims._primitives.sort.array._DIGIT", 61)
         arrays = [backend.asarray(x) for x in self.make(rng, (3,), "int32")]
-        with pytest.raises(parprims.MethodRefused, match="more keys than it can number in int"):
+        with pytest.raises(parprims.MethodRefused, match="cannot number this many keys"):
             self.function(*arrays, method="array")
-        assert "more keys" in parprims.methods(self.function, *arrays)["array"]
+        assert "this many keys" in parprims.methods(self.function, *arrays)["array"]
 
     def test_no_axis_named(self, backend):
         arrays = (backend.asarray(x) for x in self.complete(np.array(3.0)))

@@ -38,12 +38,12 @@ from parprims._primitives.scan.array import Inclusive, inclusive, interleave, li
 
 def array(xp: Namespace, r: Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    with quiet(xp):  # of products of coefficients that overflow and leave no trace in the result
+    with quiet(xp):  # products of coefficients may overflow without an effect on the result
         return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
 def _solution(xp: Namespace, r: Recurrence, solve: Callable[[Array, Array, int], Array]) -> Array:
-    """Return the result of a call, given what solves from the front, without an initial element."""
+    """Return the result of a call; ``solve`` solves from the front, without an initial element."""
     axis, n = r.axis, r.n
     a, b = (cast(xp, xp.broadcast_to(x, r.shape), ring_dtype(xp, r.dtype)) for x in r.inputs)
     if r.reverse:
@@ -75,9 +75,9 @@ _COMPOSE = Operator(_compose, name="recurrence", components=2)
 def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int) -> Array:
     """Return the solution of a recurrence with x[0] = b[0]: neighbours are composed by hand, the pairs scanned.
 
-    The coefficients of pairs are products and may have overflowed, so `_compose` watches them. Those here have
-    not, which spares half of the watching; one that came as an infinity or NaN is told apart from an overflow by
-    making the right-hand side of its pair NaN.
+    The coefficients of pairs are products and may overflow, so `_compose` checks them. The coefficients of the call
+    need half of these checks. A coefficient that is infinite or NaN makes the right-hand side of its pair NaN, which
+    distinguishes it from an overflow.
     """
     n = b.shape[axis]
     one, two = along(axis, 0, 1), along(axis, 1, 2)
@@ -89,16 +89,16 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
     odd = inclusive(xp, (c, d), op, axis)[1] if n > 3 else d
     rest = along(axis, 2, n, 2)
     even = a[rest] * odd[along(axis, 0, (n - 1) // 2)] + b[rest]
-    return interleave(xp, b, even, odd, axis)
+    return interleave(xp, b, even, odd, axis=axis)
 
 
 # ---- By the library's own routine -------------------------------------------------------------------------------
 
 _BLAS = {"float32": "stbsv", "float64": "dtbsv", "complex64": "ctbsv", "complex128": "ztbsv"}
-"""BLAS's solution of a triangular system with few diagonals, by the dtypes that it computes in."""
+"""BLAS's solvers of triangular band systems, by dtype."""
 
 _SIDE_BY_SIDE, _TOGETHER = 128, 16
-"""So many lines, and so many of them next to one another in memory, are stepped along at once.
+"""The fewest lines, and the fewest adjacent lines, for which NumPy steps along all lines at once.
 
 A step costs two calls of NumPy, about a microsecond; BLAS takes about 10 ns for an element. Measured from 16 to 16384
 lines of 64 to 1000 elements of float32 and float64, and with 2 to 64 lines together.
@@ -106,7 +106,7 @@ lines of 64 to 1000 elements of float32 and float64, and with 2 to 64 lines toge
 
 
 def prepare_native(xp: Namespace, r: Recurrence) -> Callable[..., Array]:
-    """Return what solves one step after another: by JAX's loop, by BLAS, by SciPy or by NumPy."""
+    """Return a solver that takes one step after another: by JAX's loop, BLAS, SciPy or NumPy."""
     if is_jax(xp):
         return directly(_native_jax)(xp, r)
     name = dtype_name(r.dtype)
@@ -119,7 +119,7 @@ def prepare_native(xp: Namespace, r: Recurrence) -> Callable[..., Array]:
 
 
 def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
-    """Return the sentence why the library has no routine for the call, or None."""
+    """Return the reason why the library has no routine for the call, or None."""
     if is_jax(xp):
         return None
     if not in_numpy(xp, r.arrays):
@@ -128,23 +128,23 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
         return None
     name = dtype_name(ring_dtype(xp, r.dtype))
     if name not in _BLAS:
-        return f"BLAS solves recurrences of floats, not of {name}, and few lines lie side by side, to step along them"
+        return f"BLAS solves recurrences of floats, not of {name}; NumPy's steps need more adjacent lines"
     if math.prod(r.shape) >= 2**30:
         return "BLAS counts elements in 32 bits"
     return None if _has_scipy() else "SciPy, which brings BLAS, is not installed"
 
 
 def _native_jax(xp: Namespace, r: Recurrence) -> Array:
-    """Return the solution by JAX: by its loop where that is fastest, else by its associative scan."""
+    """Return the solution by JAX's loop where that is fastest, else by its associative scan."""
     return _solution(xp, r, functools.partial(_by_loop if steps_in_jax() else _by_associative_scan, xp))
 
 
 def _by_associative_scan(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
-    return _by_pairs(library_inclusive, xp, a, b, axis)
+    return _by_pairs(library_inclusive, xp, a, b, axis=axis)
 
 
 def _by_loop(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
-    """Return the solution by JAX's loop over all elements, the first included: to leave it out takes copies."""
+    """Return the solution by JAX's loop over all elements, including the first; to omit it would take copies."""
     import jax
 
     a, b = varying_alike((xp.moveaxis(a, axis, 0), xp.moveaxis(b, axis, 0)))
@@ -167,11 +167,11 @@ def _native(xp: Namespace, r: Recurrence) -> Array:
         return r.empty(xp)
     solve = _by_steps if _side_by_side(r) else _by_lines
     a, b = np.broadcast_to(a, r.shape), np.broadcast_to(b, r.shape)
-    return cast(xp, returned(xp, solve(a, b, starts[0] if starts else None, r.axis, r.reverse)), r.dtype)
+    return cast(xp, returned(xp, solve(a, b, starts[0] if starts else None, axis=r.axis, reverse=r.reverse)), r.dtype)
 
 
 def _side_by_side(r: Recurrence) -> bool:
-    """Return whether so many lines lie side by side that a step along all of them is worth its calls."""
+    """Return whether there are enough lines, and adjacent lines, to step along all of them at once."""
     others = math.prod(r.shape) // max(1, r.n)
     return others >= _SIDE_BY_SIDE and math.prod(r.shape[r.axis + 1 :]) >= _TOGETHER
 
@@ -206,7 +206,8 @@ def _by_lines(a: Any, b: Any, start: Any, axis: int, reverse: bool) -> Any:
 def _filter(a: Any, x: Any, reverse: bool) -> Any:
     """Return the solution for one coefficient by SciPy's filter, twice as fast as BLAS.
 
-    It is left alone unless the program has imported it, which takes longer than a recurrence of 10^8 elements.
+    SciPy's signal package is used only if the program has imported it: the import takes longer than a recurrence of
+    10^8 elements.
     """
     from scipy.signal import lfilter
 
@@ -216,14 +217,14 @@ def _filter(a: Any, x: Any, reverse: bool) -> Any:
 
 
 _BLOCK = 2**13
-"""Elements that BLAS is given at once: as many as stay in a cache."""
+"""Elements of one call of BLAS: as many as fit in a cache."""
 
 
 def _by_band(a: Any, x: Any, reverse: bool) -> None:
     """Solve every line of x by BLAS, in place: long ones part by part, short ones several at a time.
 
-    These are one line, whose parts no coefficient links. What is not finite reaches the end of its own, and would spoil
-    the next: then each is solved by itself.
+    Several short lines are solved as one line with zero coefficients between them. If a line ends in an infinity or
+    NaN, which would reach the next line, each line is solved separately.
     """
     lines, n = x.shape
     several, width = max(1, _BLOCK // n), min(n, _BLOCK)
@@ -231,10 +232,10 @@ def _by_band(a: Any, x: Any, reverse: bool) -> None:
     behind, first, last = (1, -1, 0) if reverse else (-1, 0, -1)
     buffer = np.empty((several * width, 2), x.dtype)
     for line, start in itertools.product(range(0, lines, several), reversed(starts) if reverse else starts):
-        at = slice(line, line + several), slice(start, start + width)
-        part, own = x[at], a[at]
+        part_of_lines = slice(line, line + several), slice(start, start + width)
+        part, own = x[part_of_lines], a[part_of_lines]
         if start != (starts[-1] if reverse else 0):
-            edge = range(n)[at[1]][first]
+            edge = range(n)[part_of_lines[1]][first]
             part[:, first] += own[:, first] * x[line, edge + behind]
         band = buffer[: part.size].reshape(*part.shape, 2)
         np.negative(own, out=band[..., int(reverse)])
@@ -248,8 +249,8 @@ def _by_band(a: Any, x: Any, reverse: bool) -> None:
 def _solve_band(band: Any, x: Any, reverse: bool) -> Any:
     """Return the solution, given the coefficients with the opposite sign in a column of the band.
 
-    The row of the matrix for x[n] is 1 at n and -a[n] at n-1, or n+1 if reverse: the transpose of one whose columns,
-    as BLAS wants them, hold the two numbers. So each is multiplied, also by zeros, which other forms leave out.
+    The row of the matrix for x[n] is 1 at n and -a[n] at n-1, or n+1 if reverse. BLAS stores a band by columns, so it
+    solves with the transpose. In this form BLAS multiplies every coefficient, also by zeros.
     """
     return _tbsv(x.dtype.name)(1, band.T, x, trans=1, diag=1, lower=int(reverse))
 

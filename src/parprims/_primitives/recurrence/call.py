@@ -37,9 +37,9 @@ class Recurrence(Checked):
     Parameters
     ----------
     shape : tuple of int
-        What a and b broadcast to, the shape of the solution.
+        The shape that a and b broadcast to, which is the shape of the solution.
     constant : bool
-        Whether a has no dimension.
+        Whether a is a 0-d array.
     axis : int
         The axis along which the recurrence runs, counted from the front of ``shape``. The initial element has length 1
         along it.
@@ -71,26 +71,26 @@ class Recurrence(Checked):
         return self.shape[self.axis]
 
     def empty(self, xp: Namespace) -> Array:
-        """Return an array like the solution, of which nothing is computed."""
+        """Return an uninitialised array of the shape and dtype of the solution."""
         return xp.empty(self.shape, dtype=self.dtype, device=device(self.arrays[1]))
 
 
 def checked(asked: Arguments) -> tuple[Namespace, Recurrence]:
     """Return the namespace and the checked call."""
-    given, initial = (asked["a"], asked["b"]), asked["initial"]
-    xp, (a, b) = coefficients(*given)
+    originals, initial = (asked["a"], asked["b"]), asked["initial"]
+    xp, (a, b) = coefficients(*originals)
     reverse = check_flag("reverse", asked["reverse"])
     dtype = promoted(xp, {"a": a, "b": b}, _KINDS)
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
     entries = () if initial is None else (initial,)
-    starts, begin = start_elements(xp, entries, b, shape, (dtype,) * len(entries), axis)
+    starts, begin = start_elements(xp, entries, like=b, shape=shape, dtypes=(dtype,) * len(entries), axis=axis)
 
     def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
         return *_coefficients(xp, a, b), *begin(*initial)
 
-    as_given = a is given[0] and b is given[1]
-    remembered = all(x is other or type(other) in NUMBERS for x, other in zip((a, b), given, strict=True))
+    as_given = a is originals[0] and b is originals[1]
+    remembered = all(x is other or type(other) in NUMBERS for x, other in zip((a, b), originals, strict=True))
     return xp, Recurrence(
         arrays=(a, b, *starts),
         key=asked.key if remembered else None,
@@ -114,7 +114,7 @@ def broadcast_shape(a: Array, b: Array) -> tuple[int, ...]:
 
 
 def _coefficients(xp: Namespace, a: Any, b: Any) -> tuple[Array, Array]:
-    """Return the coefficients of a call that is known to be right but for its numbers."""
+    """Return the coefficients of a later call as arrays; only its numbers are checked."""
     if type(a) in NUMBERS:
         a = _as_coefficient(xp, "a", a, b)
     elif type(b) in NUMBERS:
@@ -123,38 +123,39 @@ def _coefficients(xp: Namespace, a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:
-    """Return a number as an array of no dimension, of the dtype of the other coefficient."""
-    return as_array(name, number, xp, like.dtype, device(like), ())
+    """Return a number as a 0-d array of the dtype of the other coefficient."""
+    return as_array(name, number, xp, like.dtype, device=device(like), shape=())
 
 
 def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
-    """Return the namespace and both coefficients as arrays; one may be a number, or truth values, of the other's dtype.
+    """Return the namespace and both coefficients as arrays.
 
-    Truth values alone count as integers, as in sums.
+    A number, or an array of bool, gets the dtype of the other coefficient. If both are bool, they become integers as
+    in `sum`.
     """
     for name, number, other, array in (("a", as_number(a), "b", b), ("b", as_number(b), "a", a)):
         if is_scalar(number) and not is_scalar(as_number(array)):
             xp, (array,) = admit({other: array})
-            (array,) = _counted(xp, array)
+            (array,) = _bool_as_integers(xp, array)
             check_kind(other, array, _KINDS)
             fractional = isinstance(number, float | complex | np.inexact)
             if fractional and dtype_kind(array.dtype) in ("int", "uint"):
                 to = dtype_name(array.dtype)
                 raise TypeError(f"{name} must fit dtype {to}, got {shown(number)}: cast {other} to a float dtype")
             if fractional and isinstance(number, np.generic) and library(xp) == "numpy":
-                made = np.asarray(number)  # which NumPy promotes by its dtype
+                made = np.asarray(number)  # NumPy promotes it by its dtype
             else:
                 made = _as_coefficient(xp, name, number, array)
             return xp, [made, array] if name == "a" else [array, made]
     xp, arrays = admit({"a": a, "b": b})
-    return xp, _counted(xp, *arrays)
+    return xp, _bool_as_integers(xp, *arrays)
 
 
 _KINDS = ("int", "uint", "float", "complex")
 
 
-def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
-    """Return arrays, those of truth values in the dtype of another, or where there is none in that of integers."""
+def _bool_as_integers(xp: Namespace, *arrays: Array) -> list[Array]:
+    """Return the arrays, bool cast to the dtype of the other array, or to the default integer dtype if all are bool."""
     others = [x.dtype for x in arrays if dtype_kind(x.dtype) != "bool"]
     if len(others) == len(arrays):
         return list(arrays)

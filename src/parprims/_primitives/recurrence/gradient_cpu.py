@@ -19,7 +19,7 @@ from parprims._primitives.scan.source import Adjoint
 def _functions(
     views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]
 ) -> tuple[str, ...]:
-    """Return the functions that the loops call, for views of inputs and outputs with these innermost strides."""
+    """Return the text of the functions that the loops call; ``steps`` are innermost strides of inputs and outputs."""
     inputs, outputs = views
     text, language, dtype = _cpu.text, _cpu.NUMBA, inputs[0].dtype
     state, both = _cpu.register_type(dtype), len(outputs) == 2
@@ -32,8 +32,8 @@ def _functions(
         return language.call("conj", state, read(index, at))
 
     places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
-    found = [f"results[{at}]" for at in range(len(outputs))]
-    written = [one if state == dtype else language.cast(one, state, dtype) for one in found]
+    result = [f"results[{at}]" for at in range(len(outputs))]
+    written = [one if state == dtype else language.cast(one, state, dtype) for one in result]
     by_a = [f"state[0] * {conjugate(2, 'at')}"] if both else []
     return (
         *(text.group(*one, 3) for one in zip(("in", "out"), views, firsts(views), strict=True)),
@@ -51,17 +51,17 @@ def _functions(
 
 
 def _plan(r: Adjoint) -> _cpu.Plan | None:
-    """Return the work of a call; None where its arrays cannot be seen as (high, low, n, inner) with one stride each."""
+    """Return the plan of a call, or None if arrays cannot be viewed as (high, low, n, inner) with one stride each."""
     hosts: list[np.ndarray[Any, Any]] = [_cpu.host(x) for x in r.arrays]
-    count, made, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
+    count, outputs, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
     strides = [
         *(broadcast_strides(_cpu.strides(x), x.shape, len(r.shape)) for x in hosts),
-        *[row_major(r.shape)] * made,
+        *[row_major(r.shape)] * outputs,
     ]
     merged = lines_along(r.shape, r.axis, strides)
     if merged is None:
         return None
-    begins, along = [*map(_cpu.first, hosts), *[0] * made], list(merged.along)
+    begins, along = [*map(_cpu.first, hosts), *[0] * outputs], list(merged.along)
     if r.reverse:
         begins = [begin + (r.n - 1) * step for begin, step in zip(begins, along, strict=True)]
         along = [-step for step in along]
@@ -84,24 +84,24 @@ def _plan(r: Adjoint) -> _cpu.Plan | None:
         ),
         _functions(groups, (steps[:count], steps[count:])),
         (dtype,) * count,
-        ((r.shape, dtype),) * made,
+        ((r.shape, dtype),) * outputs,
         (),
-        (merged.low, r.n, inner, width, *(number for one in views for number in one.numbers)),
+        (merged.low, r.n, inner, width, *(number for view in views for number in view.numbers)),
     )
 
 
 def refusal(xp: Namespace, r: Adjoint) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     if dtype_kind(r.arrays[0].dtype) not in ("float", "complex"):
-        return "only floats and complex numbers have derivatives"
+        return "only real and complex floats have derivatives"
     if math.prod(r.shape[r.axis + 1 :]) == 1 and has_few_long(math.prod(r.shape) // r.n, r.n):
-        return "threads share a few long lines, as those of other recurrences"
+        return "a few long lines are left to linear_recurrence, which shares a line between threads"
     reason = _cpu.refusal(xp, r.arrays) or _cpu.unknown_dtype(r.arrays)
     return reason or (None if _plan(r) else "the arrays have too many axes that do not merge")
 
 
 def prepare(_: Namespace, r: Adjoint) -> Callable[..., Any]:
-    """Return a function of the arrays that computes the derivatives by b and, given x, by a."""
+    """Return a function of the arrays: the derivatives with respect to b and, given x, to a."""
     plan = _plan(r)
     assert plan is not None
     run = _cpu.runner(plan, r.arrays)

@@ -31,14 +31,14 @@ from parprims._primitives.scan.array import inclusive
 from parprims._primitives.scan.public import scan
 
 _WIDEST = 8
-"""Numbers of a vector up to which a map is an element of k (k + 1) components, of which each is an array."""
+"""The longest vectors, of k numbers, with maps that are scanned as elements of k (k + 1) component arrays."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Maps(Composed):
     """A checked call. ``arrays`` are A, (..., n, k, k), b, (..., n, k), and perhaps the vector before the first.
 
-    ``shape`` is that of the result, along whose ``axis`` n counts, from the front.
+    ``shape`` is the shape of the result; n counts along its ``axis``, counted from the front.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class _Maps(Composed):
     working: Any
 
     def maps(self, xp: Namespace) -> tuple[Array, Array]:
-        """Return all matrices and vectors, in the dtype computed in; the first matrix is zero."""
+        """Return all matrices and vectors in the working dtype; the first matrix is zero."""
         k = self.shape[-1]
         a = xp.broadcast_to(cast(xp, self.arrays[0], self.working), (*self.shape, k))
         b = xp.broadcast_to(cast(xp, self.arrays[1], self.working), self.shape)
@@ -88,7 +88,8 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
     axis = normalize_axis(asked["axis"], len(shape) - 1)
     starts: tuple[Array, ...] = ()
     if initial is not None:
-        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :])),)
+        across = (*shape[:axis], *shape[axis + 1 :])
+        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
     return xp, _Maps(
         arrays=(a, b, *starts),
         key=asked.key_of(a, b),
@@ -108,10 +109,10 @@ def _node(asked: Arguments) -> Array:
     if hasattr(initial, "shape"):
         raise ValueError("initial must be a number for matrices inside of torch.compile")
     options = {**asked.options, "initial": initial, "matrices": True}
-    found: tuple[Array, ...] = nodes().call(
+    result: tuple[Array, ...] = nodes().call(
         asked.name, {"a": asked["a"], "b": asked["b"]}, options, asked.method, composed=True
     )
-    return found[0]
+    return result[0]
 
 
 # ---- By array operations ----------------------------------------------------------------------------------------
@@ -147,19 +148,19 @@ def _operator(k: int) -> Operator:
     """Return the composition of maps of vectors of k numbers, on k (k + 1) components: rows of the matrix, vector."""
 
     def compose(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
-        found = []
+        result = []
         for row in range(k):
             for column in range(k):
                 total = later[row * k] * earlier[column]
                 for at in range(1, k):
                     total = total + later[row * k + at] * earlier[at * k + column]
-                found.append(total)
+                result.append(total)
         for row in range(k):
             total = later[k * k + row]
             for at in range(k):
                 total = total + later[row * k + at] * earlier[k * k + at]
-            found.append(total)
-        return tuple(found)
+            result.append(total)
+        return tuple(result)
 
     return Operator(compose, name=f"maps of {k} numbers", components=k * (k + 1))
 
@@ -179,12 +180,12 @@ def _parts(xp: Namespace, c: _Maps) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     elements, op = _components(xp, c)
-    found = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
-    return xp.astype(xp.stack(list(found[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
+    result = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
+    return xp.astype(xp.stack(list(result[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
 
 
 def _narrow(found: Method) -> Method:
-    """Return a method that refuses vectors of many numbers, for each of which an operator would be another."""
+    """Return a method that refuses long vectors, because each length would need an operator of its own."""
     of_scan: Callable[..., str | None] | None = found.refusal
 
     def refusal(xp: Namespace, c: _Maps) -> str | None:

@@ -1,6 +1,6 @@
 """Linear recurrence: x[n] = a[n] x[n-1] + b[n], a scan of affine maps.
 
-The public function, and the derivatives that the kernel finds in one launch. The kernels are those of scans.
+The public function, and derivatives in one launch. The kernels are shared with scans.
 """
 
 from __future__ import annotations
@@ -85,13 +85,18 @@ def linear_recurrence(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator, such as affine.
+    lfilter : Linear filters of any order.
 
     Notes
     -----
-    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array), n of both in n steps (native).
-    Kernel is one launch.
-    State: the last element of x is the ``initial`` of what follows.
+    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_), n of both in n steps
+    (native). The kernel is one launch.
+    State: the last element of x is the ``initial`` of a continuation.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
@@ -99,7 +104,13 @@ def linear_recurrence(
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; BLAS on NumPy
     with SciPy and PyTorch's CPU, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
-    Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
+    Memory, overflow and more: docs/linear_recurrence.md and docs/libraries.md.
+
+    References
+    ----------
+    .. [1] Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence Equations,
+       IEEE Trans. Comput. C-22(8), 1973.
+    .. [2] Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
     Examples
     --------
@@ -121,9 +132,9 @@ def linear_recurrence(
 def adjoint(
     xp: Namespace, a: Array, g: Array, x: Array | None, axis: int, reverse: bool, method: str
 ) -> tuple[Array, Array | None] | None:
-    """Return the derivatives of a linear recurrence by b and, with x, by a, from one kernel; None where none serves.
+    """Return the derivatives with respect to b and, given x, to a by one kernel; None if no kernel computes them.
 
-    Parameters are those of `derivative_rules.adjoint`; the derivative by a takes no initial element into account.
+    Parameters as in `derivative_rules.adjoint`; the derivative with respect to a ignores the initial element.
     """
     inputs = (a, g) if x is None else (a, g, x)
     if method not in ("auto", "kernel"):
@@ -131,15 +142,15 @@ def adjoint(
     key = call_key("adjoint", inputs, axis, reverse)
     run = recalled(key)
     if run is not None:
-        found = run(*inputs)
+        result = run(*inputs)
     else:
         if 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
             return None
         r = Adjoint(arrays=inputs, key=key, shape=g.shape, axis=axis, reverse=not reverse)
         if _ADJOINT.chosen("auto", xp, r) is None:
             return None
-        found = _ADJOINT("kernel", xp, r)
-    return (found, None) if x is None else found
+        result = _ADJOINT("kernel", xp, r)
+    return (result, None) if x is None else result
 
 
 LINEAR_RECURRENCE = Primitive(

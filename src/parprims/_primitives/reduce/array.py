@@ -67,8 +67,8 @@ from parprims._primitives.reduce.call import (
     is_nonzero,
     library_routine,
     mapped,
-    of_nothing,
     result_dtypes,
+    result_of_empty,
     widened,
     working_dtype,
 )
@@ -81,17 +81,17 @@ from parprims._primitives.scan.array import LANE, lanes
 def array(xp: Namespace, r: Reduction) -> Any:
     """Return the combinations by a tree."""
     if r.n == 0:
-        return of_nothing(xp, r)
+        return result_of_empty(xp, r)
     return finish(xp, r, *_by_blocks(xp, r, _by_tree))
 
 
 def array_refusal(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why the library cannot compute with the arrays, or None."""
+    """Return the reason why the library cannot compute with the arrays, or None."""
     if r.fn not in OWN_MAPS:
-        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+        return lacks_arithmetic(xp, [x.dtype for x in r.arrays])
     if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
         return None
-    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([one.dtype for one in r.arrays])))
+    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([x.dtype for x in r.arrays])))
 
 
 _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
@@ -111,7 +111,7 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """
     n = xs[0].shape[axis]
     xp = namespace_of(xs[0])
-    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # whose program would grow with n
+    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # a JAX program of the whole tree would grow with n
         totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
         return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
     rest = None
@@ -120,7 +120,7 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
         if n % 2:
             last = tuple([x[along(axis, n - 1, n)] for x in xs])
             rest = last if rest is None else op(last, rest)
-        # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
+        # Adjacent pairs keep the order. Commutative operators combine the two halves, in longer runs of memory.
         if op.commutative:
             earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
         else:
@@ -131,11 +131,11 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
 
 
 _LIGHT = 2
-"""Equations of an operator in JAX of which a tree of 2^31 elements is a program of no more than 40 memory maps."""
+"""The most equations of an operator on JAX for which a tree of 2^31 elements is a program of at most 40 memory maps."""
 
 
 def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
-    """Return whether JAX is given a whole tree: its program is as small as that of lanes, and runs in less time."""
+    """Return whether JAX compiles a whole tree, which is as small as a program of lanes, and faster."""
     import jax
 
     one = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
@@ -145,9 +145,9 @@ def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
 
 
 def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
-    """Return the arrays with the axes made one, in row-major order, and its position.
+    """Return the arrays with the axes merged in row-major order, and the position of the merged axis.
 
-    Axes that are neighbours merge where they are; others are moved to the end first.
+    Adjacent axes merge in place; others are moved to the end first.
     """
     shape = xs[0].shape
     if not axes:
@@ -166,16 +166,16 @@ def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> 
 # ---- Block by block, in bounded memory --------------------------------------------------------------------------
 
 SMALLEST_BLOCK, LARGEST_BLOCK, BLOCKS = 2**22, 2**28, 2**7
-"""A block has a 2^7th of the bytes of all elements, but no fewer and no more bytes than these. Bits depend on them."""
+"""The least and the most bytes of a block, and the number of blocks between them. Bits of results depend on these."""
 
 Combined = tuple[Values, tuple[Array, ...]]
-"""What was combined, and the combinations in the dtypes computed in."""
+"""The elements, and their combinations in the working dtypes."""
 
 
 def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduction], Combined]) -> Combined:
-    """Return what ``combine`` does, with no more memory than for a block of the elements and for results.
+    """Return the result of ``combine`` in the memory of one block of elements and of the results.
 
-    How elements are grouped depends on the shape and dtypes alone: the totals of blocks are combined as by a tree.
+    The totals of blocks are combined by a tree, so the order of combinations depends on the shape and dtypes alone.
     """
     lengths = _block_lengths(xp, r)
     if lengths is None:
@@ -189,14 +189,14 @@ def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduct
     def total(where: tuple[slice, ...]) -> Combined:
         """Return the combinations for some of the kept positions, with the combined axes of length 1."""
         nonlocal r
-        waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), later ones behind
+        waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), in order
         for cut in itertools.product(*(slices[axis] for axis in r.axes)):
             place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
             at = tuple([place[axis] for axis in range(len(r.shape))])
             part = r.of(*(x[at] for x in r.arrays), keepdims=True, initial=None)
             values, totals = combine(xp, part)
             r = dataclasses.replace(r, op=restructured(r.op, values.structure))
-            totals = tuple([xp.reshape(one, part.result_shape) for one in totals])
+            totals = tuple([xp.reshape(total, part.result_shape) for total in totals])
             level = 0
             while waiting and waiting[-1][0] == level:
                 totals, level = values.op(waiting.pop()[1], totals), level + 1
@@ -215,25 +215,25 @@ def _joined(
     total: Callable[[tuple[slice, ...]], Combined],
     where: tuple[slice, ...],
 ) -> Combined:
-    """Return the combinations for all kept positions that begin with these.
+    """Return the combinations for all kept positions with the given beginning.
 
-    A function inside of another that calls itself would keep the arrays until garbage is collected.
+    This is no nested function: a nested recursive function would hold the arrays until garbage collection.
     """
     if len(where) == len(cuts):
         return total(where)
     axis, parts = cuts[len(where)]
-    found = [_joined(xp, cuts, total, (*where, part)) for part in parts]
-    if len(found) == 1:
-        return found[0]
-    columns = zip(*(totals for _, totals in found), strict=True)
-    return found[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
+    result = [_joined(xp, cuts, total, (*where, part)) for part in parts]
+    if len(result) == 1:
+        return result[0]
+    columns = zip(*(totals for _, totals in result), strict=True)
+    return result[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
 
 
 def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
-    """Return how much of each axis is combined at once, or None for everything.
+    """Return the lengths of a block along the axes, or None for one block.
 
-    The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
-    long as it is longer than 1. A compiler is given everything, and so are functions that may see more than an element.
+    The longest axis is halved until a block is small enough. For an operator that does not commute, the first combined
+    axis longer than 1 is halved. Compiled programs, and functions that may not be elementwise, get one block.
     """
     if is_jax(xp) or compiling(r.arrays):
         return None
@@ -244,15 +244,15 @@ def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
     block = max(1, size // itemsize)
     if elements <= block or not _is_elementwise(xp, r):
         return None
-    found = list(r.shape)
-    while math.prod(found) > block:
-        free = list(range(len(found)))
+    lengths = list(r.shape)
+    while math.prod(lengths) > block:
+        free = list(range(len(lengths)))
         if not r.op.commutative:
-            longer = [axis for axis in r.axes if found[axis] > 1]
+            longer = [axis for axis in r.axes if lengths[axis] > 1]
             free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
-        longest = max(free, key=lambda axis: found[axis])
-        found[longest] = -(-found[longest] // 2)
-    return tuple(found)
+        longest = max(free, key=lambda axis: lengths[axis])
+        lengths[longest] = -(-lengths[longest] // 2)
+    return tuple(lengths)
 
 
 def _on_gpu(xp: Namespace, x: Array) -> bool:
@@ -260,7 +260,7 @@ def _on_gpu(xp: Namespace, x: Array) -> bool:
 
 
 def _is_elementwise(xp: Namespace, r: Reduction) -> bool:
-    """Return whether map and operator make of each element what they make of it alone: whether they can be traced."""
+    """Return whether map and operator are elementwise, which a trace shows."""
     if r.fn in OWN_MAPS and BUILT_IN.get(r.op.name) is r.op:
         return True
     try:
@@ -285,7 +285,7 @@ _TORCH_ROUTINES = {**_ROUTINES, "maximum": "amax", "minimum": "amin"}
 
 
 def native_refusal(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why the library has no routine for the call, or None."""
+    """Return the reason why the library has no routine for the call, or None."""
     if _is_extremum(r.op):
         readable = in_numpy(xp, r.arrays) or has_values(xp, r.arrays)
         if not readable or carries_derivative(xp, r.arrays):
@@ -297,19 +297,19 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:
-    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, or its dot product."""
+    """Return whether NumPy's search or dot product reduces JAX arrays outside of a program."""
     return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r)
 
 
 def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
-    """Return whether arrays of JAX are multiplied by NumPy's dot product, which for long lines is faster than XLA's."""
+    """Return whether NumPy's dot product, which is faster than XLA's for long lines, multiplies JAX arrays."""
     same = r.fn is conjugate_product and r.initial is None and not r.keepdims and r.dtypes == (r.arrays[0].dtype,)
     blas = all(dtype_name(x.dtype) in ("float32", "float64", "complex64", "complex128") for x in r.arrays)
     return same and blas and len(r.shape) == 1 and r.n >= _LONG and has_values(xp, r.arrays)
 
 
 _LONG = 2**17
-"""Elements of a line from which on NumPy takes less time, to hand a result over included."""
+"""Elements of a line from which on NumPy is faster, including the transfer of the result."""
 
 
 def _is_extremum(op: Operator) -> bool:
@@ -318,14 +318,14 @@ def _is_extremum(op: Operator) -> bool:
 
 
 def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
-    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    """Return a function of the arrays; where one call of the library suffices, that call alone."""
     run: Callable[..., Any] | None = None
     if _is_extremum(r.op):
         return _prepare_extremum(xp, r)
-    # Those of NumPy and PyTorch give an only element in memory of its own too.
+    # The routines of NumPy and PyTorch copy a single element.
     least = 1 if r.axes and library(xp) in ("numpy", "torch") else 2
     if r.begun and r.n > 0:
-        run = _prepare_begun(xp, r)
+        run = _prepare_with_initial(xp, r)
     elif r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
         if r.fn in (None, is_nonzero) and r.op in (BUILT_IN["logical_and"], BUILT_IN["logical_or"]):
             run = _prepare_truth(xp, r)
@@ -336,8 +336,8 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     return run or directly(_native)(xp, r)
 
 
-def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
-    """Return the routine and one combination with the initial element, or None where totals are not in its dtype."""
+def _prepare_with_initial(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the routine followed by a combination with the initial element, or None if the dtypes of both differ."""
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
     if not r.single or working_dtype(r.op)(xp, dtype) != dtype:
         return None
@@ -348,23 +348,23 @@ def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
-    """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
+    """Return the library's routine, or None if elements or results need a conversion."""
     if r.fn is not None:
         return None
-    given, keepdims = r.arrays[0].dtype, r.keepdims
-    dtype = result_dtypes(xp, r, (given,))[0]
+    source, keepdims = r.arrays[0].dtype, r.keepdims
+    dtype = result_dtypes(xp, r, (source,))[0]
     working = working_dtype(r.op)(xp, dtype)
-    if given in (dtype, working) and dtype != working:
+    if source in (dtype, working) and dtype != working:
         return _prepare_widened(xp, r, working, dtype)
-    if not (given == working == dtype or _widens(xp, r, dtype)):
+    if not (source == working == dtype or _widens(xp, r, dtype)):
         return None
     if library(xp) == "numpy":
-        reduce = getattr(np, r.op.name).reduce  # what the function itself calls
+        reduce = getattr(np, r.op.name).reduce  # the ufunc method that the function calls
         if _adds_floats(xp, r, dtype):
             axes, result = r.axes, r.result_shape
             return lambda x: numpy_sums.total(x, axes, dtype).reshape(result)
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
-        as_array = np.asarray  # NumPy makes scalars of arrays of no dimension
+        as_array = np.asarray  # NumPy returns 0-d results as scalars
         return lambda x: as_array(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
         return _torch_routine(r, dtype)
@@ -374,13 +374,13 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 def _adds_floats(xp: Namespace, r: Reduction, dtype: Any) -> bool:
-    """Return whether NumPy adds so many floats that it may not do so one after another."""
+    """Return whether NumPy adds too many floats to add them one after another."""
     inexact = dtype_kind(dtype) in ("float", "complex")
     return library(xp) == "numpy" and r.op is BUILT_IN["add"] and inexact and r.n > numpy_sums.MOST
 
 
 def _prepare_widened(xp: Namespace, r: Reduction, working: Any, dtype: Any) -> Callable[..., Any] | None:
-    """Return the routine for elements combined in another dtype, such as 16-bit floats, where they are one block."""
+    """Return the routine for elements cast to another dtype, such as 16-bit floats, or None for several blocks."""
     if library(xp) not in ("numpy", "torch") or _block_lengths(xp, r) is not None:
         return None
     run = _prepare_routine(xp, dataclasses.replace(r, arrays=(cast(xp, r.arrays[0], working),), dtypes=None))
@@ -391,11 +391,11 @@ def _prepare_widened(xp: Namespace, r: Reduction, working: Any, dtype: Any) -> C
 
 
 def _torch_routine(r: Reduction, dtype: Any) -> Callable[..., Any]:
-    """Return PyTorch's own function for the axes: one that takes any number of them takes up to three times as long."""
+    """Return PyTorch's function for the axes; the form for a tuple of axes takes up to three times as long."""
     import torch
 
     function, axes, keepdims = getattr(torch, _TORCH_ROUTINES[r.op.name]), r.axes, r.keepdims
-    # PyTorch widens other integers to these by itself.
+    # PyTorch itself widens narrower integers to int64.
     usual = dtype == torch.int64 or dtype_kind(dtype) in ("float", "complex")
     typed = {"dtype": dtype} if r.op in SUMS and not usual else {}
     if len(axes) == len(r.shape) and not keepdims:
@@ -407,7 +407,7 @@ def _torch_routine(r: Reduction, dtype: Any) -> Callable[..., Any]:
 
 
 def _prepare_truth(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
-    """Return what tells whether all or any of plain elements are not zero, by NumPy or PyTorch, or None."""
+    """Return the test by NumPy or PyTorch whether all or any elements are nonzero, or None."""
     (x,), axes, keepdims = r.arrays, r.axes, r.keepdims
     kind = dtype_kind(x.dtype)
     if library(xp) not in ("numpy", "torch") or r.dtypes is not None or not is_shared(x.dtype):
@@ -423,14 +423,14 @@ def _prepare_truth(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 _INNER = 64
-"""Elements side by side from which on NumPy asks for their truth faster than PyTorch."""
+"""Adjacent elements from which on NumPy's test is faster than PyTorch's."""
 
 
 def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return a function that calls the map and then the routine, for elements that are one block.
 
-    What is found out of the values of the first call serves all values of the same dtype and shape. The map has 16-bit
-    floats in float32, as everywhere.
+    The routine chosen for the values of the first call is used for all values of equal dtype and shape. The map gets
+    16-bit floats as float32.
     """
     if is_jax(xp) or _block_lengths(xp, r) is not None:
         return None
@@ -462,7 +462,7 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
-    """Return the same for dot products."""
+    """Return a function that calls the library's dot product, for elements that are one block."""
     x = r.arrays[0]
     if (
         (x.dtype,) != r.dtypes
@@ -479,7 +479,7 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         as_array = np.asarray
         routine: Callable[..., Any] = np.vecdot if axis == -1 else functools.partial(np.vecdot, axis=axis)
         return lambda x1, x2: as_array(routine(x1, x2))
-    if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
+    if is_tensor(x) and x.device.type == "cpu" and all(x.ndim == 1 for x in r.arrays):
         import torch
 
         own: Callable[..., Any] = torch.vdot
@@ -488,7 +488,7 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
-    """Return whether the library needs no memory for a dot product, however long it is."""
+    """Return whether the library's dot product stores no products."""
     x1, x2 = r.arrays
     return library(xp) == "numpy" or (is_tensor(x1) and x1.device.type == "cpu" and x1.ndim == x2.ndim == 1)
 
@@ -496,11 +496,11 @@ def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
 def _native(xp: Namespace, r: Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
     if r.n == 0:
-        return of_nothing(xp, r)
+        return result_of_empty(xp, r)
     if r.fn is None:
         dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
         if working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
-            return finish(xp, r, *_by_routine(xp, r))  # which takes the elements as they are
+            return finish(xp, r, *_by_routine(xp, r))  # it takes the elements unconverted
         if _widens(xp, r, dtype):
             totals = (getattr(xp, _ROUTINES[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtype),)
             return finish(xp, r, Values(r.arrays, (dtype,), True, r.op), totals)
@@ -508,9 +508,9 @@ def _native(xp: Namespace, r: Reduction) -> Any:
 
 
 def _widens(xp: Namespace, r: Reduction, dtype: Any) -> bool:
-    """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's.
+    """Return whether the routine widens the elements of a sum or product one by one, as NumPy's and CuPy's do.
 
-    PyTorch's widens them all before, for which few enough take little memory.
+    PyTorch's routine first widens all elements, which takes little memory if they are few.
     """
     kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
     if r.op not in SUMS or kinds[0] not in ("bool", "int", "uint") or kinds[1] not in ("int", "uint"):
@@ -541,7 +541,7 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
         single = dtype_name(x1.dtype) in ("float32", "complex64")
         if single and array_api_compat.is_cupy_namespace(xp) and narrowed_in_cupy():
             return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
-        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        # By default JAX multiplies float32 in lower precision on a GPU.
         precise = {"precision": "highest"} if is_jax(xp) else {}
         return xp.vecdot(x1, x2, axis=axis, **precise)
     if x1.device.type == "cpu":
@@ -553,14 +553,14 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
             return torch.linalg.vecdot(x1, x2, dim=axis)
     if narrowed(x1) or not x1.is_cuda:  # products of integer matrices are 300 times as slow
         return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
-    # What array_api_compat does, in operations for which torch.func.vmap has rules.
+    # The computation of array_api_compat, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
     with UNROUNDED_SUMS if may_round_sums(x1, x1.dtype) else contextlib.nullcontext():
         return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
 
 
 def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
-    """Return a function of values and indices that finds the largest or smallest values and their indices in NumPy."""
+    """Return a function of values and indices that finds the extreme values and their indices in NumPy."""
     given = tuple([x.dtype for x in r.arrays])
     plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, given)
     if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
@@ -571,8 +571,8 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     find = getattr(np.ndarray, name)
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
-        """Return the winner of a line, after a look whether it has an equal behind it."""
-        if len(x) <= _SHORT:  # to search once more takes less time than to compare
+        """Return the winner of a line: the value and the smallest index among equal values."""
+        if len(x) <= _SHORT:  # a second search is faster than a comparison
             place = find(x)
             value, rest = x[place], x[place + 1 :]
             if not len(rest) or rest[find(rest)] != value == value:
@@ -599,12 +599,12 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 
 def _takes_parts(xp: Namespace, r: Reduction) -> bool:
-    """Return whether elements are combined block by block, or are moved before."""
+    """Return whether elements are combined block by block, or moved first."""
     return _block_lengths(xp, r) is not None or r.axes[-1] - r.axes[0] + 1 != len(r.axes)
 
 
 def _prepare_extrema(xp: Namespace, r: Reduction) -> Callable[..., Any]:
-    """Return the same of a function for several lines."""
+    """Return a function of values and indices that finds the extrema of several lines in NumPy."""
     name, shape, first = r.op.name, r.result_shape, r.axes[0]
     merged = (*r.shape[:first], r.n, *r.shape[r.axes[-1] + 1 :])
 
@@ -616,14 +616,14 @@ def _prepare_extrema(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 
 _SHORT = 1000
-"""Elements of a line which it takes less time to search twice than to compare."""
+"""The most elements of a line for which two searches are faster than a comparison."""
 
 _PIECE = 2**14
-"""Elements of a piece of a line: where the winner is, is looked for equals, which is all that is read twice."""
+"""Elements of a piece of a line. Only the piece of the winner is searched again, for equal values."""
 
 
 def _winners(name: str, x: Any) -> Any:
-    """Return where the winner of each piece of a line is, the last of which may be shorter."""
+    """Return the position of the winner of each piece of a line; the last piece may be shorter."""
     places = np.arange(0, len(x), _PIECE)
     whole = len(x) // _PIECE
     places[:whole] += getattr(x[: whole * _PIECE].reshape(whole, _PIECE), name)(1)
@@ -633,29 +633,29 @@ def _winners(name: str, x: Any) -> Any:
 
 
 def _equals(x: Any, value: Any) -> int:
-    """Return how many elements are equal to a value, or NaN where it is."""
+    """Return the number of elements that equal a value, or are NaN if it is NaN."""
     return int(np.count_nonzero(x == value) or np.count_nonzero(x != x))
 
 
 def _native_extremum(xp: Namespace, r: Reduction) -> Any:
-    """Return the same for any call."""
-    return of_nothing(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
+    """Return the extreme values and their indices by the library's own functions."""
+    return result_of_empty(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
 
 
 def _by_search(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
-    x, index = (as_numpy(one) for one in xs)
+    x, index = (as_numpy(x) for x in xs)
     return values, all_returned(xp, _extremum(r.op.name, x, index, axis), xs)
 
 
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
-    """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
+    """Return the winning values along an axis, where NaN wins, and the smallest indices among equal values."""
     x, last = searchable(x), axis == x.ndim - 1
     if x.flags.c_contiguous and index.flags.c_contiguous:
-        found = _without_equals(name, x, index, axis)
-        if found is not None:
-            return found
+        result = _without_equals(name, x, index, axis)
+        if result is not None:
+            return result
     if last:  # elsewhere NumPy looks for places far more slowly than for values
         place = np.expand_dims(getattr(x, name)(axis=axis), axis)
         value = np.take_along_axis(x, place, axis)
@@ -669,13 +669,13 @@ def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     if alone and last:
         return value, np.take_along_axis(index, place, axis)
     least = np.min(np.where(equal, index, np.iinfo(index.dtype).max), axis=axis, keepdims=True)
-    if alone or not (lost | (value == 0)).any():  # equals have the same bits
+    if alone or not (lost | (value == 0)).any():  # equal values have equal bits
         return value, least
     return np.take_along_axis(x, np.expand_dims(np.argmax(equal & (index == least), axis=axis), axis), axis), least
 
 
 def _without_equals(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any] | None:
-    """Return the same where every winner is alone in its line, and no NaN; else None. The arrays are contiguous."""
+    """Return the winners of contiguous arrays if each is unique in its line and not NaN; else None."""
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     n, lines = x.shape[axis], math.prod(shape)
     if axis == x.ndim - 1:  # elsewhere NumPy looks for places far more slowly than for values

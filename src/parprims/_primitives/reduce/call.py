@@ -1,4 +1,4 @@
-"""A checked reduction, and what all methods of it share: the map, the dtypes, and the assembly of the result."""
+"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def conjugate_product(x: Array, y: Array) -> Array:
 
 
 def is_nonzero(x: Array) -> Array:
-    """Return whether elements are not zero, the map of any and all."""
+    """Return whether elements are nonzero, the map of any and all."""
     return x != 0
 
 
@@ -96,17 +96,17 @@ class Reduction(Checked):
     shape : tuple of int
         The shape of every array.
     fn : callable or None
-        The map, whose values are combined; None combines the elements themselves.
+        The map to values that are combined; None combines the elements themselves.
     single : bool
-        Whether the call was given one array and no tuple.
+        Whether x is one array, not a tuple.
     op : Operator
         The operator, on plain tuples of arrays as soon as the structure of elements is known.
     axes : tuple of int
         The axes to combine along, counted from the front, in ascending order.
     keepdims : bool
-        Whether they stay.
+        Whether the combined axes stay, with length 1.
     dtypes : tuple of dtype or None
-        What the caller asked for, one for each component.
+        The option ``dtype``, with an entry for each component.
     initial : tuple or None
         The element before all others, one entry for each component.
     begun : bool
@@ -132,7 +132,7 @@ class Reduction(Checked):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -148,7 +148,7 @@ class Reduction(Checked):
         return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where map and operator are given a few elements, or None."""
+        """Call map and operator on a few elements; return the reason why they fail, or None."""
         if self.fn in OWN_MAPS and not is_own(self.op):
             return None
 
@@ -156,27 +156,28 @@ class Reduction(Checked):
 
         def combine(*xs: Array) -> None:
             values = evaluate(xp, self.of(*xs))
-            found = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
+            operator = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
             if combines:
-                found(values.arrays, values.arrays)
+                operator(values.arrays, values.arrays)
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
-        few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
+        dtypes = tuple([x.dtype for x in self.arrays])
+        few = Few(self.arrays[0], shape=self.shape, axes=self.axes, most=most, dtypes=dtypes)
         return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
-        """Return the same reduction of arrays of another shape."""
+        """Return the reduction of other arrays, of any shape."""
         return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
 
     def with_positions(self, xp: Namespace) -> Reduction:
-        """Return the reduction with the positions as an array, whose result has all components."""
+        """Return the reduction with the positions as an array; its result has all components."""
         places = positions(xp, self.arrays[0], self.axes, self.positions)
         return self.of(*self.arrays, places, positions=None, single=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What a reduction combines, after the map has been applied.
+    """The elements of a reduction after the map.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ class Values:
     dtypes : tuple of dtype
         The dtypes of the result.
     single : bool
-        Whether the result is one array and no tuple.
+        Whether the result is one array, not a tuple.
     op : Operator
         The operator on these components.
     structure : optional
@@ -227,7 +228,7 @@ def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
 
 
 def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
-    """Raise, naming the elements, unless elements of these dtypes suit the operator; truth values are counted."""
+    """Raise, naming the elements, unless their dtypes suit the operator; add and multiply take bool as integers."""
     if not (op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(op, dtypes, name)
 
@@ -235,7 +236,9 @@ def _check_summable(op: Operator, dtypes: tuple[Any, ...], name: str) -> None:
 def check_values(op: Any, values: Any) -> None:
     """Raise, naming fn, unless the values of a map suit the operator."""
     leaves, structure = flattened(values, "the result of fn")
-    _check_summable(restructured(as_operator(op), structure), tuple([one.dtype for one in leaves]), "the result of fn")
+    _check_summable(
+        restructured(as_operator(op), structure), tuple([leaf.dtype for leaf in leaves]), "the result of fn"
+    )
 
 
 def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -248,7 +251,7 @@ def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple
 
 
 def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
-    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    """Return the function from a dtype to the dtype that elements are combined in, outside of the kernel."""
     return ring_dtype if op in SUMS else compute_dtype
 
 
@@ -256,32 +259,32 @@ def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
 
 
 def evaluate(xp: Namespace, r: Reduction) -> Values:
-    """Return what is combined: the values of the map, in the dtypes they are combined in."""
+    """Return the values of the map, in the dtypes that they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
-    own = tuple([one.dtype for one in arrays])
+    dtypes_of_values = tuple([x.dtype for x in arrays])
     if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
-        r = dataclasses.replace(r, arrays=tuple([cast(xp, one, compute_dtype(xp, one.dtype)) for one in arrays]))
+        r = dataclasses.replace(r, arrays=tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays]))
     if r.fn is not None:
-        arrays, own, single, structure = mapped(xp, r)
+        arrays, dtypes_of_values, single, structure = mapped(xp, r)
         op = restructured(op, structure)
         r = dataclasses.replace(r, op=op)
-        check_elements(r, own)
-    dtypes = result_dtypes(xp, r, own)
+        check_elements(r, dtypes_of_values)
+    dtypes = result_dtypes(xp, r, dtypes_of_values)
     working = working_dtype(op)
-    arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
-    return Values(arrays, dtypes, single, op, structure)
+    arrays = tuple([cast(xp, x, working(xp, dtype)) for x, dtype in zip(arrays, dtypes, strict=True)])
+    return Values(arrays, dtypes, single=single, op=op, structure=structure)
 
 
 def explain_map_failure(error: Exception, count: int) -> None:
-    """Raise TypeError if it is known why a map failed that is given so many arrays; else note whose error it is."""
+    """Raise TypeError if the cause of a map's failure is known; else add a note to the error."""
     explain_failure("fn", error, f"as many arrays as are given, which are {count}")
 
 
 def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool, Structure]:
-    """Return the values of the map, their dtypes, whether it returned no tuple, and their structure.
+    """Return the values of the map, their dtypes, whether they are one array, and their structure.
 
-    Values have the shape of the arrays. A caller's map is given 16-bit floats in float32, as kernels compute with them;
-    the dtypes are those of what it makes of the arrays as they are.
+    Values have the shape of the arrays. A caller's map gets 16-bit floats as float32, as in kernels; the dtypes are
+    those that it returns for the original arrays.
     """
     assert r.fn is not None
     fn = r.fn
@@ -299,7 +302,7 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
         if one.shape != r.shape:
             try:
                 one = xp.broadcast_to(one, r.shape)
-            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+            except (ValueError, RuntimeError, TypeError):  # the error differs between libraries
                 raise ValueError(
                     f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
                 ) from None
@@ -330,7 +333,7 @@ def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
 
 
 def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
-    """Return what a map of the caller's makes of arrays, 16-bit floats in float32; raise, saying what it does wrong."""
+    """Return the values of a caller's map, which gets 16-bit floats as float32; raise with the reason if it fails."""
     given = widened(xp, arrays)
     fn = harmless_map(xp, fn, lasting_key(fn), given)
     try:
@@ -346,14 +349,14 @@ def has_sixteen_bits(arrays: tuple[Array, ...]) -> bool:
 
 
 def widened(xp: Namespace, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return arrays as a caller's function computes with them: 16-bit floats in float32."""
+    """Return the arrays with 16-bit floats cast to float32, as callers' functions get them."""
     return tuple([cast(xp, x, compute_dtype(xp, x.dtype)) for x in arrays])
 
 
 def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
-    """Return the dtypes of what a map makes of arrays as they are.
+    """Return the dtypes of a map's values for arrays of the original dtypes.
 
-    It is asked on one element, whose shape fits that of arrays that the map may have beside its arguments.
+    The map is called on one element, of a shape that broadcasts with other arrays that the map may read.
     """
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax
@@ -373,23 +376,23 @@ def reduced_values(
     initial: Any,
     call: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return what ``reduce``, given values, op, dtype and initial, makes of the values of a map, which are all stored.
+    """Return the reduction, by ``reduce(values, op, dtype, initial)``, of the stored values of a map.
 
-    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, does so too.
-    torch.compile reads this.
+    16-bit floats are computed in float32, and rounded once at the end. ``call``, if given, computes the values in
+    place of ``fn``. torch.compile traces this function.
     """
     xp = namespace_of(arrays[0])
     values = fn(*widened(xp, arrays)) if call is None else call(*arrays)
     if not has_sixteen_bits(arrays):
         return reduce(values, op, dtype, initial)
-    own, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
-    computed, results = names_once_rounded(xp, own, flat("dtype", dtype), sums)
+    dtypes, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
+    computed, results = names_once_rounded(xp, dtypes, flat("dtype", dtype), sums)
     leaves, made = flattened(initial, "initial")
-    start = rebuilt(made, [widened(xp, (one,))[0] if hasattr(one, "shape") else one for one in leaves])
+    start = rebuilt(made, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
-    return rebuilt(structure, [cast(xp, one, dtype_named(xp, to)) for one, to in zip(totals, results, strict=True)])
+    return rebuilt(structure, [cast(xp, total, dtype_named(xp, to)) for total, to in zip(totals, results, strict=True)])
 
 
 def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -403,26 +406,27 @@ def broadcast_to_one(arrays: tuple[Array, ...]) -> tuple[int, ...]:
 
 
 def all_values(fn: Map, *arrays: Array) -> Any:
-    """Return the values of a map; while methods are only listed, arrays that stand for them."""
+    """Return the values of a map, or placeholders while methods are only listed."""
     xp, shape = namespace_of(arrays[0]), broadcast_to_one(arrays)
-    return _values_to_ask_about(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
+    return _placeholders(xp, fn, arrays, shape) if listing() else of_map(xp, fn, arrays)
 
 
-def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
-    """Return arrays that stand for the values of a map, which is asked on two elements."""
-    few = Few(arrays[0], shape, tuple(range(len(shape))), 2, tuple([x.dtype for x in arrays]))
+def _placeholders(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tuple[int, ...]) -> Any:
+    """Return placeholders of the values of a map, which is called on two elements."""
+    dtypes = tuple([x.dtype for x in arrays])
+    few = Few(arrays[0], shape=shape, axes=tuple(range(len(shape))), most=2, dtypes=dtypes)
 
     def asked(lengths: list[int]) -> Any:
         with computing(), quiet(xp):
             return of_map(xp, fn, tuple([xp.ones(tuple(lengths), dtype=x.dtype, device=device(x)) for x in arrays]))
 
     try:
-        found = asked(few.lengths())
+        result = asked(few.lengths())
     except TypeError:
         raise
-    except Exception:  # as of lengths that do not fit those of arrays which the map has beside its arguments
-        found = asked([1] * len(shape))
-    leaves, structure = flattened(found, "fn")
+    except Exception:  # such as lengths that do not broadcast with other arrays that the map reads
+        result = asked([1] * len(shape))
+    leaves, structure = flattened(result, "fn")
     like = next((x for x in arrays if asked_for(x)), arrays[0])
     whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
     made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
@@ -430,39 +434,39 @@ def _values_to_ask_about(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shap
 
 
 def names_once_rounded(
-    xp: Namespace, own: tuple[Any, ...], dtype: Any, sums: bool
+    xp: Namespace, dtypes: tuple[Any, ...], dtype: Any, sums: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes to reduce in, and of those of the results, for values of dtypes ``own``."""
+    """Return the names of the dtypes to reduce in and of the results, for the dtypes of values."""
     results = as_dtypes(xp, dtype)
     if results is None:
-        results = tuple([sum_dtype(xp, one) for one in own]) if sums else own
-    return tuple([dtype_name(compute_dtype(xp, one)) for one in results]), tuple([dtype_name(one) for one in results])
+        results = tuple([sum_dtype(xp, one) for one in dtypes]) if sums else dtypes
+    return tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in results]), tuple(map(dtype_name, results))
 
 
 def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
-    """Return the library's function of a name, as ``max``, which is to see NaN among arrays like these.
+    """Return the library's function of a name, such as ``max``, in a form that propagates NaN.
 
-    XLA drops NaN where it finds extrema of many elements on a CPU, and is asked for them in another way.
+    XLA drops NaN in extrema of many elements on a CPU, so it gets another form.
     """
     function: Callable[..., Array] = getattr(xp, name)
     if name not in ("max", "min") or not is_jax(xp) or jax_platform(arrays) != "cpu":
         return function
 
     def extremum(x: Array, **options: Any) -> Array:
-        found = function(x, **options)
+        result = function(x, **options)
         if dtype_kind(x.dtype) != "float":
-            return found
+            return result
         lost = xp.max(xp.astype(xp.isnan(x), xp.int8), **options)
-        return xp.where(lost > 0, xp.full_like(found, math.nan), found)
+        return xp.where(lost > 0, xp.full_like(result, math.nan), result)
 
     return extremum
 
 
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
-    """Return the call, on CPUs with its initial element as arrays; raise unless it, or an identity, can begin."""
+    """Return the call, on CPUs with its initial element as arrays; raise if there is no element to begin with."""
     if r.initial is None and r.n:
         return r
-    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
+    dtypes = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
     if r.initial is None:
         if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
             raise ValueError(_no_identity(r, r.op))
@@ -473,34 +477,34 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 def begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with ``initial`` as arrays of these dtypes, if a prepared call may hold them."""
     assert r.initial is not None
-    check_entries("initial", r.initial, len(dtypes))  # what a map returns may be remembered from another call
+    check_entries("initial", r.initial, len(dtypes))  # the number of values of a map may be known from another call
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
-    initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
-    # What is remembered of a call may run on another stream of a GPU, which does not wait for arrays of this one. JAX
-    # has numbers in its programs.
+    initial = tuple([as_array("initial", value, xp, dtype, device=on, shape=shape) for value, dtype in pairs])
+    # A prepared call may run on another stream of a GPU, which does not wait for arrays of this stream. JAX programs
+    # hold numbers.
     waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
     return dataclasses.replace(r, initial=initial, begun=True) if waits else r
 
 
 def check_mapped(xp: Namespace, r: Reduction) -> None:
-    """Raise the errors that a call would raise about the values of its map, found from arrays without elements.
+    """Raise the errors that a call would raise for the values of its map, from empty arrays.
 
-    Where the map itself fails, or the library lacks an operation of it, methods that need it refuse (see
-    `Reduction.trial`), but a kernel may serve.
+    If the map itself fails, or the library lacks an operation of the map, the methods that need the map refuse (see
+    `Reduction.trial`), but a kernel may compute it.
     """
-    none = r.of(*(_none_of(xp, one) for one in r.arrays)) if r.shape else r
+    none = r.of(*(_empty_like(xp, x) for x in r.arrays)) if r.shape else r
     with computing():
         try:
             mapped(xp, none)
-        except Exception:  # whatever the caller's function makes of no elements
+        except Exception:  # the caller's function may fail on empty arrays
             return
         values = evaluate(xp, none)
     with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
 
 
-def _none_of(xp: Namespace, x: Array) -> Array:
-    """Return an array like x without elements, which is no view where JAX would compile one."""
+def _empty_like(xp: Namespace, x: Array) -> Array:
+    """Return an empty array like x; on JAX a new array, because a slice would be compiled."""
     if is_jax(xp) and not is_traced(x):
         return xp.zeros((0, *x.shape[1:]), dtype=x.dtype, device=device(x))
     return x[:0, ...]
@@ -516,8 +520,8 @@ def _no_identity(r: Reduction, op: Operator) -> str:
 def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...] | None) -> Any:
     """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
 
-    The result shares no memory with an input, although the only element of a reduction may be an input, and what an
-    operator returns may be one too.
+    The result shares no memory with an input, although a single element may be an input, and an operator may return
+    one.
     """
     shape, op = r.result_shape, values.op
     like = values.arrays if totals is None else totals
@@ -535,7 +539,11 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     if r.initial is not None:
         start = tuple(
             [
-                cast(xp, value if r.begun else as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+                cast(
+                    xp,
+                    value if r.begun else as_array("initial", value, xp, dtype, device=device(one), shape=shape),
+                    one.dtype,
+                )
                 for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
             ]
         )
@@ -548,13 +556,13 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     return values.result(result)
 
 
-def of_nothing(xp: Namespace, r: Reduction) -> Any:
-    """Return the result where there is nothing to combine: initial, or the identity."""
+def result_of_empty(xp: Namespace, r: Reduction) -> Any:
+    """Return the result of an empty reduction: initial, or the identity."""
     return finish(xp, r, evaluate(xp, r), None)
 
 
 def empty(xp: Namespace, r: Reduction) -> Any:
-    """Return arrays like the result, having checked what every method checks."""
+    """Return uninitialised arrays like the result, after the checks of every method."""
     values = evaluate(xp, r)
     if r.n == 0:
         return finish(xp, r, values, None)

@@ -1,4 +1,4 @@
-"""Reductions by a kernel for CPUs: what is generated for an operator, how work is cut, and the call."""
+"""Reductions by a kernel for CPUs: the text for an operator, the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from parprims._primitives.reduce.call import OWN_MAPS, Reduction, assembled, con
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
 _LANES = 512
-"""Elements that a block of an operator that commutes is folded to first: as many as stay in the nearest cache."""
+"""Elements that a block is first folded to if the operator commutes: as many as fit in the L1 cache."""
 _BLOCK = 1 << 14
-"""Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
+"""Elements of a block if the operator commutes. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions."""
 _BLOCK_IN_ORDER = 2048
-"""Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
+"""Elements of a block if the operator does not commute. A term passes _BLOCK_IN_ORDER / 8 + 3 additions."""
 _BLOCK_OF_INTEGERS = 1 << 17
-"""Elements of a block where the operator is built in and combines integers."""
+"""Elements of a block for built-in operators on integers."""
 _ROWS = 256
 """Rows of a block of columns."""
 _COLUMNS, _MOST_COLUMNS = 512, 4096
-"""The least and the most columns of a tile, whose states stay in the cache.
+"""The least and the most columns of a tile: its states stay in the cache.
 
-The processor fetches ahead only along long rows, but every thread is to have two tiles. No bits depend on the tiles.
+The processor prefetches only along long rows, but every thread should have two tiles. Bits of results do not depend on
+the tiles.
 """
 _NARROW = 16
-"""Columns below which each is walked by itself."""
+"""Below this number of columns each column is reduced separately."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ _traces: Memo[Traced] = Memo()
 
 
 def _traced(xp: Namespace, r: Reduction) -> Traced:
-    """Return the call as a kernel's code, found again where it was made before; raise Untraceable."""
+    """Return the trace of the call, from the cache if possible; raise Untraceable if it has none."""
     names, fn = dtype_names(r), lasting_key(r.fn)
     if r.operation is None or fn is None:
         return traced(xp, r, names, _cpu.NUMBA)
@@ -69,12 +70,12 @@ def _traced(xp: Namespace, r: Reduction) -> Traced:
 
 
 def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
-    # With an initial element to come, results keep the dtype they are computed in.
+    # If an initial element follows, results keep the working dtype.
     return code.results if r.initial is None else code.states
 
 
 def _way(code: Traced) -> str:
-    """Return the way in which a block of elements in a line is combined: that of one of the functions ..._of_block."""
+    """Return the name of the way in which a block of a line is combined: "all", "lanes" or "parts"."""
     # A product of integers takes so long that it needs more lanes than the compiler gives it.
     simple = code.op._built_in and code.op.name != "multiply" and len(code.states) == 1
     if simple and dtype_kind(code.states[0]) in ("bool", "int", "uint"):
@@ -82,11 +83,11 @@ def _way(code: Traced) -> str:
     return "lanes" if code.op.commutative else "parts"
 
 
-def _begun(code: Traced) -> str:
-    """Return the state that a loop over the elements of a block begins with, and how many it has to combine then.
+def _initial_state(code: Traced) -> str:
+    """Return the initial state of a loop over a block, and the number of elements that it then combines.
 
-    That is the identity of integers: loops over all elements of short lines leave the compiler the least besides SIMD
-    code. Elsewhere it is the last element, so that the others are read from where memory is aligned.
+    For integers the state is the identity: a loop over all elements of a short line compiles to little besides SIMD
+    code. Otherwise it is the last element, so that the loop begins at aligned memory.
     """
     identity = code.op.identity(*code.states) if _way(code) == "all" else None
     if identity is None:
@@ -95,18 +96,19 @@ def _begun(code: Traced) -> str:
 
 
 _EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
-"""Operators that need not compare positions where these ascend: how a later element compares that wins, or does not."""
+"""Operators that compare no positions if these ascend, with the comparisons of a later element that wins or loses."""
 
 
 def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...]) -> tuple[list[str], bool]:
-    """Return the functions for positions that ascend, and whether blocks of lines, or of columns, may have such.
+    """Return the functions for positions that ascend, and whether positions in blocks may ascend.
 
-    NaN is looked for beforehand in lines, where each comparison waits for another; among columns by each comparison.
+    Lines are searched for NaN first, because their comparisons depend on each other; columns are searched by each
+    comparison.
     """
-    serves = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
-    serves = serves and (steps[1] == 0 if columns else steps[0] != 1)
+    ascends = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
+    ascends = ascends and (steps[1] == 0 if columns else steps[0] != 1)
     function, combined = _cpu.text.function, ["return combine(earlier, later)"]
-    if serves:
+    if ascends:
         better, worse = _EXTREMA[code.op]
         wins = f"later[0] {better} earlier[0]"
         if columns and dtype_kind(code.states[0]) == "float":
@@ -114,20 +116,20 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
         chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
         combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
     rows, lines = ["return False"], ["return False"]
-    if serves and columns:
+    if ascends and columns:
         rows = ["return positions_ascend(inputs, at, steps, count)"]
-    elif serves:
+    elif ascends:
         lines = [
             "found = positions_ascend(inputs, at, steps, count)",
             *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
             "return found",
         ]
-    found = [
+    functions = [
         function("rows_ascend(inputs, at, steps, count)", rows),
         function("ascending(inputs, at, steps, count)", lines),
         function("combine_in_order(earlier, later)", combined),
     ]
-    return found, serves
+    return functions, ascends
 
 
 def _texts(
@@ -160,14 +162,14 @@ def _texts(
             "state_of_block(inputs, at, steps, count, width, lanes)",
             (f"return {way}_of_block(inputs, at, steps, count, width, lanes)",),
         ),
-        text.function("begun(inputs, at, steps, count)", (f"return {_begun(code)}",)),
+        text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
         text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
         text.file("_primitives/reduce/reduce.numba"),
     )
 
 
 def _waits_for_memory(code: Traced, r: Reduction) -> bool:
-    """Return whether elements are combined as fast as memory is read."""
+    """Return whether the call is memory-bound."""
     simple = code.op._built_in and code.op.name != "logaddexp" and len(code.states) == 1 and r.fn in OWN_MAPS
     return simple and not any(one in SIXTEEN_BIT_FLOATS for one in code.inputs)
 
@@ -178,7 +180,7 @@ def _waits_for_memory(code: Traced, r: Reduction) -> bool:
 def _plan(
     code: Traced, outputs: tuple[str, ...], r: Reduction, hosts: tuple[np.ndarray[Any, Any], ...]
 ) -> _cpu.Plan | None:
-    """Return the work on arrays of these layouts, or None if they cannot be seen as (outer, n, inner)."""
+    """Return the plan for the layouts of arrays, or None if they cannot be viewed as (outer, n, inner)."""
     commutative = code.op.commutative
     kept, combined = fold(r.shape, r.axes, [_cpu.strides(x) for x in hosts], reorder=commutative)
     if len(kept) > 2 or len(combined) > 1:
@@ -199,9 +201,9 @@ def _plan(
         size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
         width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
         steps = along
-        if width == 0 and way == "lanes":  # so few elements are no lanes
+        if width == 0 and way == "lanes":  # too few elements for lanes
             way = "all"
-        if inner == 1:  # the kernel goes from line to line of one outer without a division
+        if inner == 1:  # the kernel steps from line to line of an outer index without a division
             outer, outward, inner, across = inner, across, outer, outward
     in_order, ascend = _in_order(code, r, columns, steps)
     if ascend and way == "lanes":
@@ -223,7 +225,7 @@ def _plan(
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
-        _texts(code, outputs, views, steps, way, in_order),
+        _texts(code, outputs, views, steps, way=way, in_order=in_order),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
@@ -236,7 +238,7 @@ def _plan(
 
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True)
     if reason is not None:
         return reason
@@ -248,14 +250,14 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Operators by the operator whose measured crossovers they share."""
+"""Maps an operator to another operator with the crossovers measured for both."""
 
 
 def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    # To the nodes of torch.compile elements come mapped: these have the kind of the operator.
+    # Nodes of torch.compile get mapped elements, so their kind is that of the operator.
     name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
     name = _FAMILIES.get(name, name)
     dtype = r.arrays[0].dtype
@@ -269,7 +271,7 @@ def kind(xp: Namespace, r: Reduction) -> str:
     if math.prod(r.result_shape) == 1:
         return f"{name}{whole}, single line"
     last = max(r.axes, default=0)
-    if name == "argmax":  # which has no one routine in any library
+    if name == "argmax":  # no library has one routine for it
         return f"{name}{whole}, {_cpu.of_columns(r.shape, last)}"
     return f"{name}{whole}, {_cpu.of_lines(library(xp), r.shape, last, r.n)}"
 
@@ -278,11 +280,11 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
-    found = kind(xp, r)
-    own = found == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
-    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), found, math.prod(r.shape))
+    """Return the reason why another method is faster, or None."""
+    call_kind = kind(xp, r)
+    is_callers = call_kind == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
+    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), call_kind, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
@@ -309,12 +311,12 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 
 def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     hosts = tuple([_cpu.host(x) for x in r.arrays])
     plan = _plan(code, outputs, r, hosts)
     if plan is not None:
         return _cpu.runner(plan, r.arrays)
-    # No (outer, n, inner) fits the arrays, but one does copies that have the axes last.
+    # The arrays have no view (outer, n, inner), but copies with the axes last have.
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     order = kept + r.axes
 

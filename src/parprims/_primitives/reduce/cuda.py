@@ -36,7 +36,7 @@ class Tuning(_cuda.Tuning):
     long_threads: int
     """Threads of a block that makes several rounds of loads over a long row."""
     bytes_in_flight: int
-    """The bytes that a thread loads, from all inputs, before it uses the first of them."""
+    """The bytes that a thread loads from all inputs before it uses the first."""
     blocks: int
     """A long reduction is divided further until it has this many blocks, so that each multiprocessor has several."""
     rounds: int
@@ -44,8 +44,8 @@ class Tuning(_cuda.Tuning):
     column_bytes: int
     """The most bytes of totals that a thread keeps when it reduces columns."""
     column_blocks: int
-    """Columns are reduced by a multiple of so many blocks, or a little less, as the multiprocessors then end together.
-    Of blocks that load no vectors it is twice as many."""
+    """The number of blocks for columns is a multiple of this, or slightly less, so that multiprocessors end together.
+    Without vectors it is twice as many."""
     scratch_bytes: int
     """The most scratch for partial results."""
 
@@ -53,7 +53,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -61,20 +61,20 @@ TUNING = _cuda.tunings(Tuning, __name__)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are generated for: an operator and a map on inputs of given dtypes.
+    """The key of generated kernels: an operator, a map, and the dtypes of the inputs.
 
     Parameters
     ----------
     code : Traced
         The map and the operator as device code.
     outputs : tuple of str
-        The dtypes of the arrays that the kernel writes: all components, or the last alone.
+        The dtypes of the arrays that the kernel writes: all components, or only the last.
     functions : tuple
-        The functions that identify it, if only their identity does.
+        The functions, where only their identity distinguishes the specialisation.
     positions : bool
-        Whether the last input is positions and no array.
+        Whether the last component is the position, which no array holds.
     like : Specialisation, optional
-        One that differs in nothing but its captured numbers, and stands for all of these.
+        The specialisation that represents all those that differ in captured numbers alone.
     """
 
     code: Traced
@@ -85,12 +85,12 @@ class Specialisation:
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """The dtypes of the arrays that it reads."""
+        """The dtypes of the input arrays."""
         return self.code.inputs[: len(self.code.inputs) - self.positions]
 
     @property
     def itemsizes(self) -> tuple[int, ...]:
-        """The bytes of an element of each array that it reads."""
+        """The bytes of an element of each input array."""
         return tuple([dtype_bits(name) // 8 for name in self.arrays])
 
     @property
@@ -137,7 +137,7 @@ class Specialisation:
         )
 
     def source(self, vectorized: tuple[bool, ...]) -> str:
-        """Return the CUDA text of the kernels, for inputs that are or are not read as vectors."""
+        """Return the CUDA text of the kernels; ``vectorized`` flags the inputs that are read as vectors."""
         kinds = [
             f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
             for name, whole in zip(self.arrays, vectorized, strict=True)
@@ -162,11 +162,11 @@ class Specialisation:
 
 
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
-    """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
+    """Return the specialisation for the dtypes of inputs; raise Untraceable if there is none."""
     code = traced(xp, r, inputs, cuda(in_programs=is_jax(xp)))
     if r.positions is not None:
         return Specialisation(code, (dtype_name(r.positions),), positions=True)
-    # If an initial element is still to be combined, results keep the dtype they are computed in.
+    # If an initial element follows, results keep the working dtype.
     return Specialisation(code, code.results if r.initial is None else code.states)
 
 
@@ -174,18 +174,18 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
-    """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
+    """Return the specialisation of a call, from the cache if possible; raise Untraceable if it has none."""
     fn, names = lasting_key(r.fn), dtype_names(r)
     rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
     lasts = r.operation is not None and fn is not None
     known: Any = (r.operation, fn, *rest)
-    found = _specialisations.get(known) if lasts else None
-    if found is not None:
-        return found
+    cached = _specialisations.get(known) if lasts else None
+    if cached is not None:
+        return cached
     made = specialise(xp, r, names)
     if not lasts or made.code.captured:
-        # Variables that the functions read may have changed, so the key holds their translation. JAX may call the
-        # functions again later, so there the key holds their ids too, and the specialisation keeps them alive.
+        # The functions' variables may have changed, so the key holds the translation that they gave. JAX may call the
+        # functions again later, so on JAX the key also holds their ids, and the specialisation keeps them alive.
         if is_jax(xp):
             made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
         key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
@@ -195,13 +195,13 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
 
 
 _WIDE = 512
-"""The most bytes of a state of which a thread loads vectors: more are no registers, and take long to compile."""
+"""The most bytes of a state for which a thread loads vectors: larger states spill registers and compile slowly."""
 
 _MOST_ARRAYS = 400
 """The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
 
 _DECLARED_BYTES = 47 << 10
-"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+"""The most shared memory that a kernel may declare itself, without a request at the launch: 48 KiB less 1 KiB."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ _DECLARED_BYTES = 47 << 10
 def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tuple[Layout, ...]) -> _cuda.Plan | None:
     """Return the launch for inputs of these layouts.
 
-    None if they cannot be seen as (outer, n, inner) with one stride each.
+    Return None if the inputs cannot be viewed as (outer, n, inner) with one stride each.
     """
     commutative = special.code.op.commutative
     # Positions ascend along the combined axes only in their own order.
@@ -228,7 +228,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
     columns = inner > 1
     if columns and 32 * (special.scratch_bytes + 1) > _DECLARED_BYTES:
-        return None  # of a copy that has the axes last rows are reduced
+        return None  # rows of a copy with the axes last are reduced instead
     vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
     if columns:
         # A thread keeps one total per column: no more of them than fit in its registers.
@@ -263,7 +263,8 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
     def plan(
         template: str,
-        *arguments: _cuda.Argument,
+        arguments: tuple[_cuda.Argument, ...],
+        *,
         parameters: tuple[_cuda.Parameter, ...],
         grid: int,
         chunks: int = 1,
@@ -289,12 +290,12 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
             captured=special.code.captured,
         )
 
-    # Threads of columns exchange all their states, those of a row one of each warp.
+    # In columns every thread shares its states; in a row each warp shares one state.
     all_threads = _fitting(tuning.threads, special.scratch_bytes * vector if columns else special.scratch_bytes / 32)
     if columns:
         across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
         if outer * -(-inner // vector) >= 2 * tuning.blocks * all_threads:
-            across_threads = min(all_threads, across_threads)  # columns enough to occupy every thread
+            across_threads = min(all_threads, across_threads)  # enough columns to occupy every thread
         else:
             across_threads = min(32, across_threads)
         groups = _cuda.power_of_two(n // unroll, most=all_threads // across_threads)
@@ -311,12 +312,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
         return plan(
             "reduce_columns",
-            all_threads,
-            across_threads,
-            groups,
-            unroll,
-            vector,
-            interleaved,
+            (all_threads, across_threads, groups, unroll, vector, interleaved),
             parameters=(*tickets, *lengths, numbers("chunk", chunk), numbers("chunks", chunks)),
             grid=tiles * chunks,
             chunks=chunks,
@@ -328,10 +324,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         lanes = min(32, _cuda.power_of_two(-(-n // items), up=True))
         return plan(
             "reduce_short_rows",
-            tuning.threads,
-            lanes,
-            unroll,
-            vector,
+            (tuning.threads, lanes, unroll, vector),
             parameters=(numbers("rows", rows), numbers("n", n)),
             grid=-(-rows * lanes // tuning.threads),
         )
@@ -346,9 +339,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     chunks = -(-pieces // rounds)
     return plan(
         "reduce_rows",
-        threads,
-        unroll,
-        vector,
+        (threads, unroll, vector),
         parameters=(*tickets, numbers("n", n), numbers("chunk", rounds * piece), numbers("chunks", chunks)),
         grid=rows * chunks,
         chunks=chunks,
@@ -357,14 +348,14 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
 
 def _fitting(threads: int, nbytes: float) -> int:
-    """Return the threads of a block that have room for so many bytes each: fewer for elements of very many arrays."""
+    """Return the threads of a block that fit with ``nbytes`` bytes each: fewer for elements of very many arrays."""
     while threads > 32 and threads * (nbytes + 1) > _DECLARED_BYTES:
         threads //= 2
     return threads
 
 
 def _chunks(tiles: int, blocks: int) -> int:
-    """Return into how many chunks to cut every tile: the fewest that make nearly a multiple of so many blocks."""
+    """Return the fewest chunks of a tile for which the number of blocks is nearly a multiple of ``blocks``."""
 
     def filled(chunks: int) -> float:
         return tiles * chunks / (-(-tiles * chunks // blocks) * blocks)
@@ -377,7 +368,7 @@ def _chunks(tiles: int, blocks: int) -> int:
 
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cuda.refusal(xp, r.arrays)
     if reason is not None:
         return reason
@@ -386,14 +377,14 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     except Untraceable as reason:
         return str(reason)
     if 2 * (special.scratch_bytes + 1) > _DECLARED_BYTES or len(special.arrays) + len(special.outputs) > _MOST_ARRAYS:
-        return f"an element of {len(special.code.states)} arrays is larger than what a block has room for"
+        return f"an element of {len(special.code.states)} arrays does not fit in the shared memory of a block"
     return None
 
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     if is_jax(xp) and native_refusal(xp, r) is None:
-        return "XLA's own reduction is as fast, and fuses with what produces the arrays"
+        return "XLA's own reduction is as fast, and fuses with the operations before it"
     return None
 
 
@@ -413,7 +404,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 
 def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     return _cuda.on_readable(
         xp, r.arrays, lambda arrays: _runner(xp, special, r.on(*arrays)), _on_copies(xp, special, r)
     )
@@ -443,11 +434,12 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
         return otherwise, batched
 
     key = (special.like or special, r.shape, r.axes, r.keepdims, layouts)
-    return _cuda.ready(xp, r.arrays[0], key, plan, in_program, special.code.captured)
+    captured = special.code.captured
+    return _cuda.ready(xp, r.arrays[0], key, plan=plan, in_program=in_program, captured=captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
-    """Return the same for arrays that cannot be seen as (outer, n, inner) with one stride each: it copies them."""
+    """Return a runner that copies its arrays: they cannot be viewed as (outer, n, inner) with one stride each."""
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     axes, shape = tuple(range(len(kept), len(r.shape))), r.result_shape
     bare = r.on(*(None,) * len(r.arrays))
@@ -463,7 +455,7 @@ def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Ru
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
+# Shapes and axes that together reach every kernel: short rows of every width, long rows in one chunk and in
 # many, columns from narrow to wide, with the axis short, long, and shared by several blocks.
 _LAYOUTS = (
     *(((1 << 16, n), 1) for n in (3, 40, 100, 200, 400, 500)),
@@ -477,7 +469,7 @@ _LAYOUTS = (
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     for shape, axis in _LAYOUTS:
         for dtype in ("int8", "float32", "complex128"):
             yield _case("add", (dtype,), shape, axis)
@@ -503,8 +495,8 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             if kind != "bool":
                 yield _case("multiply", (dtype,), shape, axis)
                 yield _case("affine", (dtype,) * 2, shape, axis)
-                yield _case("add", (dtype,) * 2, shape, axis, conjugate_product)
-            yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
+                yield _case("add", (dtype,) * 2, shape, axis, fn=conjugate_product)
+            yield _case("logical_or", (dtype,), shape, axis, fn=None if kind == "bool" else is_nonzero)
         yield _case(segmented("add"), ("bool", "float32"), shape, axis)
         yield _case("add", ("float32",), shape, axis, unaligned=True)
         for dtypes in (("int8", "int32"), ("float16", "int32"), ("float64", "int32"), ("float32", "int64")):

@@ -68,12 +68,29 @@ def argmax(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce` by the operator argmax. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    max : The largest element.
+    cumulative_max : The largest element up to each, with its position.
 
     Examples
     --------
@@ -100,12 +117,29 @@ def argmin(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce` by the operator argmin. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    min : The smallest element.
+    cumulative_min : The smallest element up to each, with its position.
 
     Examples
     --------
@@ -155,12 +189,12 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Search]:
 
 
 def _bytes(xp: Namespace, x: Array) -> Array:
-    """Return bools as integers, in their own memory where the library has such views."""
+    """Return bools as integers, as a view where the library has one."""
     return x.view(xp.uint8) if library(xp) in ("numpy", "cupy", "torch") else fitted(xp, x, xp.uint8)
 
 
 def _reduction(xp: Namespace, c: _Search) -> Reduction:
-    """Return the call as a reduction of elements beside positions, which are in no memory."""
+    """Return the call as a reduction of elements with positions that no array holds."""
     (x,) = c.arrays
     return Reduction(
         arrays=(x,),
@@ -175,20 +209,22 @@ def _reduction(xp: Namespace, c: _Search) -> Reduction:
 
 
 def _search(xp: Namespace, c: _Search, method: str) -> Array:
-    """Return the positions by the reduction of elements beside their positions, which are written piece by piece."""
+    """Return the positions by the reduction of elements with their positions, which are stored piece by piece."""
     (x,) = c.arrays
     (shape, index), combine = c.results[0], functools.partial(reduce, op=c.primitive, method=method)
 
     def extreme(x: Array, axis: int | None, start: int) -> tuple[Array, Array]:
         axes = tuple(range(x.ndim)) if axis is None else (axis,)
-        found: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start)), axis=axis)
-        return found
+        result: tuple[Array, Array] = combine((x, positions(xp, x, axes, index, start=start)), axis=axis)
+        return result
 
     def joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
         if len(parts) == 1:
             return parts[0]
-        found: tuple[Array, Array] = combine(tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0)
-        return found
+        result: tuple[Array, Array] = combine(
+            tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0
+        )
+        return result
 
     return xp.reshape(joined([extreme(*piece) for piece in _pieces(x, c.axis, 0)])[1], shape)
 
@@ -196,7 +232,7 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int | None, int]]:
     """Yield the pieces of an array along an axis, or in row-major order, with the axis and their first position."""
     whole = math.prod(x.shape) if axis is None else x.shape[axis]
-    if whole <= _PIECE or is_traced(x) or compiling(x):  # in a program positions are in no memory
+    if whole <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
         yield x, axis, start
         return
     cut = next(at for at, n in enumerate(x.shape) if n > 1) if axis is None else axis
@@ -208,11 +244,11 @@ def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int
 
 
 _PIECE = 2**20
-"""Positions that are written at a time."""
+"""Positions that are stored at a time."""
 
 
 def _by_reduction(name: str) -> Method:
-    """Return the method that has all by the reduction. That alone is asked whether it serves, without positions."""
+    """Return the method that calls the reduction; its refusal is that of the reduction, without positions."""
 
     def reason(xp: Namespace, c: _Search, auto: bool) -> str | None:
         r = _reduction(xp, c)
@@ -244,23 +280,23 @@ def _prepare_native(xp: Namespace, c: _Search) -> Callable[[Array], Array]:
 
 def _native(xp: Namespace, c: _Search) -> Array:
     """Return the result of the library's own function."""
-    found = getattr(xp, c.primitive)(c.arrays[0], axis=c.axis, keepdims=c.keepdims)
-    return as_result(cast(xp, as_result(found), index_dtype(xp)))
+    result = getattr(xp, c.primitive)(c.arrays[0], axis=c.axis, keepdims=c.keepdims)
+    return as_result(cast(xp, as_result(result), index_dtype(xp)))
 
 
 _SIDE_BY_SIDE, _MANY = 2**5, 2**12
-"""Elements of a line that NumPy searches many at a time, and of an array, from which on nothing else is as fast."""
+"""Elements of a line, and of an array, from which on NumPy's vectorised search is the fastest."""
 
 
 _COLUMNS, _LARGE, _LARGE_OF_16_BIT = 2**6, 2**17, 2**14
 """Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than libraries.
 
-Of 16-bit floats, which libraries search one by one, an array of so many elements in any layout.
+Libraries search 16-bit floats one by one, so ``_LARGE_OF_16_BIT`` elements suffice in any layout.
 """
 
 
 def _by_numpy(xp: Namespace, c: _Search) -> bool:
-    """Return whether NumPy searches long lines of elements side by side, which it does many times as fast as others."""
+    """Return whether NumPy searches long contiguous lines, which its vectorised search does many times faster."""
     (x,) = c.arrays
     size = math.prod(x.shape)
     n = size if c.axis is None else x.shape[-1] if c.axis == x.ndim - 1 else 0
@@ -270,7 +306,7 @@ def _by_numpy(xp: Namespace, c: _Search) -> bool:
 
 def _slower_on_gpu(xp: Namespace, c: _Search) -> str | None:
     if is_jax(xp) and _native_refusal(xp, c) is None:
-        return "XLA's own search is as fast, and fuses with what produces the array"
+        return "XLA's own search is as fast, and fuses with the operations before it"
     return None
 
 
@@ -284,13 +320,13 @@ def _by_kernel() -> Method:
 
     def slower_on_cpu(xp: Namespace, c: _Search) -> str | None:
         if _by_numpy(xp, c):
-            return "NumPy searches lines of elements that lie side by side faster"
+            return "NumPy is faster on contiguous lines"
         (x,) = c.arrays
         behind = 1 if c.axis is None else math.prod(x.shape[c.axis + 1 :])
         size, sixteen = math.prod(x.shape), dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
         pays = size >= _LARGE_OF_16_BIT if sixteen else behind >= _COLUMNS and size >= _LARGE
         if (not pays or is_jax(xp)) and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
-            return f"{spoken(xp)} searches in less time than it takes to write positions down"
+            return f"{spoken(xp)} is faster: the kernel would first write an array of positions"
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
@@ -300,7 +336,7 @@ def _by_kernel() -> Method:
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:
     on_gpu = library(xp) == "cupy" or (library(xp) == "jax" and jax_platform(c.arrays) != "cpu")
     if on_gpu and dtype_kind(c.arrays[0].dtype) == "float":
-        return f"of several NaN, {spoken(xp)} finds any on a GPU and not the first"
+        return f"{spoken(xp)}'s {c.primitive} on a GPU does not return the first of several NaN"
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 

@@ -1,7 +1,7 @@
-"""Sums of floats by NumPy, none of which adds more than some thousand terms one after another.
+"""Sums of floats by NumPy that add at most about a thousand terms one after another.
 
-NumPy adds in pairs along the axis whose elements are nearest to each other in memory, and one after another along all
-others. So the longest of these is cut into blocks, and the sums of blocks are summed in the same way.
+NumPy adds in pairs along the axis with the smallest stride, and one after another along all other axes. So the longest
+of the other axes is cut into blocks, and the sums of blocks are summed recursively.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 MOST = 1024
-"""Terms that are added one after another, at most."""
+"""The most terms that are added one after another."""
 
 
 def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return the sum along axes, counted from the front, which stay with length 1."""
+    """Return the sum along axes counted from the front; they stay with length 1."""
     n = math.prod([x.shape[axis] for axis in axes])
     if n <= MOST or _in_pairs(x, axes):
         return np.add.reduce(x, axes, dtype, keepdims=True)
@@ -33,14 +33,14 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
     inner = (longest + 1, *[axis + (axis > longest) for axis in others])
     sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
-    found = total(sums, (longest,), dtype)
+    result = total(sums, (longest,), dtype)
     if whole < length:
-        found += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
-    return found
+        result += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
+    return result
 
 
 def _in_pairs(x: Any, axes: tuple[int, ...]) -> bool:
-    """Return whether NumPy adds in pairs: the axes are one in memory, with the smallest step of all."""
+    """Return whether NumPy adds in pairs: the axes merge in memory and have the smallest stride."""
     steps = sorted([(abs(x.strides[axis]), x.shape[axis]) for axis in axes if x.shape[axis] > 1])
     one = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
     return one and steps[0][0] <= min(

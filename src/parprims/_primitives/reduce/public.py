@@ -59,8 +59,9 @@ def reduce(
     keepdims : bool
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
-        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
-        default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
+        The dtype that elements are cast to before they are combined, one for each component, or the standard's name of
+        it. By default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the
+        dtype.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     offsets : array or sequence of int, optional
@@ -92,19 +93,31 @@ def reduce(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    sum : Sums.
+    map_reduce : Combine the values of a function of several arrays.
+    scan : Combine every element with all before it.
+    segment_reduce : Combine the elements of each segment, given ids.
 
     Notes
     -----
-    Work and depth: n - 1 combinations in ceil(log2 n) steps (array). Kernel reads every element once, in one launch.
+    Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once, in one
+    launch.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
-    kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
+    kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit floats are
     combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU; auto leaves it where the
     library has the operator and is as fast), native (operators the library has), array. Derivatives are those of the
     library, by array and native, and by kernel on PyTorch's CPU.
-    Memory, reference and more: docs/reduce.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    Memory and more: docs/reduce.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+
+    References
+    ----------
+    .. [1] Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
 
     Examples
     --------
@@ -145,9 +158,9 @@ def map_reduce(
     Parameters
     ----------
     fn : callable
-        Takes as many arrays as are given and returns an array, or a tuple, NamedTuple or dict of arrays, elementwise.
-        It does not change its arguments. For it to run in a CUDA kernel it must be written as an `Operator`'s function
-        is.
+        An elementwise function of the arrays that returns an array, or a tuple, NamedTuple or dict of arrays, and
+        does not change its arguments. The rules for the function of an `Operator` say which functions a CUDA kernel
+        can run.
     *arrays : array
         The inputs, broadcast against each other.
     op : str, Operator or callable
@@ -157,7 +170,7 @@ def map_reduce(
     keepdims : bool
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
-        What the values of fn are cast to before they are combined, as in `reduce`.
+        The dtype that values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     offsets : array or sequence of int, optional
@@ -187,13 +200,18 @@ def map_reduce(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine the elements themselves.
+    vecdot : Dot products along an axis.
 
     Notes
     -----
-    As for `reduce`; by kernel the values of fn stay in registers, by the other methods those of a block are stored, of
-    each component of 8 bytes or less as many as of elements. An fn that cannot be traced, as a kernel would need it,
-    is called once with all elements, and all of its values are stored.
+    The notes of `reduce` apply. In the kernel the values of fn stay in registers; the other methods store the values
+    of one block at a time. A function that cannot be traced is called once with all elements, and all of its values are
+    stored.
 
     Examples
     --------
@@ -213,7 +231,7 @@ def map_reduce(
         check_apart(axis_name)
         mapped: Callable[..., Any] | None = None
         if not in_graph(arrays, method):
-            arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
+            arrays = tuple(admit({f"arrays[{at}]": x for at, x in enumerate(arrays)})[1])
 
             def mapped(*arrays: Array) -> Any:
                 values = all_values(fn, *arrays)
@@ -226,7 +244,7 @@ def map_reduce(
         def segments(values: Any, op: Any, dtype: Any, initial: Any) -> Any:
             return reduce(values, op, dtype=dtype, initial=initial, **options)
 
-        return reduced_values(segments, fn, arrays, op, dtype, initial, mapped)
+        return reduced_values(segments, fn, arrays, op=op, dtype=dtype, initial=initial, call=mapped)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
     asked = {"fn": fn, "op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
     return _MAP_REDUCE(others, {"arrays": arrays}, method, axis_name, check=check, **asked)
@@ -253,12 +271,12 @@ def sum(
     axis : int, tuple of int or None
         The axes to sum over; None for all.
     dtype : dtype or str, optional
-        What terms are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
-        unsigned. Complex terms take no real dtype.
+        The dtype that terms are cast to first. By default integers narrower than the default integer widen to it;
+        unsigned stay unsigned. Complex terms take no real dtype.
     keepdims : bool
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -266,6 +284,23 @@ def sum(
     -------
     array
         The sums; 0 where there are no terms.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or dtype does not suit its elements.
+    ValueError
+        If method has an unknown value, or axis names an axis twice.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    cumulative_sum : Sums of all elements up to each.
+    segment_reduce : Sums of the elements of each segment.
 
     Examples
     --------
@@ -299,12 +334,12 @@ def prod(
     axis : int, tuple of int or None
         The axes to multiply over; None for all.
     dtype : dtype or str, optional
-        What factors are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
-        unsigned. Complex factors take no real dtype.
+        The dtype that factors are cast to first. By default integers narrower than the default integer widen to it;
+        unsigned stay unsigned. Complex factors take no real dtype.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -312,6 +347,22 @@ def prod(
     -------
     array
         The products; 1 where there are no factors.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or dtype does not suit its elements.
+    ValueError
+        If method has an unknown value, or axis names an axis twice.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    cumulative_prod : Products of all elements up to each.
 
     Examples
     --------
@@ -346,7 +397,7 @@ def max(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -354,6 +405,23 @@ def max(
     -------
     array
         The largest elements, of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    argmax : The position of the largest element.
+    cumulative_max : The largest element up to each.
 
     Examples
     --------
@@ -387,7 +455,7 @@ def min(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -395,6 +463,23 @@ def min(
     -------
     array
         The smallest elements, of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If an axis has no elements, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    argmin : The position of the smallest element.
+    cumulative_min : The smallest element up to each.
 
     Examples
     --------
@@ -428,7 +513,7 @@ def any(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -436,6 +521,22 @@ def any(
     -------
     array
         Of dtype bool; False where there are no elements.
+
+    Raises
+    ------
+    TypeError
+        If x is no array.
+    ValueError
+        If method has an unknown value, or axis names an axis twice.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    all : Whether all elements are true.
 
     Examples
     --------
@@ -469,7 +570,7 @@ def all(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -477,6 +578,22 @@ def all(
     -------
     array
         Of dtype bool; True where there are no elements.
+
+    Raises
+    ------
+    TypeError
+        If x is no array.
+    ValueError
+        If method has an unknown value, or axis names an axis twice.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine by any operator; its notes on cost, error and reproducibility apply.
+    any : Whether any element is true.
 
     Examples
     --------
@@ -502,7 +619,7 @@ def vecdot(
     axis : int
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `reduce`. The errors and notes of `reduce` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
@@ -510,6 +627,22 @@ def vecdot(
     -------
     array
         The dot products, of the promoted dtype, of the broadcast shape without the axis.
+
+    Raises
+    ------
+    TypeError
+        If x1 or x2 is no array, or their dtypes do not promote together.
+    ValueError
+        If their lengths along the axis differ, shapes do not broadcast, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    map_reduce : Combine the values of a function of several arrays.
+    matmul : Products of matrices.
 
     Examples
     --------

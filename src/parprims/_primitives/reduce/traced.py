@@ -1,4 +1,4 @@
-"""A reduction as device code: the traces of map and operator, which the kernels for GPUs and for CPUs are made of."""
+"""A reduction as device code: the traces of map and operator, from which kernels for GPUs and CPUs are generated."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Traced:
     Parameters
     ----------
     inputs, values, states, results : tuple of str
-        The dtypes of the arrays, of the values of the map, of those in the registers of the kernel, and of the result.
+        The dtypes of the arrays, of the values of the map, of the states in registers, and of the result.
     lines : list of str
         Statements that compute the map from variables x0, x1, ..., one element of each input.
     codes : tuple of str
-        The expressions of its values after these.
+        The expressions of the map's values after these statements.
     combined : Trace
         The operator.
     op : Operator
-        What was traced, on plain tuples.
+        The operator on plain tuples.
     single, structure
         As in `Values`.
     captured : tuple of Captured
-        The numbers that map and operator read, and no text holds.
+        The numbers that map and operator read and that are parameters of the kernel.
     """
 
     inputs: tuple[str, ...]
@@ -60,9 +60,9 @@ class Traced:
 
 
 def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
-    """Return a reduction of inputs of these dtypes, for any arrays, as a kernel's code; or raise Untraceable.
+    """Return the traces of a reduction for the dtypes of inputs; raise Untraceable if there are none.
 
-    Expressions of the map read one element of each input from the variables x0, x1, ...
+    Expressions of the map read an element of each input from the variables x0, x1, ...
     """
     for name in inputs:
         if name not in C_TYPES:
@@ -86,28 +86,40 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     results = tuple([dtype_name(dtype) for dtype in dtypes])
     combined = trace_combine(r.op, states, immutable=immutable, language=language)
     captured += combined.captured
-    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure, captured)
+    return Traced(
+        inputs=inputs,
+        values=values,
+        states=states,
+        results=results,
+        lines=lines,
+        codes=codes,
+        combined=combined,
+        op=r.op,
+        single=single,
+        structure=structure,
+        captured=captured,
+    )
 
 
 def _traced_map(
     fn: Map, loaded: tuple[tuple[str, str], ...], immutable: bool, language: Language
 ) -> tuple[Trace, tuple[str, ...]]:
-    """Return the trace of a map, which sees 16-bit floats as float32, and the dtypes of its values if it did not."""
+    """Return the trace of a map that gets 16-bit floats as float32, and the dtypes of its values without that cast."""
 
     def traced_on(*elements: tuple[str, str]) -> Trace:
-        with computing():  # fn may call primitives, which then see what is traced
-            given, told = [(one,) for one in elements], "captured_fn"
-            return trace("fn", fn, *given, packed=False, immutable=immutable, language=language, told=told)
+        with computing():  # fn may call primitives, which then trace too
+            arguments, told = [(one,) for one in elements], "captured_fn"
+            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=told)
 
-    found = traced_on(*loaded)
+    result = traced_on(*loaded)
     if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):
-        return found, found.dtypes
+        return result, result.dtypes
     wide = [("float32" if name in SIXTEEN_BIT_FLOATS else name, code) for name, code in loaded]
-    return traced_on(*wide), found.dtypes
+    return traced_on(*wide), result.dtypes
 
 
 def dtype_names(r: Reduction) -> tuple[str, ...]:
-    """Return the names of the dtypes of the arrays, and of what counts the positions if there are any."""
+    """Return the names of the dtypes of the arrays, and of the positions if there are any."""
     names = [dtype_name(x.dtype) for x in r.arrays]
     if r.positions is not None:
         names.append("int32" if r.n <= 2**31 else "int64")
@@ -117,12 +129,13 @@ def dtype_names(r: Reduction) -> tuple[str, ...]:
 def with_initial(
     xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
 ) -> Callable[..., Any]:
-    """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
+    """Return the function of a call's arrays that combines the results of a kernel with the initial element."""
     dtypes = tuple([dtype_named(xp, name) for name in code.results])
     bare = (r if r.begun else begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
 
     def combined(*arrays: Array) -> Any:
         totals = run(*arrays)
-        return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+        values = Values(totals, dtypes, single=code.single, op=code.op, structure=code.structure)
+        return finish(xp, bare, values, totals)
 
     return combined

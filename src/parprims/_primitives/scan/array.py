@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -33,12 +33,12 @@ from parprims._primitives.reduce.call import SUMS
 from parprims._primitives.scan.call import Scan
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
-"""Scans two elements or more along an axis counted from the front, as `inclusive` does."""
+"""An inclusive scan of two or more elements along an axis counted from the front, such as `inclusive`."""
 
 _FEW = 8192
-"""Elements up to which step doubling beats pairing on NumPy, where calls and not elements take the time.
+"""Elements up to which step doubling is faster than pairing on NumPy, where calls take the time.
 
-Measured on shapes from (8192,) to (10000, 2) along either axis: what counts is the size of the whole array.
+Measured on shapes from (8192,) to (10000, 2) along either axis; the size of the whole array decides.
 """
 
 
@@ -51,37 +51,45 @@ def array(xp: Namespace, r: Scan) -> Any:
 
 
 def array_refusal(xp: Namespace, r: Scan) -> str | None:
-    """Return the sentence why the library cannot compute with the elements, or None."""
+    """Return the reason why the library cannot compute with the elements, or None."""
     return lacks_arithmetic(xp, r.working)
 
 
 def _result(xp: Namespace, r: Scan, inclusive: Inclusive) -> Any:
-    """Return the result of a call, given what scans inclusively from the front."""
-    ys = scanned(
-        xp, r.inputs, r.starts, r.op, r.axis, r.exclusive, r.reverse, r.identity, r.n, r.working, r.dtypes, inclusive
+    """Return the result of a call; ``inclusive`` scans from the front."""
+    options = ScanOptions(
+        op=r.op,
+        axis=r.axis,
+        exclusive=r.exclusive,
+        reverse=r.reverse,
+        identity=r.identity,
+        n=r.n,
+        working=r.working,
+        dtypes=r.dtypes,
     )
+    ys = scanned(xp, r.inputs, r.starts, options, inclusive=inclusive)
     return ys[0] if r.single else ys
 
 
-def scanned(
-    xp: Namespace,
-    xs: tuple[Array, ...],
-    starts: tuple[Array, ...],
-    op: Operator,
-    axis: int,
-    exclusive: bool,
-    reverse: bool,
-    identity: tuple[Any, ...] | None,
-    n: int,
-    working: tuple[Any, ...],
-    dtypes: tuple[Any, ...],
-    inclusive: Inclusive,
-) -> tuple[Array, ...]:
-    """Return the scan of components that the fields of `Scan` describe, given what scans inclusively from the front.
+class ScanOptions(NamedTuple):
+    """The fields of `Scan` that describe the scan of its arrays, in a type that torch.compile can trace."""
 
-    No record is asked for, so that torch.compile can read it.
-    """
-    if n == 0:  # XLA's compiler for CPUs ends the process at a slice of no length of what is joined
+    op: Operator
+    axis: int
+    exclusive: bool
+    reverse: bool
+    identity: tuple[Any, ...] | None
+    n: int
+    working: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+
+
+def scanned(
+    xp: Namespace, xs: tuple[Array, ...], starts: tuple[Array, ...], options: ScanOptions, *, inclusive: Inclusive
+) -> tuple[Array, ...]:
+    """Return the components of a scan; ``inclusive`` scans from the front. torch.compile traces this function."""
+    op, axis, exclusive, reverse, identity, n, working, dtypes = options
+    if n == 0:  # XLA's compiler for CPUs crashes on an empty slice of a concatenation
         return tuple([cast(xp, xp.concat([x], axis=axis), dtype) for x, dtype in zip(xs, dtypes, strict=True)])
     xs = tuple([cast(xp, x, dtype) for x, dtype in zip(xs, working, strict=True)])
     if reverse:
@@ -91,14 +99,14 @@ def scanned(
     if starts:
         heads = [cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=True)]
         xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
-    # An element alone is copied, for a result never shares memory with an input. Of no elements none are combined: a
+    # One element is copied, because a result never shares memory with an input. Empty arrays are copied too: the
     # library may have no arithmetic for their dtype.
     combines = xs[0].shape[axis] > 1 and 0 not in xs[0].shape
     ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
     if identity is not None:
         heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
         ys = tuple([xp.concat([head, y], axis=axis) for head, y in zip(heads, ys, strict=True)])
-    # What is too much stands in front: the initial element itself, or all of an exclusive scan of nothing.
+    # Surplus results are the first: the initial element itself, or all results of an empty exclusive scan.
     extra = ys[0].shape[axis] - n
     if extra:
         ys = tuple([y[along(axis, extra, None)] for y in ys])
@@ -110,9 +118,9 @@ def scanned(
 def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the inclusive scan along an axis counted from the front, in order, by pairs.
 
-    Neighbours are combined and the pairs scanned; that gives every second result, and the others are one
-    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y. JAX, whose
-    program would grow with n, steps along short lanes side by side.
+    Neighbours are combined and the pairs scanned, which gives every second result. Each result between takes one more
+    combination: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y. On JAX, where the
+    program would grow with n, short lanes are scanned side by side.
     """
     n = xs[0].shape[axis]
     if n <= (LANE if in_programs(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
@@ -123,7 +131,7 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
     before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
     even = op(tuple(y[before] for y in odd), tuple(x[rest] for x in xs))
-    return tuple(interleave(xp, x, e, o, axis) for x, e, o in zip(xs, even, odd, strict=True))
+    return tuple(interleave(xp, x, e, o, axis=axis) for x, e, o in zip(xs, even, odd, strict=True))
 
 
 def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> Array:
@@ -136,14 +144,14 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
 
 
 def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
-    """Return the inclusive scan on JAX: of lanes step by step, then of their totals, which go before later lanes."""
+    """Return the inclusive scan on JAX: of lanes step by step, combined with the scan of their totals."""
     totals, ys, length = lanes(xp, xs, op, axis, kept=True)
-    ys = tuple([_along(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
+    ys = tuple([_merge_axis(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
     count = ys[0].shape[axis] // length
     totals = doubled(xp, totals, op, axis)
     before = tuple([xp.repeat(x[along(axis, 0, count - 1)], length, axis=axis) for x in totals])
     later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
-    first, rest = along(axis, 0, length), along(axis, count, None)  # behind the last lane nothing is to be added
+    first, rest = along(axis, 0, length), along(axis, count, None)  # no element after the last lane takes a total
     parts = [
         [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
         for y, one, total in zip(ys, later, totals, strict=True)
@@ -154,11 +162,11 @@ def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
 def lanes(
     xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, kept: bool, contiguous: bool = True
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
-    """Return the totals of lanes on JAX, all results on the way along a new first axis if kept, and lanes' length.
+    """Return the totals of lanes on JAX, their prefixes along a new first axis if kept, and the length of a lane.
 
-    A lane is ``length`` elements that follow each other if contiguous, else elements that are as far from each other
-    as there are lanes. The elements behind the last whole lane, fewer than ``length``, follow the totals as they are.
-    No more than log2 n elements are combined one after another, so that the bounds of trees hold.
+    A lane has ``length`` elements: adjacent elements if contiguous, else elements at a stride equal to the number of
+    lanes. The totals are followed by the elements after the last full lane, fewer than ``length``, uncombined. At most
+    log2 n elements are combined one after another, so that the bounds of trees hold.
     """
     import jax
 
@@ -186,16 +194,16 @@ def lanes(
     totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
     ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
     rest = along(axis, count * length, None)
-    totals = tuple([xp.concat([one, x[rest]], axis=axis) for one, x in zip(totals, xs, strict=True)])
+    totals = tuple([xp.concat([total, x[rest]], axis=axis) for total, x in zip(totals, xs, strict=True)])
     return totals, ys, length
 
 
 LANE = 16
-"""Elements of a lane: the more there are, the fewer totals are scanned in log n steps."""
+"""Elements of a lane; longer lanes leave fewer totals to scan in log n steps."""
 
 
-def _along(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return an array with an axis and the next one made one."""
+def _merge_axis(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array with an axis and the next axis merged."""
     return xp.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
 
 
@@ -233,9 +241,9 @@ def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | Non
 
 
 _WIDE = 256
-"""Elements in a row behind the axis from which on NumPy adds a row at a time sooner than it accumulates columns.
+"""Elements after the axis from which on NumPy is faster by adding rows than by ``accumulate`` along columns.
 
-Its accumulate walks down one column after another: measured on 2 to 1000 rows, in 1.4 to 160 times the time.
+NumPy's accumulate visits one column after another; on 2 to 1000 rows it takes 1.4 to 160 times as long.
 """
 
 
@@ -244,22 +252,22 @@ def _is_narrow(shape: tuple[int, ...], axis: int) -> bool:
 
 
 def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | None = None) -> Array:
-    """Return the inclusive scan of an array of NumPy in a dtype, of the same bits as accumulate's."""
+    """Return the inclusive scan of a NumPy array in a dtype, with the bits of NumPy's ``accumulate``."""
     if _is_narrow(x.shape, axis) or not x.flags.c_contiguous:
         return ufunc.accumulate(x, axis, dtype, out)
-    found = np.empty(x.shape, dtype) if out is None else out
-    if x.dtype != dtype:  # to widen all at once, and add where they are, takes less time than to widen each row
-        found[...] = x
-        x = found
-    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(found, axis, 0)
+    result = np.empty(x.shape, dtype) if out is None else out
+    if x.dtype != dtype:  # to widen all rows at once, and add in place, is faster than to widen each row
+        result[...] = x
+        x = result
+    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(result, axis, 0)
     totals[:1] = rows[:1]
     for total, row, later in zip(totals, rows[1:], totals[1:], strict=False):
         ufunc(total, row, out=later)
-    return found
+    return result
 
 
 def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
-    """Return the inclusive scan by the library's own routine: one for the operator, or JAX's for any."""
+    """Return the inclusive scan by the library's own routine for the operator, or by JAX's routine for any operator."""
     routine = _routine(xp, op)
     if routine is not None:
         return (routine(xs[0], axis),)
@@ -272,7 +280,7 @@ def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: 
 
 
 def steps_in_jax() -> bool:
-    """Return whether JAX scans one element after another: on a CPU, where all its other ways take longer.
+    """Return whether JAX scans one element after another: on a CPU, where its other scans are slower.
 
     They take up to 14 times as long, along one line of 10 to 10^6 elements and along 10 to 16384 lines.
     """
@@ -282,7 +290,7 @@ def steps_in_jax() -> bool:
 
 
 def _by_steps(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
-    """Return the inclusive scan by a loop of JAX, which has the operator see arrays of as many dimensions as ever."""
+    """Return the inclusive scan by a loop of JAX; the operator's arguments keep their number of dimensions."""
     import jax
 
     xs = varying_alike(xs)
@@ -297,7 +305,7 @@ def _by_steps(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
 
 
 def native_refusal(xp: Namespace, r: Scan) -> str | None:
-    """Return the sentence why the library has no routine for the call, or None."""
+    """Return the reason why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return own_refusal(xp, r.op) or array_refusal(xp, r)
     by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
@@ -305,30 +313,30 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
 
 
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
-    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    """Return a function of the arrays; where one call of the library suffices, that call alone."""
     routine, axis = _routine(xp, r.op), r.axis
-    least = 1 if library(xp) == "numpy" else 2  # which gives an only element in memory of its own too
+    least = 1 if library(xp) == "numpy" else 2  # NumPy copies a single element
     if routine is None or r.starts or r.n < least:
         return directly(_native)(xp, r)
-    given, dtype = r.inputs[0].dtype, r.dtypes[0]
+    source, dtype = r.inputs[0].dtype, r.dtypes[0]
     plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
     if r.working != r.dtypes:
-        if library(xp) == "numpy" and plain and given == dtype:  # 16-bit floats
+        if library(xp) == "numpy" and plain and source == dtype:  # 16-bit floats
             (working,), widened = r.working, routine
             return lambda x: widened(x.astype(working), axis).astype(dtype)
         return directly(_native)(xp, r)
     in_numpy = library(xp) == "numpy"
-    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
-    if in_numpy and plain and (given == dtype or widens) and _is_narrow(r.shape, axis):
+    widens = r.op in SUMS and {dtype_kind(one) for one in (source, dtype)} <= {"bool", "int", "uint"}
+    if in_numpy and plain and (source == dtype or widens) and _is_narrow(r.shape, axis):
         accumulate = getattr(np, r.op.name).accumulate
         return lambda x: accumulate(x, axis, dtype)
-    if given == dtype and plain:
-        own = routine  # which need not be found again
-        return lambda x: own(x, axis)
-    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (given, dtype)) is None:
+    if source == dtype and plain:
+        inclusive_of = routine  # keep the routine in the closure
+        return lambda x: inclusive_of(x, axis)
+    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (source, dtype)) is None:
         function = getattr(xp, _TORCH[r.op.name])
         return lambda x: function(x, dim=axis, dtype=dtype)
-    if in_numpy and (given == dtype or widens):  # both widen integers as they go
+    if in_numpy and (source == dtype or widens):  # both widen integers as they go
         ufunc = getattr(np, r.op.name)
         return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
@@ -341,7 +349,7 @@ def never_warns(xp: Namespace, r: Scan) -> bool:
 
 
 def native_derivative(xp: Namespace, r: Scan, run: Callable[..., Any], method: str) -> Callable[..., Any]:
-    """Return what the library's routine computes with a derivative that is right: for logaddexp that of operations."""
+    """Return the library's routine with a correct derivative: for logaddexp the derivative of the array form."""
     del method
     if r.op is not BUILT_IN["logaddexp"]:
         return run
@@ -350,13 +358,13 @@ def native_derivative(xp: Namespace, r: Scan, run: Callable[..., Any], method: s
 
 
 def operations(xp: Namespace, r: Scan) -> Callable[..., Any]:
-    """Return a function of the arrays: operations of the library, the fastest that have the derivative."""
+    """Return a function of the arrays in operations of the library: the fastest with the correct derivative."""
     by_library = r.op is not BUILT_IN["logaddexp"] and native_refusal(xp, r) is None
     return prepare_native(xp, r) if by_library else directly(array)(xp, r)
 
 
 def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
-    """Return a function that scans an array of NumPy from its end, or behind the identity, in the result's memory."""
+    """Return a function that scans a NumPy array in the memory of the result, in reverse or after the identity."""
     axis, dtype, begins = r.axis, r.dtypes[0], r.exclusive or r.n > r.shape[r.axis]
     shape = (*r.shape[:axis], r.n, *r.shape[axis + 1 :])
     identity = None if r.identity is None else r.identity[0]
@@ -364,14 +372,14 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
     terms, first, rest = along(axis, 0, r.n - 1), along(axis, 0, 1), along(axis, 1, None)
 
     def run(x: Array) -> Array:
-        found = out = np.empty(shape, dtype)
+        result = out = np.empty(shape, dtype)
         if r.reverse:
             x, out = x[backward], out[backward]
         if begins:
             out[first] = identity
             x, out = x[terms], out[rest]
-        _accumulated(ufunc, x, axis, dtype, out)
-        return found
+        _accumulated(ufunc, x, axis, dtype, out=out)
+        return result
 
     return run
 

@@ -39,22 +39,22 @@ class Scan(Checked):
     shape : tuple of int
         The shape of every input.
     single : bool
-        Whether the call was given one array and no tuple.
+        Whether x is one array, not a tuple.
     op : Operator
-        What combines.
+        The operator.
     operation : optional
-        What the operator can be remembered by (see `lasting_key`), or None.
+        The key of the operator (see `lasting_key`), or None.
     axis : int
         The axis to scan along, counted from the front.
     exclusive, reverse : bool
         Whether results leave their own element out, and whether the scan starts at the end.
     identity : tuple of scalar, optional
-        What results begin with where they need something to begin with and there is no initial element, whose arrays
-        have length 1 along the axis.
+        The element before the first, where the scan needs such an element and no initial element is given. The arrays
+        of an initial element have length 1 along the axis.
     n : int
         The length of the result along the axis.
     working, dtypes : tuple of dtype
-        What components are combined in, and the dtypes of the result.
+        The dtypes that components are combined in, and the dtypes of the result.
     """
 
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Scan(Checked):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -81,16 +81,18 @@ class Scan(Checked):
 
     @property
     def starts(self) -> tuple[Array, ...]:
-        """The arrays that hold what stands before the first elements."""
+        """The arrays of the initial element, if there is one."""
         return self.arrays[len(self.dtypes) :]
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operator combines a few elements, or None."""
+        """Combine a few elements; return the reason why the operator fails, or None."""
         most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
+        return operator_failure(
+            xp, self.op, Few(self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=self.working)
+        )
 
     def empty(self, xp: Namespace) -> Any:
-        """Return arrays like the result, of which nothing is computed."""
+        """Return uninitialised arrays of the shape and dtypes of the result."""
         shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
         ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
         return ys[0] if self.single else ys
@@ -100,38 +102,38 @@ class Scan(Checked):
 
 
 def result_dtypes(
-    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
+    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: tuple[Any, ...] | None = None
 ) -> tuple[Any, ...]:
-    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
+    """Return the dtype of each component of the result, for the dtypes of elements and the option ``dtype``.
 
-    Raises, naming the argument, where the operator has none.
+    Raise, naming the argument, if the operator does not take the dtypes.
     """
-    if given is not None:
-        check_entries("dtype", given, len(dtypes))
-        check_casts(dtypes, given)
-        dtypes = given
+    if dtype is not None:
+        check_entries("dtype", dtype, len(dtypes))
+        check_casts(dtypes, dtype)
+        dtypes = dtype
     elif op in SUMS:
-        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
-    check_components(op, dtypes, asked=given is not None)
+        dtypes = tuple(sum_dtype(xp, dtype) for dtype in dtypes)
+    check_components(op, dtypes, asked=dtype is not None)
     return dtypes
 
 
 def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what components are combined in, for results of these dtypes."""
-    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
+    """Return the dtypes that components are combined in, for results of the given dtypes."""
+    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, dtype) for dtype in dtypes])
 
 
 def start_elements(
     xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
 ) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
-    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
+    """Return the initial element as arrays, of length 1 along the axis, and a converter.
 
-    Return also a function that converts later initial elements of the same signature.
+    The converter makes arrays of later initial elements with an equal signature.
     """
     on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
     arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
     arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
-    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
+    return arrays, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
 
 
 # ---- Checks -----------------------------------------------------------------------------------------------------
@@ -144,33 +146,33 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     given: tuple[Array, ...] = (x,) if single else x
     if not given:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(given)})
+    xp, admitted = admit({"x" if single else f"x[{index}]": x for index, x in enumerate(given)})
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         xs = flags_broadcast(xp, operator, xs)
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     axis = only_axis(asked["axis"], xs[0].ndim)
-    dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, asked["dtype"]))
+    dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))
     working = working_dtypes(xp, operator, dtypes)
     starts: tuple[Any, ...] = ()
     complete = identity = None
     if initial is not None:
         entries = _entries(initial)
         check_entries("initial", entries, len(xs))
-        starts, begin = start_elements(xp, entries, xs[0], xs[0].shape, dtypes, axis)
+        starts, begin = start_elements(xp, entries, like=xs[0], shape=xs[0].shape, dtypes=dtypes, axis=axis)
         count = len(xs)
 
         def complete(*given: Any) -> tuple[Array, ...]:
             return *given[:count], *begin(*given[count:])
 
     elif exclusive or include_initial:
-        identity = operator.identity(*(dtype_name(one) for one in working))
+        identity = operator.identity(*(dtype_name(dtype) for dtype in working))
         if identity is None:
-            raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
-    as_given = all(one is other for one, other in zip(xs, given, strict=True))
+            raise ValueError(f"initial must be given for an exclusive scan: op {operator.name} has no identity")
+    as_given = all(x is other for x, other in zip(xs, given, strict=True))
     return xp, Scan(
         arrays=(*xs, *starts),
         key=asked.key if as_given and not (exclusive and operator.flags) else None,
@@ -183,18 +185,18 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
         exclusive=exclusive,
         reverse=reverse,
         identity=identity,
-        n=xs[0].shape[axis] + int(include_initial),  # a length may be a symbol, to which PyTorch adds no bool
+        n=xs[0].shape[axis] + int(include_initial),  # PyTorch adds no bool to a symbolic length
         working=working,
         dtypes=dtypes,
     )
 
 
 def only_axis(axis: Any, ndim: int) -> int:
-    """Return the axis counted from the front; None is the axis of an array that has one."""
+    """Return the axis counted from the front; None is the only axis of an array of one dimension."""
     if axis is not None:
         return normalize_axis(axis, ndim)
     if ndim == 0:
-        raise ValueError("x must have at least one dimension, for axis to be one of them")
+        raise ValueError("x must have at least one dimension")
     if ndim > 1:
         raise ValueError(f"axis must be given for an array of {ndim} dimensions")
     return 0

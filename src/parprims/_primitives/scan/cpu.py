@@ -1,4 +1,4 @@
-"""Scans and linear recurrences by kernels for CPUs: what is generated, how work is cut, and the call."""
+"""Scans and linear recurrences by kernels for CPUs: their text, the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
-"""Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
+"""The least and the most columns of a tile: its states stay in the cache."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 _FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
-"""Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
-a group of pieces of a scan."""
+"""Several threads share a long line if there are fewer lines than ``_FEW``. A piece of a recurrence then has ``_PIECE``
+elements, and a group of pieces of a scan ``_GROUP``."""
 _HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
-"""The length from which a line of a recurrence is walked in halves, that from which parts of pieces are composed where
-it does not decay, and the elements of a part."""
+"""The length from which a line of a recurrence is computed in halves, the length from which the maps of parts are
+composed where the line does not decay, and the elements of a part."""
 _SHARED = 3
-"""Threads from which they share a line of a scan that waits for memory: most of it is read twice then."""
+"""The fewest threads that share a memory-bound line of a scan, because most of the line is then read twice."""
 
 Call = Scan | Recurrence
 
@@ -57,19 +57,19 @@ _traces: Memo[Trace] = Memo()
 
 
 def code_of(xp: Namespace, op: Operator, operation: Any, working: tuple[Any, ...]) -> Trace:
-    """Return an operator on states of these dtypes as a kernel's code; raise Untraceable.
+    """Return the trace of an operator on states of the working dtypes; raise Untraceable if it has none.
 
-    It is found again where it was made before, if ``operation`` is what the operator can be remembered by.
+    Traces are cached under the operator's key ``operation``, unless it is None.
     """
-    states = tuple([dtype_name(one) for one in working])
+    states = tuple([dtype_name(dtype) for dtype in working])
     key = (operation, states, is_jax(xp), mode(xp))
-    found = None if operation is None else _traces.get(key)
-    if found is None:
+    cached = None if operation is None else _traces.get(key)
+    if cached is None:
         check_components(op, working)
-        found = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
+        cached = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
         if operation is not None:
-            _traces.keep(key, found)
-    return found
+            _traces.keep(key, cached)
+    return cached
 
 
 def _traced(xp: Namespace, r: Scan) -> Trace:
@@ -77,26 +77,26 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
 
 
 def captured(xp: Namespace, r: Call) -> tuple[Captured, ...]:
-    """Return the numbers that kernels are told: those that the operator reads, and its identity."""
+    """Return the numbers that kernels take as parameters: those that the operator reads, and its identity."""
     if not isinstance(r, Scan):
         return ()
-    identity = told_identity(r.op, None if r.starts else r.identity, [dtype_name(one) for one in r.working])
+    identity = identity_parameters(r.op, None if r.starts else r.identity, [dtype_name(dtype) for dtype in r.working])
     return (*_traced(xp, r).captured, *identity)
 
 
-def told_identity(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
-    """Return the identity as numbers that kernels are told, if results begin with that of a caller's operator."""
+def identity_parameters(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> tuple[Captured, ...]:
+    """Return the identity of a caller's operator as parameters of a kernel, if results begin with it."""
     if identity is None or op._built_in:
         return ()
     return captured_identity(_cpu.NUMBA, identity, states)
 
 
 def identity_codes(op: Operator, identity: Sequence[Any] | None, states: Sequence[str]) -> list[str]:
-    """Return the identity in the words of a kernel, if results begin with it."""
+    """Return the identity as expressions of a kernel, if results begin with it."""
     if identity is None:
         return []
-    told = [one.name for one in told_identity(op, identity, states)]
-    return told or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
+    names = [one.name for one in identity_parameters(op, identity, states)]
+    return names or [_cpu.NUMBA.literal(*one) for one in zip(identity, states, strict=True)]
 
 
 def functions(
@@ -106,26 +106,29 @@ def functions(
     views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
     steps: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[str, ...]:
-    """Return the functions that the loops call.
+    """Return the text of the functions that the loops call.
 
-    ``views`` are those of inputs, outputs and starts, ``steps`` the strides of the first two in the innermost loop.
+    ``views`` are the views of inputs, outputs and starts; ``steps`` are the strides of inputs and outputs in the
+    innermost loop.
     """
     text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
-    started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    started = [loaded(x.dtype, f"load(starts[{at}], from_[{at}])") for at, x in enumerate(starts)]
     read = text.elements(inputs, steps[0])
     if isinstance(r, Scan):
-        states = [dtype_name(one) for one in r.working]
-        own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
+        states = [dtype_name(dtype) for dtype in r.working]
+        converted = [
+            language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))
+        ]
         constants = identity_codes(r.op, None if starts else r.identity, states)
-        advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
+        advance, combine = f"combine(state, {text.packed(converted)})", text.operator(states, _traced(xp, r))
     else:
         states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        pieces = _of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
-        own, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
+        pieces = _functions_of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
+        converted, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
-    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
+    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(converted)}"]
     if starts:
         opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     results = [
@@ -138,9 +141,9 @@ def functions(
         *(text.group(*one) for one in zip(("in", "out", "start"), views, firsts(views), (3, 3, 3), strict=True)),
         combine,
         *_way(r),
-        _same(states),
-        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, own[0])}")),
-        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
+        _equal_bits(states),
+        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, converted[0])}")),
+        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(converted)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
@@ -158,27 +161,27 @@ def functions(
     )
 
 
-def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
+def _functions_of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
     """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
 
-    ``in_parts`` says whether it is long enough to compose parts.
+    If ``in_parts``, the line is long enough to compose parts.
     """
     if not _can_be_shared(state, output):
         return []
     function = _cpu.text.function
     size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
-    found = [
+    functions = [
         function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
         function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
     ]
     if not in_parts:
         nowhere = function("in_parts(kept, line)", ["return False"])
-        return [*found, nowhere, function("marks_of(kept)", ["return kept[0]"])]
-    # So many streams are not foreseen by the processor: each line of the cache of the next piece is asked for.
+        return [*functions, nowhere, function("marks_of(kept)", ["return kept[0]"])]
+    # The processor does not prefetch so many streams, so each cache line of the next piece is prefetched explicitly.
     place = f"({_PIECE} + {_PIECE // _PART} * i)"
     ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
     return [
-        *found,
+        *functions,
         function("in_parts(kept, line)", ["return load(kept[0], line) > 0"]),
         function("marks_of(kept)", ["return kept[4]"]),
         function("factor_of(inputs, at, steps, i)", [*read, f"return {a}"]),
@@ -186,20 +189,20 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
         function(
             "composed(inputs, at, steps, kept, to)",
             [
-                *_of_parts(
+                *_for_each_part(
                     "shift{u} = element(inputs, at, steps, {first})",
                     "factor{u} = factor_of(inputs, at, steps, {first})",
                     "least{u} = size(factor{u})",
                 ),
                 f"for i in range(1, {_PART}):",
                 *ahead,
-                *_of_parts(
+                *_for_each_part(
                     "    shift{u} = advance(shift{u}, inputs, at, steps, i + {first})",
                     "    factor{u} = factor_of(inputs, at, steps, i + {first}) * factor{u}",
                     "    size{u} = size(factor{u})",
                     "    least{u} = select(size{u} < least{u}, size{u}, least{u})",
                 ),
-                *_of_parts(
+                *_for_each_part(
                     "store(kept[1], to + {u}, float64(least{u}))",
                     "store(kept[2], to + {u}, factor{u})",
                     "store(kept[3], to + {u}, shift{u}[0])",
@@ -210,12 +213,12 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
             "walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)",
             [
                 "state0 = state",
-                *_of_parts("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
-                *_of_parts("finish(outputs, to, steps_out, {first}, state{u})"),
+                *_for_each_part("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
+                *_for_each_part("finish(outputs, to, steps_out, {first}, state{u})"),
                 f"for i in range(1, {_PART}):",
                 *ahead,
                 f"    prefetch(outputs[0], to[0] + steps_out[0] * {place})",
-                *_of_parts(
+                *_for_each_part(
                     "    state{u} = advance(state{u}, inputs, at, steps, i + {first})",
                     "    finish(outputs, to, steps_out, i + {first}, state{u})",
                 ),
@@ -224,13 +227,13 @@ def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts
     ]
 
 
-def _of_parts(*lines: str) -> list[str]:
-    """Return lines for each of the parts that are walked side by side."""
+def _for_each_part(*lines: str) -> list[str]:
+    """Return the lines once for each of the parts that are computed side by side."""
     return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
 
 
-def _same(states: Sequence[str]) -> str:
-    """Return the function that says whether two states have the same bits."""
+def _equal_bits(states: Sequence[str]) -> str:
+    """Return the function that compares the bits of two states."""
     bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
     equal = []
     for at, state in enumerate(states):
@@ -241,33 +244,33 @@ def _same(states: Sequence[str]) -> str:
 
 
 _POSITIONS = {BUILT_IN["argmax"]: "<", BUILT_IN["argmin"]: ">"}
-"""Operators on values and positions: how a value compares to a winner by which its position is of no interest."""
+"""Operators on values and positions, with the comparison under which an element loses whatever its position."""
 
 
 def _loses(r: Call, value: str) -> str:
-    """Return the condition under which an element need not be looked at further: a position is not even read then."""
+    """Return the condition under which an element loses by its value alone; its position is then not read."""
     compare = _POSITIONS.get(r.op) if isinstance(r, Scan) else None
     return "False" if compare is None else f"{value} {compare} state[0]"
 
 
 def _can_be_shared(state: str, output: str) -> bool:
-    """Return whether results tell the states, and these may decay: not of integers."""
+    """Return whether a result is its state, in a dtype of floats: only recurrences of floats may decay."""
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
 _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
-"""Operators that round nothing, whatever the dtype."""
+"""Operators without rounding errors, in any dtype."""
 
 
 def _rounds(r: Scan) -> bool:
     """Return whether results depend on the order in which states are combined."""
-    return r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working)
+    return r.op not in _EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in r.working)
 
 
 def _way(r: Call) -> list[str]:
-    """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
+    """Return the functions that scan lines and columns: in pieces where that reduces rounding errors, else in order.
 
-    A recurrence is computed as it is defined, so that its rounding errors decay as it does.
+    A recurrence is computed in order, so that its rounding errors decay with it.
     """
     way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
     along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
@@ -284,17 +287,17 @@ def _way(r: Call) -> list[str]:
 
 
 NUMBERS = 4
-"""The numbers before those of views: low, n, inner and the width of a tile."""
+"""The count of parameters before those of views: low, n, inner and the width of a tile."""
 
 
 def firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
-    """Return where the numbers of each group begin."""
+    """Return the position of the first parameter of each group of views."""
     counts = [sum(len(one.numbers) for one in views_) for views_ in views]
     return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
 
 
 def has_few_long(lines: int, n: int) -> bool:
-    """Return whether several threads share each of so many lines of a recurrence."""
+    """Return whether several threads share each of ``lines`` lines of a recurrence."""
     return lines < _FEW and n >= _HALVED
 
 
@@ -304,12 +307,12 @@ def width_of_tiles(lines: int, inner: int, n: int) -> int:
 
 
 def least_tasks(tasks: int, elements: int) -> int:
-    """Return how many of these tasks are worth a thread."""
+    """Return the fewest tasks for each thread."""
     return -(-_LEAST * tasks // elements)
 
 
 def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
-    """Return whether elements are combined as fast as memory is read and written."""
+    """Return whether the call is memory-bound."""
     simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
     return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
 
@@ -320,15 +323,15 @@ def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
 def _plan(
     xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: int = 0
 ) -> _cpu.Plan | None:
-    """Return the work on inputs, then starts, of these layouts and dtypes.
+    """Return the plan for the layouts and dtypes of inputs, then starts.
 
-    ``shared`` is how many threads are to share a line, if more than one. Return None where arrays cannot be seen as
+    ``shared`` is the number of threads that share a line, or 0. Return None if arrays cannot be seen as
     (high, low, n, inner) with one stride each.
     """
     count, axis, n = len(r.inputs), r.axis, r.n
     result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    made = slice(count, count + len(dtypes))
+    written = slice(count, count + len(dtypes))
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
     strides[count:count] = [row_major(result)] * len(dtypes)
     merged = lines_along(r.shape, axis, strides)
@@ -337,12 +340,12 @@ def _plan(
     begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
     begins[count:count] = [0] * len(dtypes)
     if r.reverse:
-        for at in range(made.stop):
+        for at in range(written.stop):
             begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
     low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
-    if inner == 1:  # kernels go from line to line across without a division
+    if inner == 1:  # kernels step from line to line without a division
         low, inner, downward, across = 1, low, across, downward
     views = [
         _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
@@ -355,7 +358,7 @@ def _plan(
     columns = merged.inner > 1 and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
     steps = merged.across if columns else along
-    groups = views[:count], views[made], views[made.stop :]
+    groups = views[:count], views[written], views[written.stop :]
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
@@ -363,24 +366,24 @@ def _plan(
         name = "scan_pairs_of_lines"
     least = least_tasks(tasks, lines * n)
     if waits_for_memory(r, kinds):
-        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: written.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch: list[tuple[int, str]] = []
-    own: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
             total = -(-(n - int(exclusive)) // _GROUP)
             front = max(1, total // (shared + 2))
             stretch = -(-(total - front) // (2 * shared))
             stretches = -(-(total - front) // stretch)
-            own = front, stretch, (stretches - 1) * stretch
-            states = lines * (1 + own[-1])
+            shares = front, stretch, (stretches - 1) * stretch
+            states = lines * (1 + shares[-1])
             launches = [
                 _cpu.Launch("scan_fronts", states, _LEAST // _GROUP),
                 _cpu.Launch("scan_totals", lines, reads=0, writes=False),
                 _cpu.Launch("scan_stretches", lines * stretches),
             ]
-            scratch = [(states, dtype_name(one)) for one in r.working]
+            scratch = [(states, dtype_name(dtype)) for dtype in r.working]
         elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
             width, pieces = _PIECE, -(-n // _PIECE)
             least = _LEAST // _PIECE
@@ -397,27 +400,27 @@ def _plan(
                 ]
                 parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
                 scratch = [(lines, "int64"), *parts, *scratch]
-    first = NUMBERS + sum(len(one.numbers) for one in views)
-    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(own)), strict=False)
+    first = NUMBERS + sum(len(view.numbers) for view in views)
+    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(shares)), strict=False)
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[written])),
             *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
         ),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (low, n, inner, width, *(number for one in views for number in one.numbers), *own),
+        (low, n, inner, width, *(number for view in views for number in view.numbers), *shares),
         starts=tuple(names[count:]),
         captured=captured(xp, r),
     )
 
 
 def _in_parts(xp: Namespace, r: Recurrence) -> bool:
-    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay.
+    """Return whether a few lines are so long that parts are composed where they do not decay.
 
-    Those that lie next to one another are not: every part would read the memory of all of them.
+    Adjacent lines are not divided: every part would read the memory of all lines.
     """
     adjacent = math.prod(r.shape[r.axis + 1 :]) == 1
     return adjacent and r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
@@ -432,7 +435,7 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 
 
 def refusal(xp: Namespace, r: Call) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
     reason = reason or _cpu.too_many(r.inputs)
     if reason is not None:
@@ -446,7 +449,7 @@ def refusal(xp: Namespace, r: Call) -> str | None:
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Operators by the operator whose measured crossovers they share."""
+"""Maps an operator to another operator with the crossovers measured for both."""
 
 
 def kind(xp: Namespace, r: Call) -> str:
@@ -463,19 +466,19 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 _PAGED = 1 << 25
-"""Bytes of a result from which on glibc asks Linux for new memory in every call. PyTorch gets it in small pages, which
-takes longer than to scan; NumPy, which allocates for kernels, in huge ones.
+"""Bytes of a result from which on glibc requests new memory from Linux in every call. PyTorch gets small pages, which
+take longer than the scan; NumPy, which allocates for kernels, gets huge pages.
 """
 
 
 def slower(xp: Namespace, r: Call) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
-        nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
+        nbytes = math.prod(r.shape) * max(dtype_bits(dtype) for dtype in r.dtypes) // 8
         if nbytes >= _PAGED:
             return None
-    own = isinstance(r, Scan) and is_own(r.op)
-    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if own else None
+    is_callers = isinstance(r, Scan) and is_own(r.op)
+    reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
     return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
@@ -484,7 +487,7 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     if 0 in r.shape:
         return directly(scan_array.array if isinstance(r, Scan) else recurrence_array.array)(xp, r)
     run = _prepare_outputs(xp, r)
-    if isinstance(r, Scan):  # the dispatch adds the derivative of the others
+    if isinstance(r, Scan):  # the dispatch adds the derivative of recurrences
         run = derivative_rules.by_operations(xp, r.arrays, run, lambda: scan_array.operations(xp, r))
         if not r.single:
             return run
@@ -492,7 +495,7 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
 
 
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
     count, shape = len(r.inputs), r.shape
     hosts, readers = [_cpu.host(x) for x in r.arrays], None
@@ -514,9 +517,9 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
         return _cpu.runner(plan, r.arrays, readers)
 
     def planned(threads: int) -> _cpu.Plan:
-        found = _plan(xp, r, hosts, names, shared=threads)
-        assert found is not None
-        return found
+        result = _plan(xp, r, hosts, names, shared=threads)
+        assert result is not None
+        return result
 
     if len(planned(2).launches) == len(plan.launches):
         return _cpu.runner(plan, r.arrays, readers)
@@ -527,7 +530,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         threads = _cpu.threads.free()
-        if isinstance(r, Recurrence):  # whose plan is the same for any number
+        if isinstance(r, Recurrence):  # its plan does not depend on the number of threads
             threads = 2 if threads >= _SHARED else 0
         else:
             threads = threads // lines if threads // lines >= least else 0

@@ -1,4 +1,4 @@
-"""Scans, linear recurrences and their derivatives by a CUDA kernel: how it sees the arrays, and its launch."""
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: views of the arrays, and the launch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from parprims._primitives.scan.call import Scan
 from parprims._primitives.scan.source import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.scan.tiling import (
     MOST_STRIPS,
+    Extents,
     Tuning,
     columns_fit,
     cut_columns,
@@ -35,24 +36,40 @@ from parprims._primitives.scan.tiling import (
 # ---- Plan -----------------------------------------------------------------------------------------------------------
 
 
-def make_plan(
-    special: Specialisation,
-    tuning: Tuning,
-    shape: tuple[int, ...],
-    axis: int,
-    reverse: bool,
-    n: int,
-    shapes: Sequence[tuple[int, ...]],
-    layouts: Sequence[Layout],
-    *,
-    by_columns: bool = True,
-) -> _cuda.Plan | None:
-    """Return the launch for inputs, then starts, of these shapes and layouts.
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The shapes and layouts of the arrays of a call.
 
-    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. Without ``by_columns``
-    lines that are adjacent in memory are seen as others are. None if the arrays cannot be seen as (high, low, n, inner)
-    with one stride each.
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape that the inputs broadcast to.
+    axis, reverse : int, bool
+        The axis to scan along, and whether the scan starts at its end.
+    n : int
+        The length of the outputs along the axis.
+    shapes, layouts : tuple
+        The shapes and layouts of the inputs, then of the starts.
     """
+
+    shape: tuple[int, ...]
+    axis: int
+    reverse: bool
+    n: int
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[Layout, ...]
+
+
+def make_plan(
+    special: Specialisation, tuning: Tuning, geometry: Geometry, *, by_columns: bool = True
+) -> _cuda.Plan | None:
+    """Return the launch for arrays of a geometry.
+
+    Without ``by_columns`` lines that are adjacent in memory are divided as other lines are. Return None if the arrays
+    cannot be viewed as (high, low, n, inner) with one stride each.
+    """
+    shape, axis, reverse, n = geometry.shape, geometry.axis, geometry.reverse, geometry.n
+    shapes, layouts = geometry.shapes, geometry.layouts
     inputs, read = len(special.inputs), shape[axis]
     result = (*shape[:axis], n, *shape[axis + 1 :])
     arrays = inputs + len(special.outputs)
@@ -65,13 +82,20 @@ def make_plan(
     if merged.inner > 1 and not by_columns:
         if merged.high > 1:
             return None
-        none = (0,) * len(strides)
-        merged = Lines(merged.low, merged.inner, 1, merged.downward, merged.across, merged.along, none)
+        merged = Lines(
+            high=merged.low,
+            low=merged.inner,
+            inner=1,
+            upward=merged.downward,
+            downward=merged.across,
+            along=merged.along,
+            across=(0,) * len(strides),
+        )
     outer, low, inner = merged.high * merged.low, merged.low, merged.inner
     along, across = merged.along, merged.across
     columns = inner > 1
     lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
-    # The stride by which a line is walked, and the address where it begins.
+    # The stride along a line, and the address of its first element.
     steps = [-along[at] if reverse else along[at] for at in range(arrays)]
     firsts = [addresses[at] + (lasts[at] if reverse else 0) * special.itemsizes[at] for at in range(arrays)]
 
@@ -81,44 +105,45 @@ def make_plan(
     def _access(at: int, vector: int) -> str:
         itemsize, others = special.itemsizes[at], [merged.upward[at], merged.downward[at]]
         if columns:
-            return access(across[at], addresses[at], [*others, along[at]], vector, itemsize, backward=False)
+            strides = [*others, along[at]]
+            return access(across[at], addresses[at], strides, vector=vector, itemsize=itemsize, backward=False)
         lowest = firsts[at] - (vector - 1 if steps[at] == -1 else 0) * itemsize
-        return access(steps[at], lowest, others, vector, itemsize)
+        return access(steps[at], lowest, others, vector=vector, itemsize=itemsize)
 
     vector = max(1, 16 // max(special.itemsizes))
     if columns:
         vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
     accesses = accesses_of(vector)
-    # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
+    # Without vectors, outputs and columns are accessed best if adjacent threads access adjacent elements.
     unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
-    # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
+    # Long lines that begin within a vector have skewed vectors, if the skew is equal in all arrays.
     skewed = None
     if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
-        skewed = _skewed_accesses(special, steps, firsts, vector, merged)
+        skewed = _skewed_accesses(special, merged, steps, firsts, vector=vector)
     if skewed is not None:
         accesses = skewed
     elif unaligned:
         vector = 1
         accesses = accesses_of(vector)
-    strips = None
+    strips, extents = None, Extents(outer, low, read=read, n=n, inner=inner)
     if columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
-        work = cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
-        # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
+        work = cut_columns(special, tuning, extents, vector=vector, least=adjacent)
+        # With aligned vectors, columns are slower than strips if their tiles look back, or if tiles are not full.
         width = tuning.columns * vector
         if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
             least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
-            strips = cut_strips(special, tuning, merged, addresses, reverse, n, least)
+            strips = cut_strips(special, tuning, merged, addresses, reverse=reverse, n=n, least_tiles=least)
         if strips is None and not columns_fit(work, special):
-            found = special, tuning, shape, axis, reverse, n, shapes, layouts
-            return make_plan(*found, by_columns=False)
+            return make_plan(special, tuning, geometry, by_columns=False)
         work = strips or work
     else:
-        work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0 if skewed is None else vector - 1)
+        most_skew = 0 if skewed is None else vector - 1
+        work = cut_rows(special, tuning, extents, vector=vector, accesses=accesses, skew=most_skew)
         if vector > 1 and not fits(tuning, special, work.block, work.shared_bytes):
             vector, skewed = 1, None
             accesses = accesses_of(vector)
-            work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0)
+            work = cut_rows(special, tuning, extents, vector=vector, accesses=accesses)
 
     numbers = _cuda.Numbers()
 
@@ -168,14 +193,20 @@ def make_plan(
 
 
 def _skewed_accesses(
-    special: Specialisation, steps: Sequence[int], firsts: Sequence[int], vector: int, lines: Lines
+    special: Specialisation, lines: Lines, steps: Sequence[int], firsts: Sequence[int], *, vector: int
 ) -> tuple[str, ...] | None:
-    """Return how vectors of skewed lines are accessed, or None if lines of the arrays are not alike in their skew."""
+    """Return the accesses by skewed vectors, or None if the skew of lines differs between the arrays."""
     names = {0: "CONSTANT", 1: "ASCENDING", -1: "DESCENDING"}
     if not names.keys() >= set(steps):
         return None
     skews = {
-        skew(step, firsts[at], (lines.upward[at], lines.downward[at]), vector, special.itemsizes[at])
+        skew(
+            step,
+            firsts[at],
+            (lines.upward[at], lines.downward[at]),
+            vector=vector,
+            itemsize=special.itemsizes[at],
+        )
         for at, step in enumerate(steps)
         if step
     }
@@ -186,7 +217,7 @@ def _skewed_accesses(
 
 
 def refusal(xp: Namespace, call: Call) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     arrays = call.arrays
     if isinstance(call, Recurrence):  # the dispatch adds its derivative
         arrays = tuple([derivative_rules.detached(x) for x in arrays])
@@ -216,7 +247,7 @@ def _array_form(call: Call) -> Callable[..., Any]:
 
 
 def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
-    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    """Return a function from the arrays of a call to the outputs of the kernel."""
     return _cuda.on_readable(
         xp, call.arrays, lambda arrays: _runner(xp, special, call.on(*arrays)), _on_copies(xp, special, call)
     )
@@ -224,25 +255,30 @@ def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cud
 
 def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | None:
     """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
-    layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
-    shapes = tuple([tuple(x.shape) for x in call.arrays])
     ndim, axis = len(call.shape), call.axis
+    geometry = Geometry(
+        shape=call.shape,
+        axis=axis,
+        reverse=call.reverse,
+        n=call.n,
+        shapes=tuple([tuple(x.shape) for x in call.arrays]),
+        layouts=tuple([_cuda.layout(xp, x) for x in call.arrays]),
+    )
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned_for(tiling.TUNING, xp, call.arrays[0])
-        return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
+        return make_plan(special, _cuda.tuned_for(tiling.TUNING, xp, call.arrays[0]), geometry)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            # An array that is the same for the whole batch has length 1 along its axis; so have starts along the
-            # scan's.
+            # An array that is not batched has length 1 along the axis of the batch, and starts along the axis of
+            # the scan.
             lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
             shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
-            whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
-            found = _array_form(bare)(xp, bare.on(*whole))
-            return found if isinstance(found, tuple) else (found,)
+            broadcast = [xp.broadcast_to(x, shape) for x, shape in zip(arrays, shapes, strict=True)]
+            result = _array_form(bare)(xp, bare.on(*broadcast))
+            return result if isinstance(result, tuple) else (result,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
@@ -252,18 +288,18 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
 
         return otherwise, batched
 
-    key = (special.like or special, call.shape, axis, call.reverse, call.n, shapes, layouts)
-    return _cuda.ready(xp, call.arrays[0], key, plan, in_program, special.captured)
+    key = special.like or special, geometry
+    return _cuda.ready(xp, call.arrays[0], key, plan=plan, in_program=in_program, captured=special.captured)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
-    """Return the same for arrays that cannot be seen as (high, low, n, inner) with one stride each: it copies them."""
+    """Return a runner that copies its arrays: they cannot be viewed as (high, low, n, inner) with one stride each."""
     count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         arrays = tuple([_cuda.plain(xp, x) for x in arrays])
-        whole = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
-        copies = tuple([_cuda.contiguous(xp, x) for x in (*whole, *arrays[count:])])
+        broadcast = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
+        copies = tuple([_cuda.contiguous(xp, x) for x in (*broadcast, *arrays[count:])])
         launch = _runner(xp, special, bare.on(*copies))
         assert launch is not None
         return launch(*copies)
@@ -274,9 +310,9 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Shapes and axes that together reach every kernel: rows of one thread, of a few threads, of a warp, and of a block;
-# rows in tiles that look back, and in parts that a block goes along; columns alone, narrow and wide, and in tiles that
-# are chained or look back; strips of columns.
+# Shapes and axes that together reach every kernel. Rows: of one thread, a few threads, a warp, and a block; in tiles
+# that look back, and in parts that a block scans serially. Columns: in one tile, narrow and wide; in tiles that are
+# chained or look back; in strips.
 _LAYOUTS = (
     ((1 << 16, 3), 1),
     ((1 << 16, 40), 1),
@@ -304,20 +340,40 @@ _LAYOUTS = (
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield the name and the plan of scans, recurrences and adjoints that reach every branch of the two templates."""
+    return map(_planned, _cases())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A call to compile. ``start`` gives it an initial element, and ``constant`` a first input of one element."""
+
+    op: str | Operator
+    dtypes: tuple[str, ...]
+    shape: tuple[int, ...]
+    axis: int
+    _: dataclasses.KW_ONLY
+    exclusive: bool = False
+    reverse: bool = False
+    start: bool = False
+    constant: bool = False
+    unaligned: bool = False
+
+
+def _cases() -> Iterator[_Case]:
     for shape, axis in _LAYOUTS:
         for dtype in ("int8", "float32"):
-            yield _case("add", (dtype,), shape, axis)
+            yield _Case("add", (dtype,), shape, axis)
         for dtype in ("float32", "bfloat16", "complex128"):
-            yield _case("recurrence", (dtype,) * 2, shape, axis)
-        yield _case("adjoint", ("float32",) * 3, shape, axis)
+            yield _Case("recurrence", (dtype,) * 2, shape, axis)
+        yield _Case("adjoint", ("float32",) * 3, shape, axis)
     for shape, axis in (_LAYOUTS[5], _LAYOUTS[9], _LAYOUTS[11], _LAYOUTS[14]):
         for dtype in C_TYPES:
-            yield _case("add", (dtype,), shape, axis)
+            yield _Case("add", (dtype,), shape, axis)
         for dtype in ("float16", "float64", "complex64", "int32"):
-            yield _case("recurrence", (dtype,) * 2, shape, axis)
+            yield _Case("recurrence", (dtype,) * 2, shape, axis)
         for dtype in ("bfloat16", "float64", "complex64", "complex128"):
-            yield _case("adjoint", (dtype,) * 3, shape, axis)
-        yield _case("adjoint", ("float32",) * 2, shape, axis)
+            yield _Case("adjoint", (dtype,) * 3, shape, axis)
+        yield _Case("adjoint", ("float32",) * 2, shape, axis)
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("multiply", ("complex64",)),
@@ -326,44 +382,39 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             ("welford", ("float64",) * 3),
             (segmented("add"), ("bool", "float32")),
         ):
-            yield _case(op, dtypes, shape, axis)
+            yield _Case(op, dtypes, shape, axis)
     for shape, axis in _LAYOUTS:
-        yield _case(capturing(0.5), ("float32",), shape, axis, exclusive=True)
+        yield _Case(capturing(0.5), ("float32",), shape, axis, exclusive=True)
     for shape, axis in (_LAYOUTS[2], _LAYOUTS[4], _LAYOUTS[5], _LAYOUTS[9]):
-        yield _case("add", ("float32",), shape, axis, exclusive=True)
-        yield _case("add", ("float32",), shape, axis, reverse=True)
-        yield _case("add", ("float32",), shape, axis, unaligned=True)
-        yield _case("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
-        yield _case("recurrence", ("float32",) * 2, shape, axis, constant=True)
-        yield _case("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
+        yield _Case("add", ("float32",), shape, axis, exclusive=True)
+        yield _Case("add", ("float32",), shape, axis, reverse=True)
+        yield _Case("add", ("float32",), shape, axis, unaligned=True)
+        yield _Case("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
+        yield _Case("recurrence", ("float32",) * 2, shape, axis, constant=True)
+        yield _Case("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
 
 
-def _case(
-    op: str | Operator,
-    dtypes: tuple[str, ...],
-    shape: tuple[int, ...],
-    axis: int,
-    *,
-    exclusive: bool = False,
-    reverse: bool = False,
-    start: bool = False,
-    constant: bool = False,
-    unaligned: bool = False,
-) -> tuple[str, _cuda.Plan]:
+def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    name = op if isinstance(op, str) else op.name
-    starts = dtypes[op == "recurrence" :] * start
-    shapes = [(1,) * len(shape) if constant else shape, *[shape] * (len(dtypes) - 1)]
+    op, dtypes, shape, axis = case.op, case.dtypes, case.shape, case.axis
+    starts = dtypes[op == "recurrence" :] * case.start
+    shapes = [(1,) * len(shape) if case.constant else shape, *[shape] * (len(dtypes) - 1)]
     if op == "adjoint":
         call: Call = Adjoint(arrays=(), shape=shape, axis=axis, reverse=True)
     else:
-        begins = exclusive and not start
-        call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
+        begins = case.exclusive and not case.start
+        call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=case.exclusive, reverse=case.reverse)
     shapes += [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
-    layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
-    special = specialisation(xp, call, dtypes, starts)
-    plan = make_plan(special, tiling.TUNING[90], shape, axis, call.reverse, call.n, shapes, layouts)
+    geometry = Geometry(
+        shape=shape,
+        axis=axis,
+        reverse=call.reverse,
+        n=call.n,
+        shapes=tuple(shapes),
+        layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
+    )
+    plan = make_plan(specialisation(xp, call, dtypes, starts), tiling.TUNING[90], geometry)
     assert plan is not None
-    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "constant": constant, "unaligned": unaligned}
-    return " ".join((name, ",".join(dtypes), *(option for option, is_set in options.items() if is_set))), plan
+    options = [name for name in ("exclusive", "reverse", "start", "constant", "unaligned") if getattr(case, name)]
+    return " ".join((op if isinstance(op, str) else op.name, ",".join(dtypes), *options)), plan

@@ -57,13 +57,30 @@ def cumulative_max(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array or (array, array)
         The largest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
         the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    max : The largest of all elements.
+    argmax : The position of the largest of all elements.
 
     Examples
     --------
@@ -92,13 +109,30 @@ def cumulative_min(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array or (array, array)
         The smallest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
         the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is bool or complex.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    min : The smallest of all elements.
+    argmin : The position of the smallest of all elements.
 
     Examples
     --------
@@ -126,12 +160,28 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan` by the operator logaddexp. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
 
     Returns
     -------
     array
         The logarithms of the sums, of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or its dtype is no real floating dtype.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes for logaddexp apply.
+    cumulative_sum : Sums of all elements up to each.
 
     Examples
     --------
@@ -147,11 +197,11 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
 
 
 def _terms(x: Array) -> Array:
-    """Return elements, minus infinity without the derivative that its sums would give it."""
+    """Return the elements; those of minus infinity have no derivative."""
     if dtype_kind(x.dtype) != "float":
         return x
     xp = namespace_of(x)
-    nothing = xp.full_like(x, -math.inf)  # whose derivative is 0, also where the sum is of nothing else
+    nothing = xp.full_like(x, -math.inf)  # the derivative is 0, even if all terms are minus infinity
     return xp.where(x == -math.inf, nothing, x)
 
 
@@ -160,14 +210,14 @@ _OPERATORS = {"cumulative_max": ("maximum", "argmax"), "cumulative_min": ("minim
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Extrema(Composed):
-    """A checked call with indices along ``axis``, counted from the front. ``op`` names the operator."""
+    """A checked call with indices along ``axis``, counted from the front. ``primitive`` names the function."""
 
     axis: int
     primitive: str
 
 
 def _extremum(name: str, others: dict[str, Any], x: Array, *, axis: Any, return_indices: bool, method: str) -> Any:
-    """Return the extrema of all elements up to each, and where asked for their indices."""
+    """Return the extrema of all elements up to each, and their indices if ``return_indices``."""
     if not check_flag("return_indices", return_indices):
         return _EXTREMA[name](others, {"x": only_array(x), "initial": None}, method, axis=axis)
     return _WITH_INDICES[name](others, {"x": only_array(x)}, method, axis=axis, return_indices=True)
@@ -194,8 +244,8 @@ def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, ...]:
     """Return the scan of elements with their positions."""
-    found: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
-    return found
+    result: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
+    return result
 
 
 def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
@@ -204,7 +254,7 @@ def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
 
 
 def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
-    """Return the extrema by the library's own scan, and as indices the last place where they changed: a scan too."""
+    """Return the extrema by the library's own scan, and the indices by a scan for the last position of a change."""
     (x,) = c.arrays
     n, at = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
     ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
@@ -221,14 +271,14 @@ def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
 
 
 def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
-    """Return whether NumPy computes: not for JAX, whose program takes as little time for few elements."""
+    """Return whether NumPy computes the call; on JAX, a compiled program is as fast for few elements."""
     (x,) = c.arrays
-    served = numpy_computes(xp, c.arrays) and not is_jax(xp)
-    return served and 0 not in x.shape and numpy_orders(x.dtype)
+    in_numpy = numpy_computes(xp, c.arrays) and not is_jax(xp)
+    return in_numpy and 0 not in x.shape and numpy_orders(x.dtype)
 
 
 def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:
-    """Return what does the same by NumPy's routines alone; None where there is more to do."""
+    """Return a function of the array by NumPy's routines alone, or None if NumPy does not compute the call."""
     (x,) = c.arrays
     if not _in_numpy(xp, c):
         return None
@@ -243,14 +293,14 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
         begins = np.ones(x.shape, bool)
         np.not_equal(ys[here], ys[before], begins[here])
         if is_float and (ys[before] != ys[before]).any():
-            begins[here] &= ys[before] == ys[before]  # NaN stays
+            begins[here] &= ys[before] == ys[before]  # a NaN does not change to a later NaN
         if axis != last:
             x, begins = np.moveaxis(x, axis, -1), np.moveaxis(begins, axis, -1)
         starts = begins.reshape(-1).nonzero()[0]
         lengths = np.empty_like(starts)
         np.subtract(starts[1:], starts[:-1], lengths[:-1])
         lengths[-1] = size - starts[-1]
-        values = x.reshape(-1)[starts].repeat(lengths)  # of equal zeros, and of NaN, the first
+        values = x.reshape(-1)[starts].repeat(lengths)  # the first of equal zeros, and of NaN
         places = (starts % n).astype(index, copy=False).repeat(lengths)
         if last:
             values, places = values.reshape(kept), places.reshape(kept)
@@ -268,7 +318,7 @@ def _native_method() -> Method:
 
 
 _FEW = 3000
-"""Elements up to which NumPy takes less time than the kernel of a CPU."""
+"""Elements up to which NumPy is faster than the kernel for CPUs."""
 
 
 def _kernel() -> Method:
@@ -276,7 +326,7 @@ def _kernel() -> Method:
 
     def slower(xp: Namespace, c: _Extrema) -> str | None:
         if math.prod(c.arrays[0].shape) <= _FEW and _in_numpy(xp, c):
-            return "numpy takes less time for few elements"
+            return f"NumPy is faster for at most {_FEW} elements"
         return None if kernel.slower is None else kernel.slower(xp, c)
 
     return dataclasses.replace(kernel, slower=slower)

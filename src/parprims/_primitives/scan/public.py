@@ -55,9 +55,9 @@ def scan(
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
         that of x without the axis. Of several components a tuple, or made as x is.
     dtype : dtype, str or tuple of these, optional
-        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
-        default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
-        the dtype.
+        The dtype that elements are cast to before they are combined, one for each component, or the standard's name of
+        it. By default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other
+        operator keeps the dtype.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
         Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
@@ -88,20 +88,33 @@ def scan(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine all elements.
+    cumulative_sum : Sums of all elements up to each.
+    linear_recurrence : Solve x[n] = a[n] x[n-1] + b[n].
 
     Notes
     -----
-    Work and depth: about 2n combinations in 2 log2 n steps (array). Kernel is one launch that reads and writes once.
+    Work and depth: about 2n combinations in 2 log2 n steps (array [1]_ [2]_). The kernel is one launch, which reads and
+    writes each element once; its tiles look back on GPUs [3]_.
     Order: elements are always combined earlier with later, so the operator need not be commutative.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel
-    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of which owes
-    half a unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
+    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each adds at most
+    half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
     library can scan with; any on JAX), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
-    Memory, reference and more: docs/scan.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    Memory and more: docs/scan.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+
+    References
+    ----------
+    .. [1] Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986.
+    .. [2] Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
+    .. [3] Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
     Examples
     --------
@@ -146,12 +159,12 @@ def cumulative_sum(
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        What terms are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
-        unsigned. Complex terms take no real dtype.
+        The dtype that terms are cast to first. By default integers narrower than the default integer widen to it;
+        unsigned stay unsigned. Complex terms take no real dtype.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
@@ -159,6 +172,22 @@ def cumulative_sum(
     -------
     array
         The sums, of the shape of x, or one longer along the axis.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or dtype does not suit its elements.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    sum : The sum of all elements.
 
     Examples
     --------
@@ -192,12 +221,12 @@ def cumulative_prod(
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        What factors are cast to first. By default integers narrower than the default integer widen to it; unsigned stay
-        unsigned. Complex factors take no real dtype.
+        The dtype that factors are cast to first. By default integers narrower than the default integer widen to it;
+        unsigned stay unsigned. Complex factors take no real dtype.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `scan`. The errors and notes of `scan` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
@@ -205,6 +234,22 @@ def cumulative_prod(
     -------
     array
         The products, of the shape of x, or one longer along the axis.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or dtype does not suit its elements.
+    ValueError
+        If axis is None and x has several dimensions, or method has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    scan : Scan with any operator; its notes on cost, error and reproducibility apply.
+    prod : The product of all elements.
 
     Examples
     --------
@@ -221,12 +266,12 @@ def cumulative_prod(
 
 
 def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
-    """Return the scan, exclusive ones with a segmented operator begin anew at every flag."""
+    """Return the scan. Exclusive scans with a segmented operator restart at every flag."""
     if not (r.exclusive and r.op.flags):
         return derivative_rules.scan(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
-    if starts:  # no flag before the first element, so that results tell which were met
-        r = r.on(*r.inputs, *(xp.zeros_like(one) for one in starts[:count]), *starts[count:])
+    if starts:  # no flag before the first element, so that the flags of results show which flags came before
+        r = r.on(*r.inputs, *(xp.zeros_like(x) for x in starts[:count]), *starts[count:])
     ys = derivative_rules.scan(methods, method, xp, r)
     if not starts:
         assert r.identity is not None
@@ -235,7 +280,7 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
 
 
 def declared_scan(name: str, **defaults: Any) -> Primitive:
-    """Return the declaration of a scan that always means the same by some options."""
+    """Return the declaration of a scan with fixed values of some options."""
     methods = Methods(
         name,
         kernel=by_device(

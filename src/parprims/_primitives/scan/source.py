@@ -32,8 +32,8 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan.call import Scan, result_dtypes, working_dtypes
 
 BEFORE_PUBLISHING = ""
-"""CUDA statements that a block runs before it publishes the state of its tile, whose number is ``tile``. Tests put a
-delay here."""
+"""CUDA statements that a block runs before it publishes the state of its tile, number ``tile``. Tests insert a delay
+here."""
 
 # ---- The derivatives of a recurrence ----------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ _SELECT = Operator(_select, name="recurrence", components=2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are generated for: an operator on inputs of given dtypes, and how results are made of states.
+    """The key of generated kernels: an operator, the dtypes of its arrays, and the text that maps elements and states.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ class Specialisation:
     captured : tuple of Captured
         The numbers of the operator that the text does not hold.
     function : callable, optional
-        The function that identifies it, if only its identity does.
+        The operator's function, where only its identity distinguishes the specialisation.
     like : Specialisation, optional
-        One that differs in nothing but its captured numbers, and stands for all of these.
+        The specialisation that represents all those that differ in captured numbers alone.
     """
 
     inputs: tuple[str, ...]
@@ -145,10 +145,10 @@ class Specialisation:
         return tuple([dtype_bits(name) // 8 for name in (*self.inputs, *self.outputs)])
 
     def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
-        """Return where in shared memory the vectors of each array are staged, and the itemsizes of all places.
+        """Return the place in shared memory that stages the vectors of each array, and the itemsizes of all places.
 
-        A constant input has no place. An output takes the place of an input of its width, or one of its own. Without
-        outputs among the accesses there are the places of inputs alone.
+        A constant input has no place. An output reuses the place of an input of equal width, or has a new place. If
+        the accesses are those of inputs alone, so are the places.
         """
         count = len(self.inputs)
         places: list[int | None] = []
@@ -165,21 +165,34 @@ class Specialisation:
         return places, sizes
 
     def source(self, file: str, accesses: Sequence[str], *, stages_outputs: bool = True, skewed: bool = False) -> str:
-        """Return the CUDA text of the kernels of a package file, for arrays that are accessed in these ways.
+        """Return the CUDA text of the kernels of a package file, for arrays with the given accesses.
 
-        With ``skewed``, lines of the arrays need not begin where a vector does.
+        With ``skewed``, lines of the arrays may begin within a vector.
         """
         count = len(self.inputs)
         places, sizes = self.places(accesses if stages_outputs else accesses[:count])
         places += [None] * (len(accesses) - len(places))
-        types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(
             (
                 _cuda.device_source(file),
                 self.definitions,
-                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
+                *_views(
+                    "Outputs",
+                    "Scan::Result",
+                    types=[C_TYPES[name] for name in self.outputs],
+                    accesses=accesses[count:],
+                    places=places[count:],
+                    skewed=skewed,
+                ),
                 "};",
-                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count], skewed),
+                *_views(
+                    "Inputs",
+                    "Scan::Raw",
+                    types=[f"const {C_TYPES[name]}" for name in self.inputs],
+                    accesses=accesses[:count],
+                    places=places[:count],
+                    skewed=skewed,
+                ),
                 "    template <int VEC, int COUNT>",
                 "    struct Buffers {",
                 *(
@@ -187,7 +200,7 @@ class Specialisation:
                     f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
                     for at, size in enumerate(sizes)
                 ),
-                # No vector is staged of constants alone, but the compiler wants to see the name.
+                # Constants alone stage no vector, but the compiler requires the name.
                 *([] if sizes else ["        char none;\n        DEVICE char& vector(NoPlace, int) { return none; }"]),
                 "    };",
                 "};",
@@ -198,13 +211,14 @@ class Specialisation:
 def _views(
     name: str,
     record: str,
-    letter: str,
+    *,
     types: list[str],
     accesses: Sequence[str],
     places: Sequence[int | None],
     skewed: bool,
 ) -> list[str]:
     """Return the lines, except the last, of a structure of views of records (see _cuda/device/view.cuh)."""
+    letter = {"Inputs": "x", "Outputs": "y"}[name]
     fields = [f"{letter}{at}" for at in range(len(types))]
     visits = (
         f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
@@ -230,23 +244,9 @@ def _views(
     ]
 
 
-def _specialise(
-    op: Operator,
-    inputs: tuple[str, ...],
-    states: tuple[str, ...],
-    outputs: tuple[tuple[int, str], ...],
-    starts: tuple[Any, ...] | None,
-    *,
-    constant_start: bool = False,
-    tells_start: bool = False,
-    exclusive: bool = False,
-    element: Callable[..., Any] | None = None,
-    result: Callable[..., Any] | None = None,
-    peeks: int = 0,
-    ignores_first: bool = False,
-    immutable: bool = False,
-) -> Specialisation:
-    """Return the specialisation for one kind of scan; raise Untraceable where there is none.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Definition:
+    """The definition of one kind of scan, from which its CUDA text is generated.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def _specialise(
     constant_start : bool
         Whether ``starts`` is the state itself.
     tells_start : bool
-        Whether kernels are told such a state, where they are told numbers at all.
+        Whether kernels take this state as parameters, if the language has parameters for numbers.
     exclusive : bool
         Whether a result leaves out its own element.
     element : callable, optional
@@ -274,12 +274,31 @@ def _specialise(
     ignores_first : bool
         Whether the first input counts as zero in the first element of a line without a start.
     immutable : bool
-        Whether arrays of the caller's library never change.
+        Whether arrays of the library are immutable.
     """
+
+    op: Operator
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[tuple[int, str], ...]
+    starts: tuple[Any, ...] | None
+    constant_start: bool = False
+    tells_start: bool = False
+    exclusive: bool = False
+    element: Callable[..., Any] | None = None
+    result: Callable[..., Any] | None = None
+    peeks: int = 0
+    ignores_first: bool = False
+    immutable: bool = False
+
+
+def _specialise(d: _Definition) -> Specialisation:
+    """Return the specialisation of one kind of scan; raise Untraceable if it has none."""
+    inputs, states, outputs, starts, peeks = d.inputs, d.states, d.outputs, d.starts, d.peeks
     for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
-    # Operators see elements in the dtypes of the states, and in the last one's if there are more inputs than states.
+    # Elements are cast to the dtypes of the states; inputs beyond the states are cast to the dtype of the last state.
     wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
 
     def working(code: str, name: str) -> tuple[tuple[str, str]]:
@@ -288,47 +307,47 @@ def _specialise(
     lines: list[str] = []
     ends: list[str] = []
     values = [f"x{at}" for at in range(len(inputs))]
-    if element is not None:
-        given = [working(f"x{at}", name) for at, name in enumerate(wide)]
-        made = trace("element", element, *given, packed=False)
-        lines, values = made.lines, list(made.outputs)
+    if d.element is not None:
+        arguments = [working(f"x{at}", name) for at, name in enumerate(wide)]
+        traced = trace("element", d.element, *arguments, packed=False)
+        lines, values = traced.lines, list(traced.outputs)
     codes = [f"state.v{component}" for component, _ in outputs]
-    if result is not None:
-        given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
-        given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
-        given += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
-        made = trace("result", result, *given, packed=False)
-        ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
+    if d.result is not None:
+        arguments = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
+        arguments += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
+        arguments += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
+        traced = trace("result", d.result, *arguments, packed=False)
+        ends, codes = traced.lines, [traced.outputs[component] for component, _ in outputs]
 
     def started(at: int, state: str) -> str:
         return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
 
-    arrays: tuple[str, ...] = () if constant_start or starts is None else starts
-    language = cuda(in_programs=immutable)
+    arrays: tuple[str, ...] = () if d.constant_start or starts is None else starts
+    language = cuda(in_programs=d.immutable)
     identity: tuple[Captured, ...] = ()
-    if constant_start and starts is not None:
-        start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
-        if tells_start and language.tells:
+    if d.constant_start and starts is not None:
+        start = [literal(value, name) for value, name in zip(starts, states, strict=True)]
+        if d.tells_start and language.tells:
             identity = captured_identity(language, starts, states)
-            start = [language.captured(one.name, one.dtype) for one in identity]
+            start = [language.captured(value.name, value.dtype) for value in identity]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
-    elif arrays:  # the state before a recurrence: x, with a coefficient that is not read
+    elif arrays:  # the initial state of a recurrence: x, and a coefficient that is not read
         start = [literal(1, states[0]), started(0, states[1])]
     else:
         start = []
     stored = [f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True)]
     states_made = [f"ops::cast<{register_type(name)}>({code})" for name, code in zip(states, values, strict=True)]
     flags = {
-        "EXCLUSIVE": exclusive,
+        "EXCLUSIVE": d.exclusive,
         "STARTS": starts is not None,
-        "PEEKS": result is not None,
-        "IGNORES_FIRST": ignores_first,
+        "PEEKS": d.result is not None,
+        "IGNORES_FIRST": d.ignores_first,
     }
     size = state_size(states)
-    combined = trace_combine(op, states, immutable=immutable, language=language)
+    combined = trace_combine(d.op, states, immutable=d.immutable, language=language)
     definitions = (
-        operator_struct("Operator", states, combined, commutative=op.commutative),
+        operator_struct("Operator", states, combined, commutative=d.op.commutative),
         f'static_assert(sizeof(Operator::State) == {size}, "by which plans reserve memory for states");',
         "struct Scan {",
         "    using Op = Operator;",
@@ -363,7 +382,12 @@ def _specialise(
     )
     captured = (*combined.captured, *identity)
     return Specialisation(
-        inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions), captured
+        inputs=inputs,
+        states=states,
+        outputs=tuple([name for _, name in outputs]),
+        starts=arrays,
+        definitions="\n".join(definitions),
+        captured=captured,
     )
 
 
@@ -371,44 +395,46 @@ Call = Scan | Recurrence | Adjoint
 
 
 def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
-    """Return the specialisation of a call for inputs and starts of these dtypes, for any arrays."""
+    """Return the specialisation of a call for the dtypes of inputs and starts."""
     if isinstance(call, Scan):
-        working = tuple([dtype_name(one) for one in call.working])
+        working = tuple([dtype_name(dtype) for dtype in call.working])
         check_components(call.op, call.working)
-        return _specialise(
-            call.op,
-            inputs,
-            working,
-            tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
-            starts or call.identity,
+        definition = _Definition(
+            op=call.op,
+            inputs=inputs,
+            states=working,
+            outputs=tuple([(at, dtype_name(dtype)) for at, dtype in enumerate(call.dtypes)]),
+            starts=starts or call.identity,
             constant_start=not starts,
             tells_start=not call.op._built_in,
             exclusive=call.exclusive or call.n > call.shape[call.axis],
             immutable=is_jax(xp),
         )
-    if isinstance(call, Recurrence):
+    elif isinstance(call, Recurrence):
         whole = dtype_kind(call.dtype) in ("int", "uint")
-        return _specialise(
-            BUILT_IN["affine"] if whole else _SELECT,
-            inputs,
-            (dtype_name(ring_dtype(xp, call.dtype)),) * 2,
-            ((1, dtype_name(call.dtype)),),
-            starts or None,
+        definition = _Definition(
+            op=BUILT_IN["affine"] if whole else _SELECT,
+            inputs=inputs,
+            states=(dtype_name(ring_dtype(xp, call.dtype)),) * 2,
+            outputs=((1, dtype_name(call.dtype)),),
+            starts=starts or None,
             element=None if whole else _nan_unless_finite,
             ignores_first=True,
         )
-    return _specialise(
-        _SELECT,
-        inputs,
-        (dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
-        tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
-        (1, 0),
-        constant_start=True,
-        exclusive=True,
-        element=_adjoint_element,
-        result=_adjoint_result,
-        peeks=len(inputs) - 1,
-    )
+    else:
+        definition = _Definition(
+            op=_SELECT,
+            inputs=inputs,
+            states=(dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
+            outputs=tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
+            starts=(1, 0),
+            constant_start=True,
+            exclusive=True,
+            element=_adjoint_element,
+            result=_adjoint_result,
+            peeks=len(inputs) - 1,
+        )
+    return _specialise(definition)
 
 
 def without_arrays(
@@ -421,9 +447,9 @@ def without_arrays(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> Scan | Recurrence:
-    """Return a scan, or a "recurrence", of arrays that are not there, for plans that only a compiler sees.
+    """Return a scan, or a "recurrence", without arrays, for plans that are compiled and not launched.
 
-    A scan is one of NumPy, and ``begins`` tells whether it has the operator's identity before its first elements.
+    If ``begins``, the operator's identity comes before the first element of a scan.
     """
     if op == "recurrence":
         return Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
@@ -451,7 +477,7 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def specialised(xp: Namespace, call: Call) -> Specialisation:
-    """Return the specialisation of a call, a remembered one if there is one; raise Untraceable."""
+    """Return the specialisation of a call, from the cache if possible; raise Untraceable if it has none."""
     inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
     rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
     known: Any = True
@@ -461,16 +487,16 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
         known = None if call.operation is None else (call.operation, call.identity)
     elif isinstance(call, Recurrence):
         rest += (call.dtype,)
-    found = None if known is None else _specialisations.get((known, *rest))
-    if found is not None:
-        return found
-    made = specialisation(xp, call, inputs, starts)
-    if known is None or made.captured:
-        # Variables that the operator reads may have changed, so the key holds their translation. JAX may call the
-        # operator again later, so there the key holds its id too, and the specialisation keeps it alive.
+    cached = None if known is None else _specialisations.get((known, *rest))
+    if cached is not None:
+        return cached
+    special = specialisation(xp, call, inputs, starts)
+    if known is None or special.captured:
+        # The operator's variables may have changed, so the key holds the translation that they gave. JAX may call the
+        # operator again later, so on JAX the key also holds its id, and the specialisation keeps it alive.
         assert isinstance(call, Scan)
-        made = dataclasses.replace(made, function=call.op.combine)
-        key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
-        like = _specialisations.get(key) or _specialisations.keep(key, made)
-        made = like if like.captured == made.captured else dataclasses.replace(made, like=like)
-    return made if known is None else _specialisations.keep((known, *rest), made)
+        special = dataclasses.replace(special, function=call.op.combine)
+        key = (special.definitions, id(special.function) if is_jax(xp) else 0, *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, special)
+        special = like if like.captured == special.captured else dataclasses.replace(special, like=like)
+    return special if known is None else _specialisations.keep((known, *rest), special)

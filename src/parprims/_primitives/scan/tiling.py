@@ -1,4 +1,4 @@
-"""The division of work of the kernels of scans: their tunings, and how lines are cut into tiles."""
+"""The division of work of the kernels of scans: tunings, and the tiles of lines."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ class Tuning(_cuda.Tuning):
     line_bytes: int
     """Bytes of elements and their prefixes that a thread keeps in registers, if that is enough for a whole line."""
     long_line_bytes: int
-    """The same for longer lines, if that is enough for one."""
+    """Bytes of elements and their prefixes that a thread keeps in registers for longer lines, if that is enough."""
     shared_bytes: int
     """Bytes that a thread keeps in shared memory."""
     column_bytes: int
     """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
     columns_bytes: int
-    """The same where there are several inputs, or where tiles are chained."""
+    """Bytes of elements that a thread keeps in registers for adjacent lines of several inputs or with chained tiles."""
     columns: int
-    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
-    lines are such that vectors are not aligned, there are up to four times as many."""
+    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. If
+    vectors are not aligned, there are up to four times as many threads."""
     strip_threads: int
     """Threads of a block for lines that are adjacent in memory, if their vectors are not aligned or if they are few."""
     strip_bytes: int
-    """The shared memory of a multiprocessor that such blocks have, `MOST_STRIPS` of them, or fewer if tiles would be
+    """The shared memory of a multiprocessor for the blocks of strips: `MOST_STRIPS` blocks, or fewer if tiles would be
     too small."""
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
     """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
     chained_lines: int
-    """From this number of lines on, if they are adjacent in memory or have segments, tiles are chained: they are drawn
-    across the lines, and a tile waits for the one before it alone."""
+    """From this number of lines on, tiles of adjacent lines and of segments are chained: blocks take tiles across the
+    lines, and a tile waits only for the tile before it."""
     serial_lines: int
-    """From this number of lines on, where there are more inputs than outputs, a block goes along a part of a line. It
-    loads a tile while it works on the last one. Otherwise tiles that look back are faster."""
+    """From this number of lines on, with more inputs than outputs, a block scans a part of a line serially. It loads a
+    tile while it computes the tile before. Otherwise tiles that look back are faster."""
     serial_parts: int
-    """Lines are divided until there are about so many parts in all."""
+    """Lines are divided until there are about this many parts in total."""
     serial_tiles: int
-    """The least number of tiles of a part, if the line has so many."""
+    """The fewest tiles of a part, if the line has enough tiles."""
     serial_threads: tuple[int, ...]
-    """The numbers of threads that such a block may have. Of tiles of one size, those of the first number are taken."""
+    """The numbers of threads that a serial block may have. For equal tiles the first number is chosen."""
     serial_bytes: int
-    """Bytes of each tile that such a block keeps of one array, or a third of those of all if that is more."""
+    """Bytes of one array in each tile of a serial block, or a third of the bytes of all arrays if that is more."""
     serial_resident: int
-    """The number of such blocks that are to fit on a multiprocessor."""
+    """The number of serial blocks that must fit on a multiprocessor."""
     skewed_elements: int
-    """From this number of elements on, lines that begin anywhere within vectors are accessed by vectors too."""
+    """From this number of elements on, lines that begin within a vector are accessed by skewed vectors."""
     block_bytes: int
-    """The most shared memory of a block, with what its kernel declares itself."""
+    """The most shared memory of a block, including the memory that its kernel declares."""
     ahead_bytes: int
-    """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
-    depend on it. Where tiles are chained it does not pay."""
+    """The distance, in bytes, at which tiles that look back are prefetched into the L2 cache. Bits of results do not
+    depend on it. Chained tiles are not prefetched, which would not pay."""
 
     scaled = ("ahead_bytes",)
     counted = ("tiles", "serial_parts")
@@ -76,7 +76,7 @@ class Tuning(_cuda.Tuning):
     prefetched = ("ahead_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with tiles in shared memory are to fit."""
+        """Return the entry for another device, on which two blocks with tiles in shared memory must fit."""
         most = (device.room() - _TOTALS_BYTES) // 16
         return dataclasses.replace(
             super().fitted(measured, device),
@@ -87,30 +87,30 @@ class Tuning(_cuda.Tuning):
 
 
 _TOTALS_BYTES = 2 << 10
-"""The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
+"""The most other shared memory of a block, for flags of segments and for the states that its warps exchange."""
 
 MOST_STRIPS = 4
-"""The most blocks with strips of lines that are to fit on a multiprocessor."""
+"""The most blocks with strips of lines that must fit on a multiprocessor."""
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 DECLARED_BYTES = 47 << 10
-"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+"""The most shared memory that a kernel may declare itself, without a request at the launch: 48 KiB less 1 KiB."""
 
 FEWEST_THREADS = 64
-"""The fewest threads of a block whose tiles wait for others: one warp would take its tile for a line of its own."""
+"""The fewest threads of a block with tiles that wait for other tiles: one warp would treat its tile as a whole line."""
 
 
 def fits(tuning: Tuning, special: Specialisation, block: int, shared: int) -> bool:
-    """Return whether a block of so many threads has room for its tile and for the states that its warps exchange."""
+    """Return whether a tile, and the states that warps exchange, fit in the shared memory of a block."""
     declared = (block // 32 + 5) * state_size(special.states)  # of each warp, of the tile before, and of four groups
     return declared <= DECLARED_BYTES and shared + declared <= tuning.block_bytes
 
 
 def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequence[int]) -> Tuning:
-    """Return the entry with as few threads as fit their elements, of very many arrays, in shared memory."""
+    """Return the entry with so few threads that their elements, of very many arrays, fit in shared memory."""
     while tuning.threads > FEWEST_THREADS and not fits(
         tuning, special, tuning.threads, staged_bytes(tuning.threads, 1, vector, sizes)
     ):
@@ -119,7 +119,7 @@ def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequen
 
 
 def columns_fit(work: Work, special: Specialisation) -> bool:
-    """Return whether a block of `scan_columns` has room for the states that its threads exchange."""
+    """Return whether the states that threads exchange fit in the shared memory of a block of `scan_columns`."""
     width, groups, _, vector = (int(one) for one in work.arguments[:4])
     carry = work.arguments[4]
     in_warp = min(groups, max(1, 32 // width))
@@ -129,13 +129,13 @@ def columns_fit(work: Work, special: Specialisation) -> bool:
 
 
 def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
-    """Return the sentence why no block has room for elements of so many bytes, or None."""
+    """Return the reason why the elements do not fit in the shared memory of a block, or None."""
     _, sizes = special.places(["STRIDED"] * len(special.itemsizes))
     shared = staged_bytes(FEWEST_THREADS, 1, 1, sizes)
     if fits(tuning, special, FEWEST_THREADS, shared) and len(special.itemsizes) <= MOST_ARRAYS:
         return None
     count = len(special.inputs)
-    return f"an element of {count} arrays and {special.raw_bytes} bytes is larger than what a block has room for"
+    return f"an element of {count} arrays, {special.raw_bytes} bytes, does not fit in the shared memory of a block"
 
 
 MOST_ARRAYS = 400
@@ -146,24 +146,24 @@ MOST_ARRAYS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """How the work of a launch is divided.
+    """The division of the work of a launch.
 
     Parameters
     ----------
     template, arguments :
         The function template, and its arguments before the types.
     lengths : tuple of (str, int)
-        The numbers it is given after the arrays.
+        The parameters after the arrays.
     grid, block, shared_bytes, resident_blocks : int
         As in `Launch`.
     tiles : int
         The tiles of a line.
     slots : int
-        The lines whose tiles wait for each other.
+        The number of lines with tiles that wait for each other.
     waits : bool
-        Whether tiles do.
+        Whether tiles wait for each other.
     whole : bool
-        Whether views are of the memory of lines that are adjacent, as one line.
+        Whether a view covers the memory of all adjacent lines, as one line.
     """
 
     template: str
@@ -179,25 +179,36 @@ class Work:
     whole: bool = False
 
 
-def cut_columns(
-    special: Specialisation,
-    tuning: Tuning,
-    vector: int,
-    least: int,
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-    inner: int,
-) -> Work:
-    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them.
+@dataclasses.dataclass(frozen=True)
+class Extents:
+    """The numbers of lines, and their lengths.
 
-    ``least`` threads, if there are lines enough, are across lines.
+    Parameters
+    ----------
+    lines, low, inner : int
+        There are ``lines`` times ``inner`` lines, ``inner`` of them adjacent in memory. ``low`` divides ``lines``, as
+        in `Lines`.
+    read, n : int
+        The lengths of a line of the inputs and of a line of the outputs.
+    """
+
+    lines: int
+    low: int
+    read: int
+    n: int
+    inner: int = 1
+
+
+def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, vector: int, least: int) -> Work:
+    """Return the division of work for lines that are adjacent in memory.
+
+    At least ``least`` threads are side by side across lines, if there are lines enough.
     """
     block = 256
+    lines, low, read, n, inner = extents.lines, extents.low, extents.read, extents.n, extents.inner
 
     def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
-        """Return the division by the most rows and bytes of a thread: width, groups, rounds, tiles, blocks, carry."""
+        """Return width, groups, rounds, tiles, blocks and carry, given the most rows and bytes of a thread."""
         most = max(1, min(most, kept // (vector * special.raw_bytes)))
         groups = _cuda.power_of_two(-(-n // most), up=True)
         width = max(least, block // min(groups, 32))
@@ -226,7 +237,7 @@ def cut_columns(
         slots=blocks * width * vector,
         tiles=tiles,
         waits=tiles > 1,
-        # With more registers than two blocks can have, one block would be alone on a multiprocessor.
+        # Two blocks must fit on a multiprocessor, which limits their registers.
         resident_blocks=2 if carry == "CHAINED" else 0,
     )
 
@@ -240,9 +251,9 @@ def cut_strips(
     n: int,
     least_tiles: int,
 ) -> Work | None:
-    """Return the division of work for lines that are adjacent in memory, and whose vectors need not be aligned.
+    """Return the division of work for lines that are adjacent in memory, with vectors aligned or not.
 
-    None if lines are not adjacent, or if they are too short to fill a tile or make too few of these.
+    Return None if lines are not adjacent, do not fill a tile, or make too few tiles.
     """
     block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
     along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
@@ -256,9 +267,9 @@ def cut_strips(
     least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
 
     def cut(whole: bool) -> tuple[int, int, int, int]:
-        """Return the resident blocks, the elements that one holds, the adjacent lines of a strip, the rows of each."""
+        """Return the resident blocks, the elements of a block, the adjacent lines of a strip, and their rows."""
         _, sizes = special.places(accesses if whole else accesses[:inputs])
-        # As many blocks as have room for 32 lines of the least rows, at least two.
+        # The most blocks that each fit 32 lines of the least rows, but at least two.
         for resident in range(MOST_STRIPS, 1, -1):
             elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
             if elements >= 32 * least:
@@ -273,7 +284,7 @@ def cut_strips(
         return resident, elements, width, rows[width - 1]
 
     def used(width: int) -> float:
-        """Return what part of strips, threads and cache lines strips of a width put to use."""
+        """Return the used fraction of strips, threads and cache lines, for strips of a width."""
         line = max(1, 128 // min(special.itemsizes))
         whole = -(-inner // width) * width * block * (-(-width // line) * line)
         return inner * (block // width * width) * width / whole
@@ -297,7 +308,8 @@ def cut_strips(
     tiles = -(-n // rows)
     carry = carry_of(tuning, tiles, strips)
     ahead = tiles_ahead(tuning, special, carry, rows * width)
-    # So many tiles wait for each other's totals; with many lines as few as have 256 rows, for the rounding errors.
+    # The number of tiles that wait for each other's totals; with many lines only those of 256 rows, to limit rounding
+    # errors.
     span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
     shared = tuning.strip_bytes // resident // 16 * 16
     lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
@@ -319,18 +331,17 @@ def cut_strips(
 def cut_rows(
     special: Specialisation,
     tuning: Tuning,
+    extents: Extents,
+    *,
     vector: int,
     accesses: tuple[str, ...],
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-    skew: int,
+    skew: int = 0,
 ) -> Work:
     """Return the division of work for lines along which adjacent threads are placed.
 
-    ``skew`` is how many elements of memory before a line its first vector has at most.
+    The first vector of a line begins at most ``skew`` elements before the line.
     """
+    lines, low, read, n = extents.lines, extents.low, extents.read, extents.n
     _, sizes = special.places(accesses)
     vectors, staged = -(-(n + skew) // vector), vector * sum(sizes)
     tuning = for_wide(tuning, special, vector, sizes)
@@ -344,7 +355,7 @@ def cut_rows(
     block, tiles, carry = tuning.threads, 1, "ALONE"
     widest = (2 if direct else 1) * block
     along = len(special.inputs) > len(special.outputs) and lines >= tuning.serial_lines
-    # A block that is alone on a multiprocessor is faster than those that go along lines if it is nearly full.
+    # A block that is alone on a multiprocessor is faster than serial blocks if it is nearly full.
     full = vectors > widest * (most - 2) and special.state_bytes <= 8 and skew == 0
     if vectors <= 32 * few:
         wide = vector * max(special.itemsizes) >= 16
@@ -364,7 +375,7 @@ def cut_rows(
     tiles = -(-vectors // (lanes * rounds))
     shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if carry == "SERIAL" else 1)
     ahead = tiles_ahead(tuning, special, carry, block * rounds * vector)
-    if carry == "SERIAL":  # from here on, parts of a line
+    if carry == "SERIAL":  # from here on, ``tiles`` counts the parts of a line
         tiles = -(-tiles // min(tiles, max(tuning.serial_tiles, lines * tiles // tuning.serial_parts)))
     return Work(
         "scan_rows",
@@ -381,11 +392,11 @@ def cut_rows(
 
 
 def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> int:
-    """Return how many threads of a warp share a line of so many vectors.
+    """Return the number of threads of a warp that share a line of ``vectors`` vectors.
 
-    A thread may have ``few`` in any case, and ``most`` where that leaves fewer threads idle. A vector is ``wide`` if it
-    has 16 bytes, and lines are ``aligned`` if each begins where a vector does. The limits are measured: a thread should
-    have several vectors, but 4 or more threads should load adjacent ones.
+    A thread may have ``few`` vectors in any case, and ``most`` if that leaves fewer threads idle. A vector is ``wide``
+    if it has 16 bytes, and lines are ``aligned`` if each begins at a vector. The limits are measured: a thread should
+    have several vectors, but 4 or more threads should load adjacent vectors.
     """
     allowed: tuple[int, ...]
     if vectors <= 8:
@@ -402,10 +413,10 @@ def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> i
 
 
 def _threads(vectors: int, few: int, most: int, widest: int) -> int:
-    """Return how many threads, of several warps, share a line of so many vectors. Each has ``most`` at most."""
+    """Return the number of threads, in several warps, that share a line; each has at most ``most`` vectors."""
 
     def cost(threads: int) -> float:
-        """Return a measure of time: the share of idle threads, then what was measured of other numbers than these."""
+        """Return a measure of time: the fraction of idle threads, and measured penalties of other numbers of rounds."""
         rounds = -(-vectors // threads)
         return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
 
@@ -413,12 +424,12 @@ def _threads(vectors: int, few: int, most: int, widest: int) -> int:
 
 
 def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, int]:
-    """Return the threads of a block that goes along lines of so many vectors, and how many each has of a tile."""
+    """Return the threads of a block that scans a line serially, and the vectors of a thread in each tile."""
 
     def preference(cut: tuple[int, int]) -> tuple[float, int]:
         threads, rounds = cut
         tile = threads * rounds
-        # A tile costs as much where the line has ended. Up to 4 % of all tiles are no reason for smaller ones.
+        # A tile that the line does not fill costs as much as a full tile. Up to 4 % of such waste is accepted.
         return max(1.04 * vectors, -(-vectors // tile) * tile), -tile
 
     most = {threads: max(1, tuning.serial_bytes // (threads * vector_bytes)) for threads in tuning.serial_threads}
@@ -427,24 +438,24 @@ def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, 
 
 
 def tiles_ahead(tuning: Tuning, special: Specialisation, carry: str, elements: int) -> int:
-    """Return how many tiles before a tile, of so many elements, these are brought into the L2 cache."""
+    """Return the distance, in tiles of ``elements`` elements, at which tiles are prefetched into the L2 cache."""
     return -(-tuning.ahead_bytes // (elements * sum(special.itemsizes))) if carry == "LOOK_BACK" else 0
 
 
 def rounds_in(nbytes: int, vector_bytes: int) -> int:
-    """Return how many vectors of a thread fit in shared memory. An even number takes an eighth more, for the gaps."""
+    """Return the vectors of a thread that fit in shared memory; an even number needs an eighth more, for gaps."""
     most = max(1, nbytes // vector_bytes)
     return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
 
 
 def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], tiles: int = 1) -> int:
-    """Return the bytes of shared memory in which tiles are staged, given the itemsizes of their places."""
+    """Return the bytes of shared memory that stage ``tiles`` tiles, given the itemsizes of their places."""
     places, shared = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1), 0
-    for size in sizes:  # each begins where its vectors are aligned
+    for size in sizes:  # each place begins at an aligned vector
         shared = -(-shared // (vector * size)) * vector * size + places * vector * size
     return tiles * -(-shared // 16) * 16
 
 
 def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
-    """Return how a tile gets its prefix, by the names of `Carry` in _cuda/device/look_back.cuh."""
+    """Return the name in `Carry` (_cuda/device/look_back.cuh) of the way in which a tile gets its prefix."""
     return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"

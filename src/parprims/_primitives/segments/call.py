@@ -40,9 +40,8 @@ from parprims._primitives.sort.call import check_orders, index_dtype
 class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
-    ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are. If ``ordered``, the array behind the
-    offsets says in which order rows are taken.
+    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. A sort returns sorted
+    keys if ``keyed``, else indices. If ``ordered``, the array after the offsets is the order of rows.
     """
 
     count: int
@@ -67,7 +66,7 @@ class Segmented(Composed):
 
     @property
     def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
+        """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
 
     @property
@@ -76,12 +75,12 @@ class Segmented(Composed):
         return self.arrays[self.behind :]
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operator combines a few elements, or None."""
+        """Combine a few elements; return the reason why the operator fails, or None."""
         if not self.dtypes:
             return None
-        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, one) for one in self.dtypes])
+        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, dtype) for dtype in self.dtypes])
         most = min(2, x.shape[self.axis] + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(x, tuple(x.shape), (self.axis,), most, dtypes))
+        return operator_failure(xp, self.op, Few(x, shape=tuple(x.shape), axes=(self.axis,), most=most, dtypes=dtypes))
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -99,7 +98,7 @@ def _compose_maps(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> t
 
 
 MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
-"""Affine maps, of which a product that overflowed leaves no trace at zeros."""
+"""Affine maps; an overflowed product times zero is zero."""
 
 
 # ---- Operators --------------------------------------------------------------------------------------------------
@@ -113,57 +112,59 @@ class Combination:
     dtypes: tuple[Any, ...]
 
     def narrows(self, xs: tuple[Array, ...]) -> bool:
-        """Return whether elements are combined to results of 16-bit floats that they are not themselves."""
+        """Return whether results are 16-bit floats of another dtype than the elements."""
         pairs = zip(xs, self.dtypes, strict=True)
         return any(dtype_name(to) in SIXTEEN_BIT_FLOATS and x.dtype != to for x, to in pairs)
 
     def rounded_once(self, xp: Namespace, compute: Callable[..., Any], initial: Any) -> Any:
-        """Return what ``compute`` returns, given wider dtypes and an initial element, rounded to those of results."""
+        """Return the result of ``compute(wider dtypes, initial)``, rounded to the dtypes of results."""
         wide = tuple([compute_dtype(xp, to) for to in self.dtypes])
         if initial is not None:
             entries = initial if isinstance(initial, tuple) else (initial,)
             check_entries("initial", entries, len(wide))
             initial = tuple(
                 [
-                    cast(xp, one, compute_dtype(xp, to)) if is_array(one) and one.dtype == to else one
-                    for one, to in zip(entries, self.dtypes, strict=True)
+                    cast(xp, entry, compute_dtype(xp, to)) if is_array(entry) and entry.dtype == to else entry
+                    for entry, to in zip(entries, self.dtypes, strict=True)
                 ]
             )
-        found = compute(wide, initial)
-        if not isinstance(found, tuple):
-            return cast(xp, found, self.dtypes[0])
-        return tuple([cast(xp, one, to) for one, to in zip(found, self.dtypes, strict=True)])
+        result = compute(wide, initial)
+        if not isinstance(result, tuple):
+            return cast(xp, result, self.dtypes[0])
+        return tuple([cast(xp, one, to) for one, to in zip(result, self.dtypes, strict=True)])
 
 
 def _combination(xp: Namespace, asked: Arguments, xs: tuple[Array, ...]) -> Combination:
-    """Return the operator and the dtypes of results; raise, naming the argument, where it does not suit."""
-    own, dtype = as_operator(asked["op"]), asked["dtype"]
-    return Combination(own, result_dtypes(xp, own, tuple([x.dtype for x in xs]), as_dtypes(xp, dtype)))
+    """Return the operator and the dtypes of results; raise, naming the argument, if they do not fit."""
+    op, dtype = as_operator(asked["op"]), asked["dtype"]
+    return Combination(op, result_dtypes(xp, op, tuple([x.dtype for x in xs]), as_dtypes(xp, dtype)))
 
 
-def _starts(xp: Namespace, own: Combination, xs: tuple[Array, ...], initial: Any, axis: int) -> tuple[Array, ...]:
-    """Return the initial element as arrays without the axis; raise where nothing can stand for an empty segment."""
+def _starts(
+    xp: Namespace, combination: Combination, xs: tuple[Array, ...], initial: Any, axis: int
+) -> tuple[Array, ...]:
+    """Return the initial element as arrays without the axis; raise if empty segments have no result."""
     if initial is None:
-        if own.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in own.dtypes)) is None:
-            raise ValueError(f"initial must be given, for op {own.op.name} has no identity for empty segments")
+        if combination.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in combination.dtypes)) is None:
+            raise ValueError(f"initial must be given: op {combination.op.name} has no identity for empty segments")
         return ()
     entries = initial if isinstance(initial, tuple) else (initial,)
     check_entries("initial", entries, len(xs))
     shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
-    pairs = zip(entries, own.dtypes, xs, strict=True)
-    return tuple([as_array("initial", value, xp, dtype, device(x), shape) for value, dtype, x in pairs])
+    pairs = zip(entries, combination.dtypes, xs, strict=True)
+    return tuple([as_array("initial", value, xp, dtype, device=device(x), shape=shape) for value, dtype, x in pairs])
 
 
 @dataclasses.dataclass(frozen=True)
 class Wider:
-    """A call whose results are 16-bit floats, and that is computed with wider ones and rounded once."""
+    """A call with results of 16-bit floats, which is computed in wider floats and rounded once."""
 
     asked: Arguments
     combination: Combination
     xp: Namespace
 
     def computed(self, compute: Callable[[Arguments], Any]) -> Any:
-        """Return the result, given what computes a call."""
+        """Return the result; ``compute`` computes a call."""
         arrays = self.asked.arrays
 
         def wide(dtype: Any, initial: Any) -> Any:
@@ -176,19 +177,19 @@ class Wider:
 
 
 def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ...], Array]:
-    """Return the namespace, the elements, and the array beside them: offsets or ids."""
+    """Return the namespace, the elements, and the offsets or ids."""
     x = asked["x"]
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
-    named = {"x" if single else f"x[{at}]": one for at, one in enumerate(xs)}
+    named = {"x" if single else f"x[{at}]": x for at, x in enumerate(xs)}
     xp, admitted = admit({**named, beside: asked[beside]})
     return xp, tuple(admitted[:-1]), admitted[-1]
 
 
 def _check_shapes(xs: tuple[Array, ...]) -> None:
-    if any(one.shape != xs[0].shape for one in xs):
+    if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
 
 
@@ -205,24 +206,24 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
             f"ids must have one dimension and the length of x along the axis, {xs[0].shape[axis]}, "
             f"got {tuple(ids.shape)}"
         )
-    own = _combination(xp, asked, xs)
-    if own.op.flags:
-        raise ValueError(f"op must not be segmented itself where ids are given, got {own.op.name}")
-    if own.narrows(xs):
-        return xp, Wider(asked, own, xp)
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where ids are given, got {combination.op.name}")
+    if combination.narrows(xs):
+        return xp, Wider(asked, combination, xp)
     shape = (*xs[0].shape[:axis], count, *xs[0].shape[axis + 1 :])
-    starts = _starts(xp, own, xs, asked["initial"], axis)
+    starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
         key=asked.key_of(*xs, ids),
         complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
-        results=tuple([(shape, one) for one in own.dtypes]),
+        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
-        op=own.op,
+        op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
-        dtypes=own.dtypes,
+        dtypes=combination.dtypes,
         segments=count,
         reduces=True,
         in_order=in_order,
@@ -241,15 +242,15 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     if asked["axis"] is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
     axis = normalize_axis(-1 if asked["axis"] is None else asked["axis"], xs[0].ndim)
-    checks = checking(xp, offsets, xs[0].shape[axis], asked["check"], asked.method)
-    own = _combination(xp, asked, xs)
-    if own.op.flags:
-        raise ValueError(f"op must not be segmented itself where offsets are given, got {own.op.name}")
-    if own.narrows(xs):
-        return xp, Wider(asked, own, xp)
+    checks = checking(xp, offsets, xs[0].shape[axis], check=asked["check"], method=asked.method)
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where offsets are given, got {combination.op.name}")
+    if combination.narrows(xs):
+        return xp, Wider(asked, combination, xp)
     starts: tuple[Array, ...] = ()
     if reduces or asked["initial"] is not None or options["exclusive"]:
-        starts = _starts(xp, own, xs, asked["initial"], axis)
+        starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
     segments = offsets.shape[0] - 1
     shape = tuple(xs[0].shape)
     if reduces:
@@ -258,13 +259,13 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         arrays=(*xs, offsets, *starts),
         key=_key(asked, asked.key_of(*xs, offsets)),
         complete=checked_first(checks, len(xs), (lambda *arrays: (*arrays, *starts)) if starts else None),
-        results=tuple([(shape, one) for one in own.dtypes]),
+        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
-        op=own.op,
+        op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
-        dtypes=own.dtypes,
+        dtypes=combination.dtypes,
         segments=segments,
         reduces=reduces,
         **options,
@@ -272,7 +273,7 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
 
 
 def _key(asked: Arguments, key: Any) -> Any:
-    """Return the key of a call with offsets, None where later calls are to check theirs again."""
+    """Return the key of a call with offsets, or None if later calls must check their offsets."""
     return None if asked["check"] is True else key
 
 
@@ -285,16 +286,17 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
-    checks = checking(xp, offsets, shape[axis], asked["check"], asked.method)
+    checks = checking(xp, offsets, shape[axis], check=asked["check"], method=asked.method)
     starts: tuple[Array, ...] = ()
     if initial is not None:
-        starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :])),)
+        across = (*shape[:axis], *shape[axis + 1 :])
+        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
         return tuple([fitted(xp, one, dtype, shape) for one in pair])
 
     arrays = (*whole(a, b), offsets)
-    same = all(one is other for one, other in zip(arrays, given, strict=True))
+    same = all(x is other for x, other in zip(arrays, given, strict=True))
     return xp, Segmented(
         arrays=(*arrays, *starts),
         key=_key(asked, asked.key) if offsets is given[2] and initial is None else None,
@@ -327,7 +329,7 @@ def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
             raise ValueError(f"values[{at}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}")
     check_orders(name, keys)
     axis = normalize_axis(asked["axis"], keys.ndim)
-    checks = checking(xp, offsets, keys.shape[axis], asked["check"], asked.method)
+    checks = checking(xp, offsets, keys.shape[axis], check=asked["check"], method=asked.method)
     moves = arrays if keyed else []
     results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
     return xp, Segmented(

@@ -1,4 +1,4 @@
-"""Reductions by segment numbers by kernels for CPUs: what is generated, how the work is cut, and the call."""
+"""Reductions by ids by kernels for CPUs: their text, the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, l
 from parprims._cpu.language import loaded
 from parprims._operators.in_place import is_own
 from parprims._operators.tracing import Trace, Untraceable
-from parprims._primitives.scan.cpu import code_of, identity_codes, told_identity
+from parprims._primitives.scan.cpu import code_of, identity_codes, identity_parameters
+from parprims._primitives.segments.call import Segmented
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
 _EACH = 32
-"""Rows of a block for each segment, at least, where there is more than one block."""
+"""The fewest rows of a block for each segment, if there is more than one block."""
 _LEAST = 1 << 17
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
-def _state(xp: Namespace, c: Any) -> Any:
+def _state(xp: Namespace, c: Segmented) -> Any:
     """Return the dtype in which elements are combined."""
     return compute_dtype(xp, c.dtypes[0])
 
 
-def _code(xp: Namespace, c: Any) -> Trace:
-    """Return the operator as a kernel's code; raise Untraceable."""
+def _code(xp: Namespace, c: Segmented) -> Trace:
+    """Return the trace of the operator; raise Untraceable if it has none."""
     return code_of(xp, c.op, c.operation, (_state(xp, c),))
 
 
-def _identity(xp: Namespace, c: Any) -> tuple[Any, Any, tuple[str]]:
+def _identity(xp: Namespace, c: Segmented) -> tuple[Any, Any, tuple[str]]:
     """Return the operator, the identity if segments begin with it, and the dtype of states."""
     state = dtype_name(_state(xp, c))
     return c.op, None if c.starts else c.op.identity(state), (state,)
 
 
-def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
-    """Return the functions that the loops call."""
+def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
+    """Return the text of the functions that the loops call."""
     text, language = _cpu.text, _cpu.NUMBA
     names = [dtype_name(x.dtype) for x in c.arrays]
     result, state = dtype_name(c.dtypes[0]), dtype_name(_state(xp, c))
@@ -71,8 +72,8 @@ def _texts(xp: Namespace, c: Any, inner: int) -> tuple[str, ...]:
     )
 
 
-def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
-    """Return the work on arrays in row-major order."""
+def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
+    """Return the plan for arrays in row-major order."""
     x, at, segments = c.arrays[0], c.axis, c.segments
     outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
     blocks = max(1, min(_BLOCKS, n * inner // _BLOCK, n // (_EACH * max(1, segments))))
@@ -85,19 +86,19 @@ def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
             _cpu.Launch("finish_segments", outer * segments, -(-_LEAST // (blocks * inner))),
         ),
         _texts(xp, c, inner),
-        tuple([dtype_name(one.dtype) for one in c.arrays]),
+        tuple([dtype_name(x.dtype) for x in c.arrays]),
         ((c.results[0][0], dtype_name(c.dtypes[0])),),
         ((states * inner, dtype_name(_state(xp, c))), (states, "uint8")),
         (n, inner, segments, blocks, size),
-        captured=(*_code(xp, c).captured, *told_identity(*_identity(xp, c))),
+        captured=(*_code(xp, c).captured, *identity_parameters(*_identity(xp, c))),
     )
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+def refusal(xp: Namespace, c: Segmented) -> str | None:
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
     if reason is not None:
         return reason
@@ -109,18 +110,18 @@ def refusal(xp: Namespace, c: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""
+"""Elements from which the kernel is faster, for libraries with and without a routine that combines at ids."""
 
 
-def slower(xp: Namespace, c: Any, direct: bool) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
+    """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), "direct" if direct else "operator", count)
 
 
-def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of the arrays of a call with elements and segments: the result."""
+def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of non-empty arrays that computes the result."""
 
     def in_order(x: Array) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(_cpu.host(x)).reshape(-1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
-from parprims._core.layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
+from parprims._core.layout import row_major
 from parprims._cuda.look_back import look_back_bytes
 from parprims._operators.languages import C_TYPES
 from parprims._operators.operator import BUILT_IN, Operator, capturing
@@ -17,7 +17,9 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import tiling as scan_tiling
 from parprims._primitives.scan.call import Scan, working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.tables import rows as segment_rows
+from parprims._primitives.segments.work import Work
 from parprims._primitives.sort.call import index_dtype
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -34,7 +36,7 @@ class Tuning(_cuda.Tuning):
     warps: int
     """Warps of a block."""
     lane_bytes: int
-    """The most bytes of shared memory that a lane has for two runs of elements and for the states of one."""
+    """The most bytes of shared memory of a lane, for two runs of elements and the states of one run."""
     shared_bytes: int
     """Shared memory of a multiprocessor."""
     resident: tuple[tuple[int, int], ...]
@@ -45,109 +47,33 @@ class Tuning(_cuda.Tuning):
     limited = ("shared_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks are to fit a multiprocessor."""
+        """Return the entry for another device, on which two blocks must fit on a multiprocessor."""
         lane_bytes = min(self.lane_bytes, device.room() // (32 * self.warps) // 16 * 16)
         return dataclasses.replace(super().fitted(measured, device), lane_bytes=lane_bytes)
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
 def _room(tuning: Tuning) -> int:
-    """Return how much shared memory a block may have that is alone on a multiprocessor."""
+    """Return the most shared memory of a block that is alone on a multiprocessor."""
     return tuning.shared_bytes - (2 << 10)
 
 
 def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
-    """Return the sentence why no warp has room for elements of so many bytes to reduce, or None."""
+    """Return the reason why the elements of a reduction do not fit in the shared memory of a warp, or None."""
     state = state_size(special.states)
     staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
     if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
         return None
-    return f"an element of {len(special.inputs)} arrays is larger than what a warp has room for"
+    return f"an element of {len(special.inputs)} arrays does not fit in the shared memory of a warp"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
-
-    special: Specialisation
-    shape: tuple[int, ...]
-    axis: int
-    segments: int
-    offsets: str
-    shapes: tuple[tuple[int, ...], ...]
-    layouts: tuple[Layout, ...]
-    reverse: bool = False
-
-    @property
-    def n(self) -> int:
-        """The length of the axis."""
-        return self.shape[self.axis]
-
-    @property
-    def arrays(self) -> int:
-        """The number of inputs and outputs."""
-        return len(self.special.inputs) + len(self.special.outputs)
-
-    def lines(self, result: tuple[int, ...]) -> Lines | None:
-        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
-        inputs = len(self.special.inputs)
-        given = zip(self.shapes, self.layouts, strict=True)
-        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
-        strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
-        merged = lines_along(self.shape, self.axis, strides)
-        return None if merged is None or merged.inner > 1 else merged
-
-    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
-        """Return how so many elements in a row of an array are reached that has a length along the axis."""
-        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
-        inputs = len(self.special.inputs)
-        address = self.layouts[at][1] if at < inputs else 0
-        begin = (length - 1) * merged.along[at] if self.reverse else 0
-        first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
-        return access(step, first, (merged.upward[at], merged.downward[at]), vector, itemsize)
-
-    def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
-        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
-        special, inputs = self.special, len(self.special.inputs)
-
-        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
-            step = merged.along[at]
-            return _cuda.Struct(
-                _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
-                numbers("high_stride", merged.upward[at]),
-                numbers("low_stride", merged.downward[at]),
-                numbers("stride", -step if self.reverse else step),
-                numbers("inner_stride", 0),
-            )
-
-        def named(at: int, name: str) -> tuple[str, str]:
-            return f"in{at}", f"const {C_TYPES[name]}"
-
-        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
-        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
-        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
-        return (
-            _cuda.Struct(*reads, type="Inputs"),
-            _cuda.Struct(*writes, type="Outputs"),
-            _cuda.Struct(*starts, type="Starts"),
-            _cuda.Pointer(*named(inputs, self.offsets)),
-        )
-
-    def plan(self, launch: _cuda.Launch, numbers: _cuda.Numbers, result: tuple[int, ...], **scratch: int) -> _cuda.Plan:
-        """Return the plan of a launch."""
-        special = self.special
-        outputs = tuple([(result, name) for name in special.outputs])
-        inputs = len(special.inputs) + 1 + len(special.starts)
-        return _cuda.Plan((launch,), inputs, outputs, numbers.all(), captured=special.captured, **scratch)
-
-
-def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
-    """Return the launch of a reduction, or None if there is none for these layouts."""
+def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launch of a reduction, or None if the layouts have none."""
     special, n, segments = work.special, work.n, work.segments
     inputs = len(special.inputs)
     result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
@@ -162,7 +88,7 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
 
     vector = max(1, 16 // max(special.itemsizes[:inputs]))
     accesses = accesses_of(vector)
-    if "STRIDED" in accesses[:inputs]:  # then it is best if adjacent lanes load adjacent elements
+    if "STRIDED" in accesses[:inputs]:  # adjacent lanes should load adjacent elements
         vector = 1
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses[:inputs])
@@ -180,11 +106,11 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
     part_bytes = -(-(2 * state + 48) // 8) * 8
     warps = tuning.warps
     while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _room(tuning):
-        warps //= 2  # for elements of very many arrays
+        warps //= 2  # elements of very many arrays
     wide = warps * max(run_bytes, 32 * part_bytes)
     resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
     resident = max(1, min(resident, tuning.shared_bytes // (wide + 1024)))
-    most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
+    most_blocks = resident * tuning.multiprocessors  # all blocks run together, with equal shares
     blocks = max(1, min(most_blocks // lines, -(-items // (warps * tuning.runs * 32 * each))))
     alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * warps >= most_blocks)
     shared = warps * run_bytes if alone else wide
@@ -219,11 +145,11 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
 
 
 _RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
-"""The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
+"""The blocks of a scan that must fit on a multiprocessor, by the most bytes of a state; wide states take registers."""
 
 
-def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
-    """Return the launch of a scan, or None if there is none for these layouts."""
+def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
+    """Return the launch of a scan, or None if the layouts have none."""
     special, n = work.special, work.n
     inputs = len(special.inputs)
     merged = work.lines(work.shape)
@@ -283,8 +209,8 @@ def plan_scan(work: _Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
-    """Return the scan of which every segment is one, and whose last results are the reductions."""
+def as_scan(xp: Namespace, c: Segmented) -> Scan | Recurrence:
+    """Return the scan of one segment. The reduction of a segment is its last result."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
     if c.operation == "recurrence":
@@ -308,7 +234,7 @@ def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
 
 
 def is_readable(dtype: Any, to: Any) -> bool:
-    """Return whether the kernel casts elements by itself: where no dtype between matters."""
+    """Return whether the kernel casts elements itself: the cast needs no intermediate dtype."""
     if dtype == to:
         return True
     whole = ("bool", "int", "uint")
@@ -316,11 +242,11 @@ def is_readable(dtype: Any, to: Any) -> bool:
 
 
 def on_cast(
-    xp: Namespace, c: Any, prepared: Callable[[Namespace, Any], Callable[..., tuple[Array, ...]]]
+    xp: Namespace, c: Segmented, prepared: Callable[[Namespace, Segmented], Callable[..., tuple[Array, ...]]]
 ) -> Callable[..., Array]:
-    """Return a function of the arrays of a call: the only result of what ``prepared`` makes of the call.
+    """Return a function of the arrays of a call that returns the only result of the runner ``prepared(xp, call)``.
 
-    Elements that kernels do not cast by themselves are cast before.
+    Elements that the kernel does not cast itself are cast before.
     """
     x, *others = c.arrays
     dtype = c.dtypes[0]
@@ -330,26 +256,27 @@ def on_cast(
     return lambda x, *others: run(cast(xp, x, dtype), *others)
 
 
-def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+def _converter(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | None:
     """Return the function that converts the call's arrays to the kernel's, or None if no conversion is needed."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
-    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    readable = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
-    if all(kept) and direct and adjacent and not c.starts:
+    if all(readable) and direct and adjacent and not c.starts:
         return None
 
-    def made(*arrays: Array) -> tuple[Array, ...]:
-        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+    def convert(*arrays: Array) -> tuple[Array, ...]:
+        casts = zip(arrays[:count], dtypes, readable, strict=True)
+        xs = [x if is_unchanged else cast(xp, x, to) for x, to, is_unchanged in casts]
         offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
-        starts = [xp.expand_dims(one, axis=axis) for one in arrays[behind:]]
+        starts = [xp.expand_dims(x, axis=axis) for x in arrays[behind:]]
         return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
 
-    return made
+    return convert
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+def refusal(xp: Namespace, c: Segmented) -> str | None:
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cuda.refusal(xp, c.arrays)
     if reason is not None:
         return reason
@@ -362,16 +289,19 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     return scan_tiling.too_wide(_cuda.tuned_for(scan_tiling.TUNING, xp, c.arrays[0]), special)
 
 
-def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:
-    """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
-    made = _given(xp, c)
-    run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
-    found = _cuda.only(run) if c.single else run
-    return found if made is None else lambda *arrays: found(*made(*arrays))
+def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Any]:
+    """Return a function of the arrays that computes a call by one launch; ``array`` computes it by operations."""
+    convert = _converter(xp, c)
+    if convert is None:
+        run = _prepared(xp, c, array)
+        return _cuda.only(run) if c.single else run
+    run = _prepared(xp, c.on(*convert(*c.arrays)), array)
+    launch = _cuda.only(run) if c.single else run
+    return lambda *arrays: launch(*convert(*arrays))
 
 
-def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
-    """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
+def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
+    """Return the runner for arrays that the kernel can read: starts have length 1 along the axis."""
     special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
@@ -381,7 +311,9 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
     )
 
 
-def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run | None:
+def _runner(
+    xp: Namespace, special: Specialisation, c: Segmented, array: Callable[[Namespace, Segmented], Any]
+) -> _cuda.Run | None:
     """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
     count, behind, axis, offsets = c.count, c.behind, c.axis, c.arrays[c.count]
     others = (*c.arrays[:count], *c.arrays[behind:])
@@ -389,44 +321,53 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
     shapes = tuple([tuple(x.shape) for x in others])
 
     def plan() -> _cuda.Plan | None:
-        work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
+        work = Work(
+            special=special,
+            shape=shapes[0],
+            axis=axis,
+            segments=c.segments,
+            offsets=dtype_name(offsets.dtype),
+            shapes=shapes,
+            layouts=layouts,
+            reverse=c.reverse,
+        )
         if c.reduces:
             lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
             rows = _cuda.tuned_for(segment_rows.TUNING, xp, others[0])
-            return lines or segment_rows.make_plan(
-                special, axis, c.segments, work.offsets, shapes, layouts, rows, ordered=c.ordered
-            )
+            return lines or segment_rows.make_plan(work, rows, ordered=c.ordered)
         return plan_scan(work, _cuda.tuned_for(scan_tiling.TUNING, xp, others[0]))
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = c.on(*(None,) * len(c.arrays))
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            starts = [xp.squeeze(one, axis=axis) for one in arrays[behind:]]
-            found = array(xp, bare.on(*arrays[:behind], *starts))
-            return found if isinstance(found, tuple) else (found,)
+            starts = [xp.squeeze(x, axis=axis) for x in arrays[behind:]]
+            result = array(xp, bare.on(*arrays[:behind], *starts))
+            return result if isinstance(result, tuple) else (result,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
-            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # every line has segments of its own
+            if any(x.shape[0] > 1 for x in arrays[count:behind]):  # each line has its own segments
                 return _cuda.row_by_row(otherwise)(*arrays)
             xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
             results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
             more = dataclasses.replace(bare, axis=axis + 1, results=results)
-            given = (*xs, *(one[0] for one in arrays[count:behind]), *arrays[behind:])
-            return _prepared(xp, more.on(*given), array)(*given)
+            inputs = (*xs, *(x[0] for x in arrays[count:behind]), *arrays[behind:])
+            return _prepared(xp, more.on(*inputs), array)(*inputs)
 
         return otherwise, batched
 
     names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
     key = ("segments", special.like or special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
-    return _cuda.ready(xp, others[0], key, plan, in_program, special.captured)
+    return _cuda.ready(xp, others[0], key, plan=plan, in_program=in_program, captured=special.captured)
 
 
-def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
-    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do.
+def _on_copies(
+    xp: Namespace, special: Specialisation, c: Segmented, array: Callable[[Namespace, Segmented], Any]
+) -> _cuda.Run:
+    """Return a runner that copies its arrays so that their lines are contiguous.
 
-    Rows in another order it copies so that their columns are adjacent.
+    With an order of rows, it copies them so that columns are adjacent.
     """
     count, behind, ndim, at = c.count, c.behind, len(c.results[0][0]), c.axis
     to = at if c.ordered else ndim - 1
@@ -450,36 +391,58 @@ def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Rows of vectors, of single elements and of one vector, whose segments groups of threads share or have by themselves.
+# Rows of vectors, of single elements and of one vector. Groups of threads share segments, or have separate segments.
 _ROWS: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((1 << 20, 64), 0, 1000),
     ((1 << 20, 3), 0, 100_000),
     ((4096, 300, 4), 1, 20),
 )
 
-# Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
-# look back.
+# Lines of one warp, and lines that blocks share; lines of one tile, and of tiles that are chained or look back.
 _REDUCED = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
 _SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10_000_000))
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
+    return map(_planned, _cases())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A call to compile. ``start`` gives it an initial element."""
+
+    op: str | Operator
+    dtypes: tuple[str, ...]
+    reduces: bool
+    shape: tuple[int, ...]
+    axis: int
+    segments: int
+    _: dataclasses.KW_ONLY
+    offsets: str = "int64"
+    exclusive: bool = False
+    reverse: bool = False
+    start: bool = False
+    unaligned: bool = False
+    ordered: bool = False
+
+
+def _cases() -> Iterator[_Case]:
     for reduces, layouts in ((True, _REDUCED), (False, _SCANNED)):
         for layout in layouts:
             for dtype in ("int8", "float32", "complex128"):
-                yield _case("add", (dtype,), reduces, *layout)
-            yield _case("add", ("float32",), reduces, *layout, offsets="int32")
-            yield _case("maximum", ("float32",), reduces, *layout, start=True)
-            yield _case(capturing(0.5), ("float32",), reduces, *layout)
+                yield _Case("add", (dtype,), reduces, *layout)
+            yield _Case("add", ("float32",), reduces, *layout, offsets="int32")
+            yield _Case("maximum", ("float32",), reduces, *layout, start=True)
+            yield _Case(capturing(0.5), ("float32",), reduces, *layout)
             if not reduces:
-                yield _case("add", ("float32",), reduces, *layout, exclusive=True)
-                yield _case("add", ("float32",), reduces, *layout, reverse=True)
-                yield _case("recurrence", ("float32",) * 2, reduces, *layout)
+                yield _Case("add", ("float32",), reduces, *layout, exclusive=True)
+                yield _Case("add", ("float32",), reduces, *layout, reverse=True)
+                yield _Case("recurrence", ("float32",) * 2, reduces, *layout)
         for dtype in C_TYPES:
-            yield _case("add", (dtype,), reduces, *layouts[-1])
-        yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
-        yield _case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
+            yield _Case("add", (dtype,), reduces, *layouts[-1])
+        yield _Case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        yield _Case("add", ("float32",), reduces, (1,), 0, 1)  # the input is one element
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("logaddexp", ("float32",)),
@@ -487,50 +450,42 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             ("argmax", ("float32", "int64")),
             ("welford", ("float64",) * 3),
         ):
-            yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+            yield _Case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
     for rows in _ROWS:
         for ordered in (False, True):
-            yield _case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
-        yield _case("maximum", ("float32",), True, *rows, start=True)
-        yield _case(capturing(0.5), ("float32",), True, *rows)
+            yield _Case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
+        yield _Case("maximum", ("float32",), True, *rows, start=True)
+        yield _Case(capturing(0.5), ("float32",), True, *rows)
     for dtype in C_TYPES:
-        yield _case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
+        yield _Case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
     for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
-        yield _case(op, dtypes, True, *_ROWS[0])
+        yield _Case(op, dtypes, True, *_ROWS[0])
     for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
-        yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
+        yield _Case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
 
-def _case(
-    op: str | Operator,
-    dtypes: tuple[str, ...],
-    reduces: bool,
-    shape: tuple[int, ...],
-    axis: int,
-    segments: int,
-    *,
-    offsets: str = "int64",
-    exclusive: bool = False,
-    reverse: bool = False,
-    start: bool = False,
-    unaligned: bool = False,
-    ordered: bool = False,
-) -> tuple[str, _cuda.Plan]:
+def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    starts = dtypes[op == "recurrence" :] * start
-    begins = (reduces or exclusive) and not start
-    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
+    op, dtypes, shape, axis = case.op, case.dtypes, case.shape, case.axis
+    starts = dtypes[op == "recurrence" :] * case.start
+    begins = (case.reduces or case.exclusive) and not case.start
+    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=case.exclusive, reverse=case.reverse)
     shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
-    layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
-    special = specialisation(xp, call, dtypes, starts)
-    work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
-    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, scan_tiling.TUNING[90])
+    work = Work(
+        special=specialisation(xp, call, dtypes, starts),
+        shape=shape,
+        axis=axis,
+        segments=case.segments,
+        offsets=case.offsets,
+        shapes=shapes,
+        layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
+        reverse=case.reverse,
+    )
+    plan = plan_reduce(work, TUNING[90]) if case.reduces else plan_scan(work, scan_tiling.TUNING[90])
     if plan is None:
-        rows = segment_rows.TUNING[90]
-        plan = segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)
+        plan = segment_rows.make_plan(work, segment_rows.TUNING[90], ordered=case.ordered)
     assert plan is not None
-    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned, "ordered": ordered}
+    options = [name for name in ("exclusive", "reverse", "start", "unaligned", "ordered") if getattr(case, name)]
     name = op if isinstance(op, str) else op.name
-    names = ("segments", name, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
-    return " ".join(names), plan
+    return " ".join(("segments", name, ",".join(dtypes), case.offsets, *options)), plan

@@ -46,14 +46,14 @@ from parprims._primitives.sort.public import argsort, sort_by_key
 
 
 def _by_segments(op: Operator) -> Operator:
-    """Return the operator that starts anew at flags, under the name of the one that the caller gave."""
-    own = segmented(op)
-    own.name = op.name
-    return own
+    """Return the segmented operator, under the name of the caller's operator."""
+    restarting = segmented(op)
+    restarting.name = op.name
+    return restarting
 
 
 def _numbers(xp: Namespace, c: Segmented, method: str) -> Array:
-    """Return for every place along the axis a number that grows where a segment begins."""
+    """Return a number for each position along the axis that grows where a segment begins."""
     offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
     if method != "array" and in_numpy(xp, (offsets,)):
         marks = np.zeros(n + 1, np.int32 if n < 2**31 else np.int64)
@@ -65,7 +65,7 @@ def _numbers(xp: Namespace, c: Segmented, method: str) -> Array:
 
 
 def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
-    """Return where a segment begins, or ends if reverse, of a shape that broadcasts to that of the elements."""
+    """Return flags where a segment begins, or ends if reverse, in a shape that broadcasts with the elements."""
     n = numbers.shape[0]
     edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
     changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
@@ -74,7 +74,7 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
 
 
 def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
-    """Return what is scanned, flags first, and the options."""
+    """Return the scanned components, flags first, and the options of the scan."""
     xs = c.elements(xp)
     flags = _flags(xp, c, _numbers(xp, c, method))
     if c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
@@ -99,27 +99,27 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
 
 
 def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
-    """Return the dtypes that operations combine in to the end: float32 for 16-bit floats with an initial element."""
+    """Return the dtypes of all operations until the result: float32 for 16-bit floats with an initial element."""
     wide = working_dtypes(xp, c.op, c.dtypes)
-    floats = all(dtype_kind(one) == "float" for one in c.dtypes)
+    floats = all(dtype_kind(dtype) == "float" for dtype in c.dtypes)
     return c.dtypes if floats and not c.starts else wide
 
 
 def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes the same in the dtypes of `_working`, and casts results once."""
+    """Decorate ``compose`` to compute in the dtypes of `_working`, and to cast results once."""
 
     @functools.wraps(compose)
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
         wide, call = _working(xp, c), c
         if wide != c.dtypes:
-            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # of a recurrence the second begins
+            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # the starts of a recurrence are of b
             cast_all = [cast(xp, x, to) for x, to in xs]
             arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
             call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
-        found = compose(xp, call, method)
-        if not isinstance(found, tuple):  # CuPy makes float32 of bfloat16 on the way
-            return cast(xp, found, c.dtypes[-1])
-        return tuple([cast(xp, y, to) for y, to in zip(found, c.dtypes, strict=True)])
+        result = compose(xp, call, method)
+        if not isinstance(result, tuple):  # CuPy's operations convert bfloat16 to float32
+            return cast(xp, result, c.dtypes[-1])
+        return tuple([cast(xp, y, to) for y, to in zip(result, c.dtypes, strict=True)])
 
     return computed
 
@@ -146,53 +146,53 @@ def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
 
 @_rounded_once
 def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the last result of the scan of every segment, and what begins one where it is empty."""
+    """Return the last result of the scan of each segment, and for empty segments the initial element or identity."""
     bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
     elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
     ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
-    return _assembled(xp, c, ys, (begin < end) & (begin >= 0) & (end <= n), end - 1)
+    return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), at=end - 1)
 
 
 def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:
-    """Return the results, given where along the axis those of segments stand that are not empty."""
+    """Return the results; that of a segment that is not empty is ``ys`` at its entry of ``at`` along the axis."""
     n = ys[0].shape[c.axis]
     shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
     whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
     full = xp.reshape(full, shape)
-    starts = tuple([xp.expand_dims(one, axis=c.axis) for one in c.starts])
+    starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
-        identity = c.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in c.dtypes))
+        identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
         assert identity is not None
         ones = zip(identity, c.dtypes, strict=True)
         starts = tuple([xp.full((1,) * len(whole), one, dtype=to, device=device(full)) for one, to in ones])
-    starts = tuple([xp.broadcast_to(one, whole) for one in starts])
+    starts = tuple([xp.broadcast_to(x, whole) for x in starts])
     if n == 0 or c.segments == 0:
-        found = tuple([xp.astype(one, one.dtype, copy=True) for one in starts])
-        return found[0] if c.single else found
+        result = tuple([xp.astype(x, x.dtype, copy=True) for x in starts])
+        return result[0] if c.single else result
     index = xp.where(xp.reshape(full, (-1,)), at, xp.zeros_like(at))
     totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
     joined = totals
     if c.starts:
-        wide = [compute_dtype(xp, one) for one in c.dtypes]
+        wide = [compute_dtype(xp, dtype) for dtype in c.dtypes]
         pairs = [tuple([cast(xp, x, to) for x, to in zip(ones, wide, strict=True)]) for ones in (starts, totals)]
         joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
-    found = tuple([xp.where(full, y, one) for y, one in zip(joined, starts, strict=True)])
-    return found[0] if c.single else found
+    result = tuple([xp.where(full, y, x) for y, x in zip(joined, starts, strict=True)])
+    return result[0] if c.single else result
 
 
 def _by_numpy(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the reductions by NumPy's own routine, where it has one."""
+    """Return the reductions by NumPy's own routine, if it has one."""
     if not segments_native.has_reduceat(xp, c):
         return _reduced(xp, c, method)
-    if _nothing(c):
+    if _is_empty(c):
         return _reduced(xp, c, Inside("array"))
     return segments_native.prepare_reduceat(xp, c)(*c.arrays)
 
 
 def _by_ids(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the reductions of elements that are brought in the order of their segments."""
+    """Return the reductions of elements that are first sorted by segment."""
     return _reduced_in_order(xp, c, method, _reduced)
 
 
@@ -201,27 +201,27 @@ def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
 
 
 def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
-    """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
+    """Return the call with its elements sorted by segment, and offsets instead of ids."""
     xs, ids, starts = c.arrays[: c.count], cast(xp, c.arrays[c.count], index_dtype(xp)), c.starts
     wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    if not c.in_order or dtype_kind(c.arrays[c.count].dtype) == "uint":  # the largest of which are negative now
+    if not c.in_order or dtype_kind(c.arrays[c.count].dtype) == "uint":  # large ids are negative after the cast
         outside = (ids < 0) | (ids >= c.segments)
         ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
     if not c.in_order:
         order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
-        xs = tuple([moved(xp, x, lambda one: xp.take(one, order, axis=c.axis)) for x in xs])
+        xs = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=c.axis)) for x in xs])
     offsets = searchsorted(ids, wanted, method=Inside("auto"))
     return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
 
 
 def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
-    """Return numbers below a count in the narrowest dtype that holds them, which is the quickest to sort."""
+    """Return numbers below a count in the narrowest dtype that holds them, which is the fastest to sort."""
     return cast(xp, numbers, getattr(xp, segment_ids.narrowest(count)))
 
 
 def _narrow_stand_in(xp: Namespace, ids: Array, count: int) -> Array:
-    """Return an array like the narrow ids, to ask about."""
+    """Return a placeholder of the narrow ids."""
     return stand_in(xp, ids, tuple(ids.shape), getattr(xp, segment_ids.narrowest(count)))
 
 
@@ -230,13 +230,13 @@ def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callabl
 
 
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
-    found = _reduce_parts(xp, c)
+    result = _reduce_parts(xp, c)
     ids = c.arrays[c.count]
-    return found if c.in_order else [*found, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+    return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: Segmented, method: str) -> Array:
-    """Return the indices that sort every segment: sorted by keys, then, in that order, by segments."""
+    """Return the indices that sort every segment: a sort by keys, then a stable sort by segments."""
     keys = c.arrays[0]
     keys = constant(keys) if asked_for(keys) else keys
     order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
@@ -251,7 +251,7 @@ def _sorted(xp: Namespace, c: Segmented, method: str) -> tuple[Array, ...]:
     order = _order(xp, c, method)
     if not c.keyed:
         return (order,)
-    return tuple([moved(xp, x, lambda one: gathered(xp, one, order, c.axis)) for x in c.arrays[: c.count]])
+    return tuple([moved(xp, x, lambda x: gathered(xp, x, order, c.axis)) for x in c.arrays[: c.count]])
 
 
 def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
@@ -262,7 +262,7 @@ def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
 
 
 def _reduceat_ids(xp: Namespace, c: Segmented) -> list[Part]:
-    """Return the parts of a reduction of which NumPy has all but the sort."""
+    """Return the parts of a reduction by NumPy: only the sort, if ``reduceat`` does the rest."""
     if library(xp) == "numpy" and segments_native.has_reduceat(xp, c):
         return [] if c.in_order else [_id_parts(xp, c)[1]]
     return _id_parts(xp, c)
@@ -273,11 +273,11 @@ def _reduce_parts(xp: Namespace, c: Segmented) -> list[Part]:
 
 
 def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
-    """Return the kernel for CPUs, which computes what ``compose`` does of several parts."""
+    """Return the kernel method for CPUs, which fuses the parts of ``compose``."""
     by_array = by_parts("array", compose, parts)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return by_array.prepare(xp, c)
         return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
 
@@ -287,13 +287,13 @@ def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Pa
     return Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
 
 
-def _nothing(c: Segmented) -> bool:
-    """Return whether there are no elements or no results, which no kernel is launched for."""
+def _is_empty(c: Segmented) -> bool:
+    """Return whether there are no elements or no results, so that no kernel is launched."""
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
 
 def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
-    """Return what computes a call by operations, as ``compose`` does."""
+    """Return a function of a call that computes it by ``compose`` in array operations."""
 
     def computed(xp: Namespace, c: Segmented) -> Any:
         with unwatched():
@@ -303,11 +303,11 @@ def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmente
 
 
 def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return the ``prepare`` of the kernel of segments, which does in one launch the steps of ``compose``."""
+    """Return the ``prepare`` of the segment kernel, which fuses the steps of ``compose``."""
     by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return directly(by_operations)(xp, c)
         return cuda.prepare(xp, c, by_operations)
 
@@ -315,11 +315,11 @@ def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., A
 
 
 def _native_of_offsets() -> Method:
-    """Return the reduction by NumPy, of all arrays whose memory it reads."""
+    """Return the native reduction: by NumPy for arrays with memory that it reads, else by a scan."""
     by_scan, by_array = (by_parts(name, _reduced, _reduce_parts) for name in ("native", "array"))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return by_array.prepare(xp, c) if _nothing(c) else segments_native.prepare_reduceat(xp, c)
+        return by_array.prepare(xp, c) if _is_empty(c) else segments_native.prepare_reduceat(xp, c)
 
     by_numpy = Method(prepare, quiet=True)
     return either_of(
@@ -333,7 +333,7 @@ _BY_ARRAY = by_parts("array", _by_ids, _id_parts)
 
 
 def _native_of_ids() -> Method:
-    """Return the library's own way, at numbers or in the order of segments."""
+    """Return the native reduction by ids: by a routine that combines at ids, or by a sort."""
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         return lacks_arithmetic(xp, working_dtypes(xp, c.op, c.dtypes))
@@ -348,7 +348,7 @@ def _native_of_ids() -> Method:
 
 
 def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-    """Return what combines by the kernel for CPUs, with the derivative of the library's operations."""
+    """Return the runner of the kernel for CPUs, with the derivative of the library's operations."""
     if 0 in c.arrays[0].shape or c.segments == 0:
         return _BY_ARRAY.prepare(xp, c)
     otherwise = segments_native.prepare_numbers if segments_native.at_numbers(xp, c) else _BY_ARRAY.prepare
@@ -357,7 +357,7 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
 
 def _scan_on_gpu() -> Method:
-    """Return the kernel of scans on GPUs: one of segments, or of flags where lines are adjacent in memory."""
+    """Return the kernel method of scans on GPUs: by segments, or by flags where lines are adjacent in memory."""
     lines = Method(_by_one_launch(_scanned), cuda.refusal)
     columns = by_parts("kernel", _scanned, _scan_parts)
     return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines)
@@ -367,21 +367,21 @@ _SCAN = _scan_on_gpu()
 
 
 def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the reductions of rows that are taken in an order."""
+    """Return the reductions of rows in the order that an array of the call holds."""
     x, offsets, order, *starts = c.arrays
-    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    rows = moved(xp, x, lambda x: xp.take(x, order, axis=c.axis))
     return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
 
 
 def _sort_by_kernel(xp: Namespace, *arrays: Array, indices: bool = False) -> Callable[..., tuple[Array, ...]]:
-    """Return what sorts keys, and moves values with them or finds where they were."""
+    """Return a sort by kernel of keys with values, or with their indices."""
     index = "int32" if indices else None
     call = Sorting(arrays=arrays, axis=0, descending=False, stable=True, keyed=True, indices=indices, index=index)
     return sort_cuda.prepare(xp, call)
 
 
 def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-    """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
+    """Return a runner that sorts the positions of rows by ids and reduces rows in this order, all by GPU kernels."""
     bare = c.on(*(None,) * len(c.arrays))
     narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
     sort = made_once(lambda ids: _sort_by_kernel(xp, ids, indices=True))
@@ -398,7 +398,7 @@ def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
 
 def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-    """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    """Return a runner that sorts elements by ids and reduces them, all by GPU kernels."""
     if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
         return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
@@ -416,14 +416,14 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
                 else:
                     order = argsort(ids, method=kernel)
                     ids = xp.take(ids, order, axis=0)
-                    x = moved(xp, x, lambda one: xp.take(one, order, axis=bare.axis))
+                    x = moved(xp, x, lambda x: xp.take(x, order, axis=bare.axis))
             return reduce(x, find_offsets(ids), *starts)
 
     return run
 
 
 def _ids_on_gpu() -> Method:
-    """Return the kernel of reductions by ids on GPUs."""
+    """Return the kernel method of reductions by ids on GPUs."""
 
     def sorts(_: Namespace, c: Segmented) -> list[Part]:
         x, ids = c.arrays[:2]
@@ -438,7 +438,7 @@ def _ids_on_gpu() -> Method:
         return reason or (None if without_sort else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        if _nothing(c):
+        if _is_empty(c):
             return nothing.prepare(xp, c)
         if segment_atomics.serves(c):
             return segment_atomics.prepare(xp, c, _by_operations(_by_ids))
@@ -453,18 +453,18 @@ _SORTS = by_parts("kernel", _sorted, _sort_parts)
 
 
 def _sorts_on_cpu() -> Method:
-    """Return two sorts by kernels for CPUs, which take longer where NumPy sorts a few segments one after another."""
+    """Return the kernel method of sorts for CPUs: two sorts, slower than NumPy for a few segments."""
 
     def slower(xp: Namespace, c: Segmented) -> str | None:
         if by_offsets_sort_native.is_quick(xp, c):
-            return "NumPy sorts so few segments one after another"
+            return f"NumPy is faster: it sorts {c.segments} segments one after another"
         return None if _SORTS.slower is None else _SORTS.slower(xp, c)
 
     return dataclasses.replace(_SORTS, slower=slower)
 
 
 def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
-    """Return what sorts segments by the kernels of a GPU."""
+    """Return the runner of the GPU kernels that sort segments."""
     if 0 in c.arrays[0].shape:
         return _SORTS.prepare(xp, c)
 
@@ -476,7 +476,7 @@ def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...
 
 
 def _native_of_sorts() -> Method:
-    """Return the sort by NumPy of arrays whose memory it reads, else two sorts by the library's own routine."""
+    """Return the native sort: by NumPy for arrays in memory that it reads, else two sorts by the library's routine."""
     by_sorts = by_parts("native", _sorted, _sort_parts)
 
     def is_numpys(xp: Namespace, c: Segmented) -> bool:

@@ -1,4 +1,4 @@
-"""Reductions of segments by what libraries have: NumPy's reduceat and bincount, and what combines at indices."""
+"""Reductions of segments by libraries' routines: reduceat, bincount, and routines that combine at indices."""
 
 from __future__ import annotations
 
@@ -11,25 +11,33 @@ from parprims._core.arrays import Array, Namespace, along, cast, compute_dtype, 
 from parprims._dispatch.derivative_rules import asked_for
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import by_numpy, is_shared, numpy_computes, numpy_namespace, quietly
-from parprims._operators.operator import BUILT_IN
+from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.scan.call import working_dtypes
+from parprims._primitives.segments.call import Segmented
 
 _REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
              "bitwise_xor", "logaddexp")  # fmt: skip
 
 _AT = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}
-"""Operators that libraries combine at indices by, one element after another, by PyTorch's name."""
+"""Maps an operator that libraries apply at indices, one element after another, to PyTorch's name of it."""
 
 
-def _numpy_dtypes(c: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """Return NumPy's dtypes of a result and of what it is combined in."""
+def _numpy_dtypes(c: Segmented) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Return NumPy's dtypes of a result and of its combination."""
     dtype = c.dtypes[0]
     result: np.dtype[Any] = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype_name(dtype))
     return result, np.dtype(compute_dtype(numpy_namespace(), result))
 
 
+def _identity(op: Operator, dtype: str) -> Any:
+    """Return the identity of a built-in operator of one component."""
+    identity = op.identity(dtype)
+    assert identity is not None
+    return identity[0]
+
+
 def _casting(source: Any, *dtypes: np.dtype[Any]) -> Callable[[Any], Any]:
-    """Return what casts arrays of a dtype to others, one after another."""
+    """Return a function that casts arrays of a dtype to each of ``dtypes`` in turn."""
     name, steps = np.dtype(source if isinstance(source, np.dtype) else dtype_name(source)), []
     for one in dtypes:
         if one != name:
@@ -47,35 +55,35 @@ def _casting(source: Any, *dtypes: np.dtype[Any]) -> Callable[[Any], Any]:
 
 
 def _quietly(run: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return the same function, which does not warn; of integers and bools NumPy has no cause to."""
+    """Return ``run`` without NumPy's warnings, which integers and bools never cause."""
     return run if dtype.kind in "biu" else quietly(run)
 
 
 # ---- Offsets ----------------------------------------------------------------------------------------------------
 
 
-def has_reduceat(xp: Namespace, c: Any) -> bool:
-    """Return whether NumPy reduces segments by itself, in memory that it reads."""
+def has_reduceat(xp: Namespace, c: Segmented) -> bool:
+    """Return whether NumPy's reduceat computes the call, in memory that NumPy reads."""
     if c.op.name not in _REDUCEAT or BUILT_IN.get(c.op.name) is not c.op:
         return False
     return numpy_computes(xp, c.arrays) and (library(xp) == "numpy" or is_shared(c.dtypes[0]))
 
 
-def prepare_reduceat(xp: Namespace, c: Any) -> Callable[..., Any]:
-    """Return a function of the arrays that reduces by NumPy, where there are elements and segments."""
+def prepare_reduceat(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return a function of non-empty arrays that reduces by NumPy."""
     run = by_numpy(xp, c.arrays, _reducing(c))
     return run if c.single else lambda *arrays: (run(*arrays),)
 
 
-def _reducing(c: Any) -> Callable[..., Any]:
-    """Return a function of NumPy's arrays: reduceat, which takes segments without an end, none of them empty."""
+def _reducing(c: Segmented) -> Callable[..., Any]:
+    """Return a function of NumPy arrays by reduceat, which takes only starts, and no empty segments."""
     axis, op, n, shape = c.axis, c.op, c.arrays[0].shape[c.axis], c.results[0][0]
     result, dtype = _numpy_dtypes(c)
     as_elements, as_result = _casting(c.arrays[0].dtype, result, dtype), _casting(dtype, result)
     as_state, reduceat = _casting(result, dtype), getattr(np, op.name).reduceat
-    identity = None if c.starts else op.identity(dtype.name)[0]
+    identity = None if c.starts else _identity(op, dtype.name)
     before = (slice(None),) * axis
-    segments, count_nonzero = c.segments, np.count_nonzero  # the quickest question of a short array
+    segments, count_nonzero = c.segments, np.count_nonzero  # the fastest test of a short array
 
     def totals(x: Any, begin: Any, end: Any, starts: tuple[Any, ...]) -> Any:
         x = as_elements(x)
@@ -90,7 +98,7 @@ def _reducing(c: Any) -> Callable[..., Any]:
         full = begin < offsets[1:]
         if count_nonzero(full) == segments and offsets[0] >= 0 and offsets[-1] <= n:
             return totals(x, begin, offsets[-1], starts)
-        offsets = np.maximum.accumulate(offsets.clip(0, n))  # which changes those alone that do not ascend
+        offsets = np.maximum.accumulate(offsets.clip(0, n))  # valid offsets stay unchanged
         begin = offsets[:-1]
         full = begin < offsets[1:]
         y = np.empty(shape, result)
@@ -105,8 +113,8 @@ def _reducing(c: Any) -> Callable[..., Any]:
 # ---- Numbers ----------------------------------------------------------------------------------------------------
 
 
-def at_numbers(xp: Namespace, c: Any) -> bool:
-    """Return whether NumPy, or PyTorch on a CPU, combines elements at the numbers of their segments, in their order."""
+def at_numbers(xp: Namespace, c: Segmented) -> bool:
+    """Return whether NumPy, or PyTorch on a CPU, combines elements at their ids in order."""
     x, name = c.arrays[0], c.op.name
     if BUILT_IN.get(name) is not c.op or name not in _AT or 0 in x.shape or c.segments == 0:
         return False
@@ -116,25 +124,25 @@ def at_numbers(xp: Namespace, c: Any) -> bool:
         return bool(x.ndim == 1)
     if library(xp) != "torch" or x.device.type != "cpu" or not is_shared(c.dtypes[0]):
         return False
-    # Of equal elements that are largest all have a part in PyTorch's derivative, of ours the first.
+    # PyTorch's derivative distributes over all equal largest elements; this library's goes to the first.
     return dtype_kind(working_dtypes(xp, BUILT_IN[name], c.dtypes)[0]) != "uint" and (name == "add" or not asked_for(x))
 
 
-def prepare_numbers(xp: Namespace, c: Any) -> Callable[..., Any]:
-    """Return a function of the arrays that combines by what the library adds, or combines, at indices."""
+def prepare_numbers(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return a function of the arrays by the library's routine that combines at indices."""
     if c.arrays[0].ndim == 1 and numpy_computes(xp, c.arrays):
         return by_numpy(xp, c.arrays, _combining(c))
     return directly(_by_torch)(xp, c)
 
 
-def _combining(c: Any) -> Callable[..., Any]:
-    """Return a function of NumPy's arrays of one dimension, whose elements without a segment are left out."""
+def _combining(c: Segmented) -> Callable[..., Any]:
+    """Return a function of one-dimensional NumPy arrays that omits elements without a segment."""
     segments, name, limit = c.segments, c.op.name, np.uintp(c.segments)
     result, dtype = _numpy_dtypes(c)
     sums = name == "add" and dtype.kind == "f"
     as_elements = _casting(c.arrays[0].dtype, result) if sums else _casting(c.arrays[0].dtype, result, dtype)
     combine = getattr(np, name).at
-    (identity,) = c.op.identity(dtype.name)
+    identity = _identity(c.op, dtype.name)
 
     def run(x: Any, ids: Any, *starts: Any) -> Any:
         x, ids = as_elements(x), ids.astype(np.intp, copy=False)
@@ -153,16 +161,16 @@ def _combining(c: Any) -> Callable[..., Any]:
     return _quietly(run, dtype)
 
 
-def _by_torch(xp: Namespace, c: Any) -> Array:
+def _by_torch(xp: Namespace, c: Segmented) -> Array:
     x, ids, *starts = c.arrays
     dtype, name, shape = working_dtypes(xp, c.op, c.dtypes)[0], c.op.name, c.results[0][0]
     x = cast(xp, c.elements(xp)[0], dtype)
     if starts:
         total = xp.broadcast_to(xp.expand_dims(cast(xp, starts[0], dtype), axis=c.axis), shape)
     else:
-        total = xp.full(shape, c.op.identity(dtype_name(dtype))[0], dtype=dtype, device=device(x))
-    # What is left out goes to one more place. PyTorch compares no wide unsigned integers, and no number with others
-    # that have no room for it.
+        total = xp.full(shape, _identity(c.op, dtype_name(dtype)), dtype=dtype, device=device(x))
+    # Omitted elements go to one more segment. PyTorch compares no wide unsigned integers, and no number with integers
+    # that cannot hold it.
     index = ids.to(xp.int64)
     index = xp.where((index < 0) | (index >= c.segments), c.segments, index)
     total = xp.concat([total, total.narrow(c.axis, 0, 1)], axis=c.axis)

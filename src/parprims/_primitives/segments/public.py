@@ -1,9 +1,9 @@
 """Segments of uneven length: reductions, scans, recurrences and sorts by offsets, and reductions by segment numbers.
 
-The elements of a segment stand side by side, segment j from offsets[j] to offsets[j + 1]. A scan of all elements by
-an operator that starts anew at flags is one of every segment, so time does not depend on how long they are; its last
-results are the reductions. A sort by the number of the segment, after one by the keys, is one of every segment.
-Kernels for GPUs have ways of their own.
+The elements of a segment are adjacent: segment j from offsets[j] to offsets[j + 1]. A scan of all elements by an
+operator that restarts at flags scans every segment, in a time that does not depend on their lengths; the last results
+of segments are the reductions. A sort by keys, then stably by the number of the segment, sorts every segment. GPU
+kernels have algorithms of their own.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def segment_reduce(
         The elements, of at least one dimension and any dtype that the operator takes; of several components as in
         `reduce`.
     ids : array
-        For every place along the axis the number of its segment: of one dimension and an integer dtype. Elements whose
-        number is none from 0 to num_segments - 1 are left out.
+        The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements with
+        numbers outside of 0 to num_segments - 1 are left out.
     num_segments : int
         The number of segments.
     op : str, Operator or callable
@@ -68,10 +68,10 @@ def segment_reduce(
     indices_are_sorted : bool
         Whether ids ascend, which saves the sort where there is one. That is not checked.
     dtype : dtype, str or tuple of these, optional
-        What elements are cast to before they are combined, as in `reduce`.
+        The dtype that elements are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with every segment, which a segment without elements consists of; by default
-        the identity of the operator.
+        An element combined from the left with every segment. It is the result of a segment without elements, which by
+        default is the identity of the operator.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
@@ -89,15 +89,21 @@ def segment_reduce(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    reduce : Combine all elements, or with offsets those of adjacent segments.
+    sort_by_key : Sort keys, and move values with them.
+    unique : The distinct elements, and their counts.
 
     Notes
     -----
     Work and depth: one combination for each element (kernel on CPUs, and on GPUs in one dimension where no bits depend
     on the order or segments are few; native where a library has it); those of a stable sort by ids and a `reduce` with
     offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array, and kernel of several components).
-    Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
-    and native (NumPy adds in float64), as for `scan` by array.
+    Error: each of at most n additions of a sum adds at most half an ulp of its sum of abs(x), by kernel and native
+    (NumPy adds in float64); by array the bound of `scan` holds.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
     Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, on few segments of one dimension;
     others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
@@ -126,7 +132,7 @@ def segment_reduce(
 
 
 def _with_array(asked: Arguments) -> Arguments:
-    """Return the call with an array in the place of a list of offsets, behind which no array is."""
+    """Return the call with its list of offsets as an array."""
     arrays = dict(asked.arrays)
     options = {"initial": arrays.pop("initial")} if "initial" in arrays else {}
     x = next(iter(arrays.values()))
@@ -156,14 +162,14 @@ def _node(asked: Arguments) -> Array:
     """Return a reduction or a scan of segments as a node of torch.compile's graph."""
     if isinstance(asked["x"], tuple):
         raise ValueError("x must be one array for segments inside of torch.compile")
-    options = {name: value for name, value in asked.options.items() if name not in _OF_NO_NODE}
+    options = {name: value for name, value in asked.options.items() if name not in _NOT_IN_NODES}
     options["op"] = _named(asked["op"])
-    found: tuple[Array, ...] = nodes().call(asked.name, asked.arrays, options, asked.method, composed=True)
-    return found[0]
+    result: tuple[Array, ...] = nodes().call(asked.name, asked.arrays, options, asked.method, composed=True)
+    return result[0]
 
 
-_OF_NO_NODE = ("fn", "include_initial")
-"""Options that public functions with segments do not have."""
+_NOT_IN_NODES = ("fn", "include_initial")
+"""Options that functions with segments do not have."""
 
 
 def _node_of_recurrence(asked: Arguments) -> Array:
@@ -171,8 +177,8 @@ def _node_of_recurrence(asked: Arguments) -> Array:
     if not (is_tensor(arrays["a"]) and is_tensor(arrays["b"])):
         raise ValueError("a and b must be arrays for segments inside of torch.compile")
     options = {**asked.options, "initial": asked["initial"]}
-    found: tuple[Array, ...] = nodes().call(asked.name, arrays, options, asked.method, composed=True)
-    return found[0]
+    result: tuple[Array, ...] = nodes().call(asked.name, arrays, options, asked.method, composed=True)
+    return result[0]
 
 
 def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
@@ -182,12 +188,12 @@ def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
         if len(values) > 1:
             raise ValueError("values must be one array for segments inside of torch.compile")
         arrays = {"keys": arrays["keys"], "values": values[0], "offsets": arrays["offsets"]}
-    found: tuple[Array, ...] = nodes().call(asked.name, arrays, asked.options, asked.method, composed=True)
-    return found
+    result: tuple[Array, ...] = nodes().call(asked.name, arrays, asked.options, asked.method, composed=True)
+    return result
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:
-    """Return the result of a checked call, or of a wider one, rounded."""
+    """Return the result of a checked call; that of a `Wider` call is rounded."""
     if not isinstance(call, Wider):
         return methods(method, xp, call)
     name = call.asked.name
@@ -195,7 +201,7 @@ def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented 
 
 
 def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
-    """Return the declaration of a function for segments, and let that for whole arrays know it."""
+    """Return the declaration of a function for segments, and store it in the declaration for whole arrays."""
     methods = METHODS[whole.name]
     fields = {"normalize": _with_array, **fields}
     whole.by_offsets = Primitive(name=whole.name, variant="by offsets", check=check, methods=methods, **fields)

@@ -16,20 +16,20 @@ _TILE = 128
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    # The counts of a pass are numbered; filling up the last tile of a row at most doubles them.
+    # The counts of a pass need indices; padding the last tile of a row at most doubles them.
     index = index_dtype(xp)
     if call.keys.shape[call.axis] < 2 or math.prod(call.keys.shape) << (_DIGIT + 1) <= xp.iinfo(index).max:
         return None
-    return f"there are more keys than it can number in {dtype_name(index)}"
+    return f"indices of {dtype_name(index)} cannot number this many keys"
 
 
 def array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
-    """Return what is asked for; all rows are sorted at once."""
+    """Return the results of a call; all rows are sorted at once."""
     x = move_axis(xp, call.keys, call.axis, -1)
     n = x.shape[-1]
     source = _source(xp, xp.reshape(x, (-1,)), n, call.descending)
     flat = [
-        moved(xp, xp.reshape(move_axis(xp, one, call.axis, -1), (-1,)), lambda one: one[source])
+        moved(xp, xp.reshape(move_axis(xp, one, call.axis, -1), (-1,)), lambda x: x[source])
         for one in (call.arrays if call.keyed else ())
     ]
     if call.indices:
@@ -38,10 +38,10 @@ def array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
 
 
 def _source(xp: Namespace, x: Array, n: int, descending: bool) -> Array:
-    """Return for each slot of the sorted rows, of length n one after another, the position of its element in x.
+    """Return the position in x of the element of each slot of the sorted rows, which have length n.
 
-    By a radix sort, the least significant digit first. In programs by a network: of its steps one loop can be made,
-    where each pass of the other would be four.
+    The algorithm is a radix sort, the least significant digit first. In programs it is a network, which is one loop;
+    each pass of the radix sort would be four.
     """
     slot = _arange(xp, x.shape[0], index_dtype(xp), x)
     if n < 2 or x.shape[0] == 0:
@@ -60,14 +60,14 @@ def _source(xp: Namespace, x: Array, n: int, descending: bool) -> Array:
     source = slot
     for shift in range(0, width, _DIGIT):
         digit = xp.astype((xp.take(key, source, axis=0) >> shift) & (radix - 1), xp.uint8)
-        source = xp.take(source, _split(xp, digit, radix, slot, n), axis=0)
+        source = xp.take(source, _split(xp, digit, radix, slot, n=n), axis=0)
     return source
 
 
 def _by_network(xp: Namespace, key: Array, slot: Array, n: int) -> Array:
-    """Return the same for keys that are compared, by a bitonic network, whose steps compare slots a distance apart.
+    """Return the positions of the elements of slots by a bitonic network, which compares slots a distance apart.
 
-    Rows are filled up to a power of two with slots behind all others. Equal keys are in the order of their positions.
+    Rows are padded to a power of two with slots after all others. Equal keys are in the order of their positions.
     """
     stages = (n - 1).bit_length()
     length, index = 1 << stages, slot.dtype
@@ -93,17 +93,17 @@ def _by_network(xp: Namespace, key: Array, slot: Array, n: int) -> Array:
 
 
 def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Array:
-    """Return for each slot the position its element comes from when rows of length n are ordered by one digit.
+    """Return the position of the element of each slot after rows of length n are sorted by one digit.
 
-    The equal digits of a tile are a segment, which fills neighbouring slots. The scan of the segments' lengths, row
-    by row and digit by digit, says where each ends, and a search in it which segment fills a slot; a scan along the
-    tile, and a search in that, say which of its elements. Digits 1 0 | 1 0 in two tiles have the segments (0, first),
+    The equal digits of a tile are a segment, which fills adjacent slots. The scan of the lengths of segments, row by
+    row and digit by digit, gives their ends; a search in it gives the segment of a slot. A scan along the tile, and a
+    search in it, give the element. Digits 1 0 | 1 0 in two tiles have the segments (0, first),
     (0, second), (1, first), (1, second) with ends 1 2 3 4, so slots 0 1 2 3 come from positions 1 3 0 2.
     """
     tile = min(_TILE, 1 << (n - 1).bit_length())
     tiles = -(-n // tile)
     table = xp.reshape(digit, (-1, n))
-    if n % tile:  # filled up with a digit that is none
+    if n % tile:  # padded with an invalid digit
         table = xp.concat([table, xp.full_like(table[:, : tiles * tile - n], radix)], axis=1)
     digits = xp.reshape(_arange(xp, radix, xp.uint8, digit), (-1, 1, 1))
     ones = xp.astype(xp.reshape(table, (-1, 1, tiles, tile)) == digits, xp.uint8)
@@ -112,17 +112,17 @@ def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Arra
     (ends,) = inclusive(xp, (lengths,), BUILT_IN["add"], 0)
 
     row = slot // n
-    segment = _search(xp, ends, row * (radix * tiles), radix * tiles, slot)
+    segment = _search(xp, ends, row * (radix * tiles), radix * tiles, wanted=slot)
     rank = xp.astype(slot - xp.take(ends - lengths, segment, axis=0), xp.uint8)
     first = segment * tile
-    place = _search(xp, xp.reshape(counts, (-1,)), first, tile, rank)
+    place = _search(xp, xp.reshape(counts, (-1,)), first, tile, wanted=rank)
     return row * n + segment % tiles * tile + (place - first)
 
 
 def _search(xp: Namespace, ascending: Array, first: Array, length: int, wanted: Array) -> Array:
-    """Return the first positions with values above those wanted, in ranges of one length whose last value is."""
+    """Return the first positions with values above ``wanted``, in ranges of one length that end with such a value."""
     step = 1 << (length.bit_length() - 1)
-    if step < length:  # one look makes the length a power of two
+    if step < length:  # one comparison reduces the length to a power of two
         first = xp.where(xp.take(ascending, first + (step - 1), axis=0) <= wanted, first + (length - step), first)
     while step > 1:
         step //= 2

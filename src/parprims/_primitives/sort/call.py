@@ -1,4 +1,4 @@
-"""What every form of a sort shares: the record of a checked call, and keys as integers in their order."""
+"""The record of a checked sort, and integers in the order of keys."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Sorting(Checked):
     axis : int
         The axis to sort along, counted from the front.
     descending, stable : bool
-        What the caller asked for.
+        The options of the call.
     keyed : bool
-        Whether the results begin with the sorted keys, and the values in the order of their keys.
+        Whether the results begin with the sorted keys and the values.
     indices : bool
         Whether the indices that sort are the last result.
     index : str, optional
@@ -57,7 +57,7 @@ class Sorting(Checked):
 
     @property
     def values(self) -> tuple[Array, ...]:
-        """The arrays that move as the keys do."""
+        """The arrays that move with the keys."""
         return self.arrays[1:]
 
     @property
@@ -89,7 +89,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Sorting]:
 
 
 def check_orders(name: str, keys: Array) -> None:
-    """Raise TypeError, naming the argument, unless numbers of its dtype are sorted."""
+    """Raise TypeError, naming the argument, unless its dtype can be sorted."""
     if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
         raise TypeError(
             f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
@@ -103,9 +103,9 @@ def index_dtype(xp: Namespace) -> Any:
 
 
 def moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
-    """Return an array with its elements moved, as signed integers where PyTorch would not, or not bit by bit.
+    """Return ``move(x)``; where PyTorch would fail or change bits, the elements are moved as signed integers.
 
-    On GPUs it moves no unsigned ones, and on CPUs it makes one NaN of all of bfloat16.
+    PyTorch on GPUs moves no unsigned integers, and on CPUs it replaces every NaN of bfloat16 by one NaN.
     """
     unsigned = dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True)
     if unsigned or (dtype_name(x.dtype) == "bfloat16" and is_tensor(x) and not (x.requires_grad or transformed())):
@@ -119,20 +119,20 @@ FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def bits(xp: Namespace, x: Array) -> Array:
-    """Return the bits of numbers as integers of the same width, signed ones where arrays can be viewed as such.
+    """Return the bits of numbers as integers of equal width, signed where arrays have views.
 
-    Elsewhere integers stay as they are and the bits of floats are computed, where all NaN get the same.
+    Without views integers stay unchanged, and the bits of floats are computed, equal for all NaN.
     """
     if dtype_kind(x.dtype) == "bool":
         return xp.astype(x, xp.int8)
     if hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view()):
-        x = x.resolve_neg() if is_tensor(x) else x  # PyTorch views no bits of what is negated when it is read
+        x = x.resolve_neg() if is_tensor(x) else x  # PyTorch has no view of the bits of a lazily negated tensor
         return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
     return computed_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
 
 
 def _cannot_view() -> bool:
-    """Return whether a transformation of torch.func is under way, in a PyTorch that has no rule for views of bits."""
+    """Return whether torch.func is transforming, in a PyTorch without a rule for views of bits."""
     import torch
 
     return bool(torch._C._are_functorch_transforms_active()) and not _has_rule_for_views()
@@ -152,7 +152,7 @@ def _has_rule_for_views() -> bool:
 def computed_bits(xp: Namespace, x: Array) -> Array:
     """Return the bits of floats by exact arithmetic: |x| = significand 2^exponent, 1 <= significand < 2.
 
-    The exponent of a subnormal stays at the least, and its significand below 1.
+    A subnormal has the least exponent and a significand below 1.
     """
     width, fraction = dtype_bits(x.dtype), FRACTION_BITS[dtype_name(x.dtype)]
     bias = 2 ** (width - fraction - 2) - 1
@@ -174,7 +174,7 @@ def computed_bits(xp: Namespace, x: Array) -> Array:
 
 
 def ordered_integers(xp: Namespace, x: Array) -> Array:
-    """Return integers in the order of x, equal where x is: the bits of a float, read as sign and magnitude.
+    """Return integers in the order of x, equal where x is equal: the bits of a float, read as sign and magnitude.
 
     So -0 becomes 0, and every NaN the largest integer.
     """
@@ -191,7 +191,7 @@ def ordered_integers(xp: Namespace, x: Array) -> Array:
 
 
 def ascending_integers(xp: Namespace, x: Array, descending: bool = False) -> Array:
-    """Return integers that a library can compare, in the order of x or in the opposite, equal where x is."""
+    """Return integers that a library can compare, in the order of x or its reverse, equal where x is equal."""
     keys = bits(xp, ordered_integers(xp, x))
     if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
         keys = keys ^ xp.iinfo(keys.dtype).min
@@ -202,26 +202,26 @@ def ascending_integers(xp: Namespace, x: Array, descending: bool = False) -> Arr
 
 
 def flushes(xp: Namespace, dtype: Any) -> bool:
-    """Return whether the library's own operations on a dtype may take subnormal numbers for zero.
+    """Return whether the library's own operations on a dtype may flush subnormal numbers to zero.
 
-    XLA does so on CPUs, and CuPy compiles its operations on float32 that way.
+    XLA does so on CPUs, and CuPy in its operations on float32.
     """
     libraries = ("jax",) if dtype_name(dtype) == "float64" else ("jax", "cupy")
     return dtype_kind(dtype) == "float" and library(xp) in libraries
 
 
 def comparable(xp: Namespace, x: Array) -> Array:
-    """Return what the library orders as x: integers, every NaN the largest, where it may flush subnormal numbers."""
+    """Return an array that the library orders as x: integers, NaN the largest, where it may flush subnormal numbers."""
     return ascending_integers(xp, x) if flushes(xp, x.dtype) else x
 
 
 def from_comparable(xp: Namespace, keys: Array, dtype: Any) -> Array:
-    """Return the numbers of a dtype that `comparable` gave these keys, 0 for that of both zeros."""
+    """Return the numbers of a dtype from their keys by `comparable`; both zeros become 0."""
     return keys if not flushes(xp, dtype) else xp.where(keys < 0, -keys | xp.iinfo(keys.dtype).min, keys).view(dtype)
 
 
 def widened(xp: Namespace, x: Array, dtype: Any) -> Array:
-    """Return x in a dtype that holds its values, its subnormal numbers too where the library's cast flushes them."""
+    """Return x in a dtype that holds its values, including subnormal numbers that the library's cast would flush."""
     if x.dtype == dtype or not flushes(xp, x.dtype):
         return cast(xp, x, dtype)
     pattern, fraction = bits(xp, x), FRACTION_BITS[dtype_name(x.dtype)]

@@ -1,4 +1,4 @@
-"""Sorts by kernels for CPUs: what is generated for dtypes, how lines are cut, and the call."""
+"""Sorts by kernels for CPUs: their text, the division of lines, and the call."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _TILE = 1 << 15
 _ADJACENT = 16
 """The most lines of a tile."""
 _LONG = 1 << 17
-"""The length from which a line is cut, for it fills a cache."""
+"""The length from which a line is divided, because it fills a cache."""
 _COUNTED = {8: 128, 16: 1 << 13}
-"""By the bits of keys, the length from which lines of keys alone are sorted by counting."""
+"""Maps the bits of keys to the length from which lines of keys alone are sorted by counting."""
 _BLOCKS, _BLOCK = 32, 1 << 15
 """The most blocks of a line, and the fewest elements of one."""
 _DIGITS, _BUCKETS = 4096, 256
-"""Digits that the elements of a long line are counted by first, and buckets that these are put together in."""
+"""Digits by which the elements of a long line are first counted, and buckets into which the digits are grouped."""
 _SLACK, _SLACK_OF_FLOATS = 2, 9
-"""Bits that are sorted by, beside those that number the elements: exponents of floats agree in most of theirs."""
+"""Bits to sort by beyond those that number the elements; most exponent bits of floats agree."""
 NARROW = 31
-"""Bits of an index up to which it has 32 in memory."""
+"""The most bits of an index that is stored in 32 bits."""
 _LEAST = 1 << 15
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -51,9 +51,9 @@ _LEAST = 1 << 15
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What kernels are made for: dtypes of keys and values, what is asked for, and whether indices have 32 bits.
+    """The key of generated kernels: dtypes of keys and values, the results, and whether indices have 32 bits.
 
-    Values, and keys that are no floats, are seen as unsigned integers of as many bits.
+    Values, and keys that are not floats, are read as unsigned integers of equal width.
     """
 
     key: str
@@ -74,7 +74,7 @@ class Kind:
 
     @property
     def alone(self) -> bool:
-        """Whether sorted keys are all that is asked for."""
+        """Whether sorted keys are the only result."""
         return not self.values and self.index is None
 
     @property
@@ -84,17 +84,17 @@ class Kind:
 
     @property
     def word(self) -> str:
-        """The type of a key by itself."""
+        """The type of a key without an index."""
         return "uint64" if self.bits == 64 else "uint32"
 
     @property
     def slack(self) -> int:
-        """The bits that are sorted by, beside those that number the elements."""
+        """The bits to sort by beyond those that number the elements."""
         return _SLACK_OF_FLOATS if self.is_float else _SLACK
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The types of what an element has in memory."""
+        """The types of the stored parts of an element."""
         if self.packed:
             return ("uint64",)
         return (self.word,) if self.alone else (self.word, "uint32" if self.narrow else "uint64")
@@ -112,7 +112,7 @@ def _bits_of(kind: Kind, code: str) -> str:
 
 
 def _encoded(kind: Kind) -> tuple[str, str]:
-    """Return the functions that make keys of elements, and tell those that keys do not determine."""
+    """Return the functions that encode elements as keys, and that test for elements that keys do not determine."""
     bits, word, read = kind.bits, kind.word, "load(inputs[0], at[0])"
     head = "is_special(inputs, at)"
     if not kind.is_float:
@@ -138,7 +138,7 @@ def _encoded(kind: Kind) -> tuple[str, str]:
 
 
 def _decoded(kind: Kind, code: str) -> str:
-    """Return the element that a key was made of, as it is in memory."""
+    """Return the stored element of a key."""
     bits, word = kind.bits, kind.word
     half = f"{word}({1 << (bits - 1)})"
     if not kind.is_float:
@@ -171,7 +171,7 @@ def _delivered(kind: Kind) -> str:
 
 
 def sorting_texts(kind: Kind) -> tuple[str, ...]:
-    """Return the functions that sort what stands in memory for elements, and those that write and read it."""
+    """Return the functions that sort the stored parts of elements, and that write and read them."""
     text = _cpu.text
     if kind.packed:
         fill = ["store(mem[0], spot, (uint64(key) << uint64(32)) | uint64(i))"]
@@ -192,7 +192,7 @@ def sorting_texts(kind: Kind) -> tuple[str, ...]:
 
 
 def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
-    """Return the functions that the loops call, for inputs and outputs seen so."""
+    """Return the functions that the loops call, for views of inputs and outputs."""
     text, (inputs, outputs) = _cpu.text, views
     restores = kind.alone and kind.is_float
     arguments = "inputs, outputs, at, steps, to, steps_out, n, descending"
@@ -231,25 +231,25 @@ def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _NUMBERS = 9
-"""The numbers before those of views."""
+"""The count of parameters before those of views."""
 
 
 def seen_as(dtype: str, *, moved: bool) -> str:
-    """Return the dtype as which kernels see keys or, ``moved``, values of a dtype."""
+    """Return the dtype as which kernels read keys or, if ``moved``, values of a dtype."""
     bits = dtype_bits(dtype)
     return dtype if bits > 64 or (dtype in FRACTION_BITS and not moved) else f"uint{max(8, bits)}"
 
 
 def flip(dtype: Any, descending: bool) -> int:
-    """Return the bits to invert in the bits of keys so that they are in order: the sign, and all to descend."""
+    """Return the mask that inverts the bits of keys into ascending order: the sign, and all bits if descending."""
     sign = -1 << (dtype_bits(dtype) - 1) if dtype_kind(dtype) == "int" else 0
     return ~sign if descending else sign
 
 
 def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
-    """Return the work on arrays of these layouts, with results of these dtypes.
+    """Return the plan for the layouts of arrays and the dtypes of results.
 
-    None if their axes do not merge into (high, low, n, inner).
+    Return None if the axes do not merge into (high, low, n, inner).
     """
     shape, axis, given = hosts[0].shape, call.axis, len(hosts)
     results = kind.results
@@ -270,7 +270,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
     numbers = (
         *(merged.low, n, inner, width, flip(call.keys.dtype, call.descending)),
         *(kind.slack, blocks, size, int(call.descending)),
-        *(number for one in views for number in one.numbers),
+        *(number for view in views for number in view.numbers),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
     if n >= _COUNTED.get(kind.bits, n + 1) and (kind.alone or kind.bits == 8):
@@ -285,7 +285,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
         ]
         if kind.alone and kind.is_float:
             launches.append(_cpu.Launch("restore_lines", lines))
-        scratch = [(2 * lines * n, one) for one in kind.states]
+        scratch = [(2 * lines * n, name) for name in kind.states]
         scratch += [(2 * lines * blocks, "uint64"), (_DIGITS * lines * blocks, "int32"), (_DIGITS * lines, "int32")]
         scratch += [(_BUCKETS * lines * blocks, "int64"), ((_BUCKETS + 1) * lines, "int64")]
         numbers = (*numbers[:5], _SLACK, *numbers[6:])
@@ -304,7 +304,7 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     for x in call.values:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
@@ -314,17 +314,17 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
 CROSSOVERS = _cpu.crossovers(__name__)
 """Lengths of lines of keys alone, and elements of other calls, from which kernels on one thread are faster.
 
-NumPy sorts lines of 32 and 64 bits by vectors: by AVX-512 in less than half the time of the kernel on one thread, by
-AVX2 in about the same.
+NumPy sorts lines of 32 and 64 bits by vectors: with AVX-512 in less than half the time of the kernel on one thread,
+with AVX2 in about equal time.
 """
 _FEW = 1 << 12
-"""Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
+"""Below this number of elements no kernel is used: it saves little, and its first call in a process waits for LLVM."""
 _THREADS, _SHARE = 4, 1 << 17
-"""Threads that are faster together than NumPy's one, with so many elements each."""
+"""The fewest threads, and the fewest elements of a thread, that are faster than NumPy's one thread."""
 
 
 def kind(call: Sorting) -> str:
-    """Return the kind of a call in `CROSSOVERS`: keys alone, by dtype and by how lines lie, or what moves with them."""
+    """Return the kind of a call in `CROSSOVERS`: the dtype and layout for keys alone, else "values" or "indices"."""
     if not call.keys_alone:
         return "values" if call.values else "indices"
     bits = dtype_bits(call.keys.dtype)
@@ -336,10 +336,10 @@ def kind(call: Sorting) -> str:
 
 
 def slower(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
-        return f"{spoken(xp)} sorts so few elements in little time"
+        return f"{spoken(xp)} is faster below {_FEW} elements"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
     table = _cpu.for_processor(CROSSOVERS)
@@ -352,12 +352,12 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         bare = call.on(*(None,) * len(call.arrays))
         return lambda *arrays: _empty(xp, bare.on(*arrays))
     n = call.keys.shape[call.axis]
-    given = [dtype_name(x.dtype) for x in call.arrays]
-    seen = [seen_as(name, moved=at > 0) for at, name in enumerate(given)]
+    dtypes = [dtype_name(x.dtype) for x in call.arrays]
+    read_as = [seen_as(name, moved=at > 0) for at, name in enumerate(dtypes)]
     index = dtype_name(index_dtype(xp)) if call.indices else None
-    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> NARROW == 0)
-    names = [*(given if call.keyed else ()), *([] if index is None else [index])]
-    views = [_cpu.bits_dtype(one) for one in seen]
+    kind = Kind(read_as[0], tuple(read_as[1:]), call.keyed, index, narrow=n >> NARROW == 0)
+    names = [*(dtypes if call.keyed else ()), *([] if index is None else [index])]
+    views = [_cpu.bits_dtype(one) for one in read_as]
     plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
     if plan is not None:
         readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
@@ -374,12 +374,12 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 def viewed(
     read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
 ) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return a loader that reinterprets the bits of another as a dtype of equal width."""
+    """Return a loader that views the result of another loader as a dtype of equal width."""
     return lambda x: read(x).view(dtype)
 
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     """Return the results of a call without elements."""
-    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else []
     dtypes += [index_dtype(xp)] if call.indices else []
     return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])

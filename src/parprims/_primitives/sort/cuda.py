@@ -46,24 +46,24 @@ class Tuning(_cuda.Tuning):
     few : tuple of RowTile
         Tiles that come before ``rows`` for keys of at most 4 bytes, if there are fewer rows than half of ``blocks``.
     shared_bytes, few_bytes : int
-        The most shared memory of a block that sorts rows in one launch: of many, where several blocks should fit on a
-        multiprocessor, and of so few.
+        The most shared memory of a block that sorts rows in one launch: of many rows, where several blocks should fit
+        on a multiprocessor, and of few rows.
     alone, together : tuple of (bytes, threads, items, resident)
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
     ahead_bytes : int
-        How far ahead of its own tile a block brings a tile of long rows into the L2 cache, if nothing moves with the
-        keys. Otherwise the cache is needed for what is stored.
+        The distance, in bytes, at which a block prefetches a tile of long rows into the L2 cache, if keys move alone.
+        Otherwise the stores need the cache.
     blocks : int
-        One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
+        The number of multiprocessors. Tiles are smaller if there would be fewer blocks than this.
     counters : int
         The most blocks that count digits.
     counting : int
-        The threads of such a block for each 32 bits of a key.
+        The threads of a counting block for each 32 bits of a key.
     counting_threads : int
-        The threads of such blocks that are to fit on a multiprocessor, as shared memory allows.
+        The threads of counting blocks that must fit on a multiprocessor, as shared memory allows.
     chunk : int
-        The least number of keys that such a block counts.
+        The fewest keys of a counting block.
     besides : int
         The scratch for digit counts and look-back words is at most this many bytes, plus a twentieth of the memory of
         keys and values.
@@ -99,7 +99,7 @@ class Tuning(_cuda.Tuning):
     prefetched = ("ahead_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with tiles of long rows are to fit a multiprocessor."""
+        """Return the entry for another device, with tiles of long rows that fit two blocks on a multiprocessor."""
         return dataclasses.replace(
             super().fitted(measured, device),
             alone=tuple([_fitted(device, *one) for one in self.alone]),
@@ -109,10 +109,10 @@ class Tuning(_cuda.Tuning):
 
 
 def _fitted(device: _cuda.Model, nbytes: int, threads: int, items: int, resident: int) -> tuple[int, int, int, int]:
-    """Return the largest tile of at most so many threads and elements of a thread, of which two blocks fit."""
+    """Return the largest tile, of at most the given threads and elements of a thread, for which two blocks fit."""
 
     def size(some: int) -> tuple[int, int, int]:
-        counts = (some // 32 + 3) << 10  # those of every warp, and the offsets of digits
+        counts = (some // 32 + 3) << 10  # counts of every warp, and the offsets of digits
         most = min(items, (device.room() - counts) // (some * nbytes))
         return some * most, some, most
 
@@ -125,20 +125,20 @@ _RADIX = 256
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
-# ---- What a kernel is made for ----------------------------------------------------------------------------------
+# ---- The key of a kernel ----------------------------------------------------------------------------------------
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Specialisation:
-    """What the text of a kernel depends on: dtypes by name, and the results asked for.
+    """The key of generated kernels: the dtypes by name, and the results.
 
-    ``values`` are the bytes of an element of each; ``index`` is the dtype of indices, or None without them. If
-    ``keyed`` the results begin with the keys.
+    ``values`` are the bytes of an element of each array of values; ``index`` is the dtype of indices, or None without
+    indices. If ``keyed``, the results begin with the keys.
     """
 
     key: str
@@ -154,7 +154,7 @@ class Specialisation:
 
     @property
     def moves(self) -> bool:
-        """Whether anything moves with the keys."""
+        """Whether values or indices move with the keys."""
         return bool(self.values or self.index)
 
     @property
@@ -169,7 +169,7 @@ class Specialisation:
         return WORDS[self.key_bytes]
 
     def source(self, file: str) -> str:
-        """Return the CUDA text of a kernel: that of a package file, then the order of the keys."""
+        """Return the CUDA text of a kernel: the text of a package file, then the order of the keys."""
         kind = {"b": "BOOL", "i": "SIGNED", "u": "UNSIGNED", "f": "FLOATING"}[
             "f" if self.key == "bfloat16" else self.key[0]
         ]
@@ -212,14 +212,14 @@ def plan(
     address: int,
     tuning: Tuning | None = None,
 ) -> Plan:
-    """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
+    """Return the launches that sort the last axis of contiguous arrays; ``address`` is that of the keys, modulo 16."""
     n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
-        return _plan_lanes(spec, sizes, outputs, rows, n)
+        return _plan_lanes(spec, sizes, outputs, rows=rows, n=n)
     tile = _row_tile(spec, sizes, rows, n)
     if tile:
-        return _plan_rows(spec, outputs, rows, n, *tile)
-    return _TilesPlan(spec, sizes, rows, n, address).plan(outputs)
+        return _plan_rows(spec, outputs, rows, n, tile=tile[0], size=tile[1])
+    return _TilesPlan(spec, sizes, rows, n, address=address).plan(outputs)
 
 
 def _plan_lanes(
@@ -306,7 +306,7 @@ class _TilesPlan:
         self.widest = max(spec.key_bytes, *spec.values, self.place_bytes if spec.index else 0)
         moved = len(spec.values) + bool(spec.index)
         entries = sizes.together if moved else sizes.alone
-        self.threads, items, self.resident = next(one[1:] for one in entries if self.widest <= one[0])
+        self.threads, items, self.resident = next(entry[1:] for entry in entries if self.widest <= entry[0])
         if moved > 1 or self.count_bytes > 4:
             self.resident = min(self.resident, 2)
         while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
@@ -315,7 +315,7 @@ class _TilesPlan:
         self.ahead = 0 if spec.moves else -(-sizes.ahead_bytes // (self.threads * items * spec.key_bytes))
 
     def _choose_rows_together(self) -> None:
-        """Choose the rows of a batch: as many as there is memory for their counts and look-back words."""
+        """Choose the rows of a batch: as many as fit with their counts and look-back words."""
         spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
         self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
         words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))
@@ -342,13 +342,13 @@ class _TilesPlan:
         self.chunks = -(-n // self.chunk)
 
     def _reserved(self, name: str, type_: str, nbytes: int) -> Pointer:
-        """Return the address of so many bytes of the call's own memory."""
+        """Return the address of ``nbytes`` bytes of the call's temporary memory."""
         offset = self.numbers(name, self.temporary_bytes)
         self.temporary_bytes += -(-nbytes // 256) * 256
         return Pointer("temporary", type_, bytes=offset)
 
     def _moves(self, name: str, type_: str, nbytes: int) -> Pointer | None:
-        """Return the address of memory for another copy of the elements, if they need it."""
+        """Return the address of memory for another copy of the elements, or None for one pass."""
         return self._reserved(name, type_, self.rows * self.n * nbytes) if self.passes > 1 else None
 
     def plan(self, outputs: tuple[tuple[tuple[int, ...], str], ...]) -> Plan:
@@ -365,7 +365,7 @@ class _TilesPlan:
         chunk, chunks = numbers("chunk", self.chunk), numbers("chunks", self.chunks)
         vectors = numbers("word_vectors", -(-self.words_bytes // 16))
         words = self._reserved("words_offset", "unsigned", self.words_bytes)
-        single = self.chunks == 1  # one block counts a row, so counts need not be zero before
+        single = self.chunks == 1  # one block counts a row, so counts need no initial zeros
         count = WORDS[self.count_bytes]
         counts = (
             self._reserved("counts_offset", count, self.counts_bytes)
@@ -405,10 +405,10 @@ class _TilesPlan:
         )
 
     def _between_launches(self) -> tuple[Struct, list[Parameter]]:
-        """Return where launches read and write keys, and where they read and write what moves with the keys.
+        """Return the memory of keys, and of the values and indices that move with them, for all launches.
 
-        Between launches, the keys and indices of a row are kept in the memory of its result, as far as they fit. Wide
-        indices fill it, and every second launch then does not write keys.
+        Between launches, keys and indices of a row are stored in the memory of its result if they fit. Wide indices
+        fill it, and then every second launch writes no keys.
         """
         spec, place_bytes = self.spec, self.place_bytes
         key, place = spec.word, WORDS[place_bytes]
@@ -422,7 +422,7 @@ class _TilesPlan:
             last = f"out{len(spec.values) + spec.keyed}"
             place_temporary = self._moves("places_offset", place, place_bytes)
             aside, places_apart = Pointer(last, place), index_bytes - place_bytes
-            if not spec.keyed and self.passes > 2:  # two launches write keys that are not results
+            if not spec.keyed and self.passes > 2:  # two launches write keys that are no results
                 if spec.key_bytes + place_bytes <= index_bytes:
                     behind: Number = self.numbers("keys_behind_places", self.n * place_bytes)
                     key_out, keys_apart = Pointer(last, key, bytes=behind), index_bytes - spec.key_bytes
@@ -453,7 +453,7 @@ _CONTROL_BYTES = 16  # sizeof(Control) in sort_tiles.cu
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the kernel cannot serve a call, or None."""
+    """Return the reason why the kernel cannot compute a call, or None."""
     for one in call.values:
         if dtype_kind(one.dtype) == "other":
             return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
@@ -468,7 +468,7 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         return lambda *arrays: _empty(xp, bare.on(*arrays))
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
-        """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
+        """Return contiguous arrays with the axis to sort along last, as kernels read them."""
         moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
 
@@ -485,31 +485,32 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     """Return the results of a call without elements."""
-    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else []
     dtypes += [index_dtype(xp)] if call.indices else []
     return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])
 
 
 def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Run:
-    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    """Return a function that launches the kernels on contiguous arrays, sorting along the last axis."""
     shape = tuple(arrays[0].shape)
     address = _cuda.layout(xp, arrays[0])[1]
     dtypes = tuple([x.dtype for x in arrays])
 
-    def made() -> _cuda.Plan:
+    def make() -> _cuda.Plan:
         index = (bare.index or dtype_name(index_dtype(xp))) if bare.indices else None
         names = [dtype_name(dtype) for dtype in dtypes]
-        spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
+        values = tuple(x.dtype.itemsize for x in arrays[1:])
+        spec = Specialisation(names[0], bare.descending, bare.keyed, values=values, index=index)
         results = (names if spec.keyed else []) + ([index] if index else [])
         tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
-        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning)
+        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning=tuning)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *found, last = native.prepare(xp, rows.on(*arrays))(*arrays)
-            return (*found, cast(xp, last, getattr(xp, bare.index)) if bare.index else last)
+            *result, last = native.prepare(xp, rows.on(*arrays))(*arrays)
+            return (*result, cast(xp, last, getattr(xp, bare.index)) if bare.index else last)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))
@@ -519,12 +520,12 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, bare.index, address)
-    return _cuda.ready(xp, arrays[0], key, made, in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Plans to compile without a GPU -----------------------------------------------------------------------------
 
-# Rows in a warp's lanes, in a warp, in a block, a few of them, and in tiles.
+# Rows in a warp's lanes, in a warp, and in a block; a few rows in a block; rows in tiles.
 _LAYOUTS = (
     *((1 << 16, n) for n in (20, 200, 1024, 4000, 8000)),
     *((n,) for n in (14_000, 14_336, 16_000, 1 << 14, 1 << 28)),
@@ -535,7 +536,7 @@ _DTYPES = (
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plans of every way to sort, and the plans of large sorts of every dtype."""
+    """Yield the name and the plan of every kind of sort, and of large sorts of every dtype."""
     wide = 1 << 33  # words of 64 bits
     for shape in _LAYOUTS:
         for dtype in _DTYPES if shape == (1 << 28,) else ("uint8", "float16", "float32", "int64"):
@@ -561,8 +562,8 @@ def _case(
     unaligned: bool = False,
 ) -> tuple[str, Plan]:
     keyed = bool(values) or index is None
-    spec = Specialisation(dtype, descending, keyed, values, index)
+    spec = Specialisation(dtype, descending, keyed, values=values, index=index)
     results = [dtype] * keyed + ["int8"] * len(values) + ([index] if index else [])
     words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
-    made = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)
-    return " ".join(("sort", dtype, *(word for word, set_ in words.items() if set_))), made
+    case = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)
+    return " ".join(("sort", dtype, *(word for word, set_ in words.items() if set_))), case

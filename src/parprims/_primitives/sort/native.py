@@ -1,7 +1,7 @@
-"""Sorts by the libraries' own routines: one function for each library, because each has its own order.
+"""Sorts by the libraries' own routines: one function for each library, because their orders differ.
 
-If a library orders the keys as we do, its sort computes the result. Otherwise, and if anything moves with the keys, the
-library's argsort gives the indices (`_by_indices`). It sorts integers in our order if its own order is different.
+If a library has the order of `sort`, its sort computes the result. Otherwise, and if values or indices move with the
+keys, the library's argsort gives the indices (`_by_indices`), of integers in the order of `sort` if its order differs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from parprims._libraries.numpy_bridge import (
 from parprims._primitives.sort.call import Sorting, bits, index_dtype, moved, ordered_integers
 
 Sort = Callable[..., tuple[Array, ...]]
-"""A function of the arrays of a call that returns what is asked for."""
+"""A function from the arrays of a call to its results."""
 
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
-    """Return the sentence why the library's routines cannot serve a call, or None."""
+    """Return the reason why the library's routines cannot compute a call, or None."""
     if offers(xp, "take_along_axis") or not call.keyed or (call.keys_alone and _standard_keeps_order(xp, call.keys)):
         return None
     return f"{spoken(xp)} has no take_along_axis at this version of the array API standard"
@@ -46,7 +46,7 @@ def prepare(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _numpy(xp: Namespace, call: Sorting) -> Sort:
-    """NumPy's order is ours, except for bfloat16. Its stable sort is its fastest only if it counts digits."""
+    """NumPy has the order of `sort`, except for bfloat16. Its stable sort is the fastest only if it counts digits."""
     keys, axis = call.keys, call.axis
     is_float = dtype_kind(keys.dtype) == "float"
     counts_digits = not is_float and dtype_bits(keys.dtype) <= 16 and keys.shape[axis] >= _COUNTED
@@ -57,11 +57,11 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
             return _by_indices(xp, call, is_ours=True, stable=True, argsort=argsort)
         stable = call.stable or counts_digits
         by: Any = "stable" if stable else "quicksort"
-        if is_ours and not call.descending:  # with as little around NumPy's own routine as possible
+        if is_ours and not call.descending:  # as little overhead around NumPy's routine as possible
             if not call.keyed:
                 return lambda x: (x.argsort(axis, by),)
             if keys.ndim == 1:
-                return _rows_moved(call, lambda x: x.argsort(axis, by))
+                return _sort_lines(call, lambda x: x.argsort(axis, by))
         return _by_indices(xp, call, is_ours, stable=stable)
     if is_float and keys.size >= _SEARCHED and keys.shape[axis] > _INSERTED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(x, axis))
@@ -78,8 +78,8 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
     return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
 
 
-def _rows_moved(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
-    """Return what sorts NumPy's arrays of one dimension by an argsort of the first."""
+def _sort_lines(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
+    """Return a function that sorts one-dimensional NumPy arrays by an argsort of the first."""
     indices = call.indices
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -91,15 +91,15 @@ def _rows_moved(call: Sorting, argsort: Callable[[Array], Array]) -> Sort:
 
 
 def _cupy(xp: Namespace, call: Sorting) -> Sort:
-    """CuPy's order is ours, except for floats: NaN with a sign come first."""
+    """CuPy has the order of `sort`, except for floats: negative NaN come first."""
     return _by_standard(xp, call, dtype_kind(call.keys.dtype) != "float")
 
 
 def _torch(xp: Namespace, call: Sorting) -> Sort:
-    """PyTorch's order is ours on a CPU. On GPUs NaN with a sign come first, and it compares only signed integers.
+    """PyTorch has the order of `sort` on a CPU. On GPUs negative NaN come first, and it compares only signed integers.
 
-    In a CPU's memory NumPy sorts up to 80 times as fast, whatever the dtype, length and number of rows; but long lines
-    of integers PyTorch, on processors whose vectors NumPy does not sort fast.
+    In CPU memory NumPy sorts up to 80 times as fast, for every dtype, length and number of rows. PyTorch sorts long
+    lines of integers, on processors where NumPy's vectorised sort is slow.
     """
     keys = call.keys
     integers = dtype_kind(keys.dtype) == "int" and dtype_bits(keys.dtype) >= 32 and keys.shape[call.axis] >= _COMPRESSED
@@ -113,13 +113,13 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _jax(xp: Namespace, call: Sorting) -> Sort:
-    """JAX on a CPU takes subnormal numbers for 0, so it sorts integers in our order, in one compiled program.
+    """JAX on a CPU flushes subnormal numbers to 0, so one compiled program sorts integers in the order of `sort`.
 
-    Outside of programs NumPy sorts what is in the memory of a CPU.
+    Outside of programs NumPy sorts arrays in CPU memory.
     """
     if is_eager(xp, call):
         return _by_numpy(xp, call)
-    return _jax_program(call.keyed, call.indices, call.axis, call.descending, call.stable)
+    return _jax_program(call.keyed, call.indices, call.axis, descending=call.descending, stable=call.stable)
 
 
 def is_eager(xp: Namespace, call: Sorting) -> bool:
@@ -128,39 +128,39 @@ def is_eager(xp: Namespace, call: Sorting) -> bool:
 
 
 def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
-    """Return a sort by NumPy of arrays whose memory it reads."""
+    """Return a sort by NumPy of arrays in memory that it reads."""
     sort = _numpy(numpy_namespace(), call.on(*map(as_numpy, call.arrays)))
     index = np.dtype(dtype_name(index_dtype(xp)))
-    narrows = call.indices and index != np.intp  # JAX may have no more than 32 bits
+    narrows = call.indices and index != np.intp  # JAX may have only 32-bit integers
     if not narrows and not call.descending:
         return all_by_numpy(xp, call.arrays, sort)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        found = sort(*arrays)
+        result = sort(*arrays)
         if narrows:
-            found = (*found[:-1], found[-1].astype(index, copy=False))
-        # What is flipped runs backwards through memory.
-        return tuple([y if min(y.strides, default=0) >= 0 else y.copy() for y in found])
+            result = (*result[:-1], result[-1].astype(index, copy=False))
+        # A flipped array has a negative stride.
+        return tuple([y if min(y.strides, default=0) >= 0 else y.copy() for y in result])
 
     return all_by_numpy(xp, call.arrays, run)
 
 
 def _other(xp: Namespace, call: Sorting) -> Sort:
-    """The standard's order is ours for integers; array_api_strict is known to have ours for floats too."""
+    """The standard has the order of `sort` for integers; array_api_strict has it for floats too."""
     return _by_standard(xp, call, _standard_keeps_order(xp, call.keys))
 
 
 def _standard_keeps_order(xp: Namespace, keys: Array) -> bool:
-    """Return whether a library known only by the standard has our order. The standard leaves NaN and bool open."""
+    """Return whether a library of the standard has the order of `sort`. The standard leaves NaN and bool open."""
     kind = dtype_kind(keys.dtype)
     return kind in ("int", "uint") or (kind == "float" and array_api_compat.is_array_api_strict_namespace(xp))
 
 
-# ---- What they share --------------------------------------------------------------------------------------------
+# ---- Shared functions -------------------------------------------------------------------------------------------
 
 
 def _by_standard(xp: Namespace, call: Sorting, is_ours: bool) -> Sort:
-    """Return a sort by the standard's routines. ``is_ours`` tells whether they order these keys as we do."""
+    """Return a sort by the standard's routines. If ``is_ours``, they have the order of `sort` for these keys."""
     if not (call.keys_alone and is_ours):
         return _by_indices(xp, call, is_ours, stable=call.stable)
     axis, stable = call.axis, call.stable
@@ -168,9 +168,9 @@ def _by_standard(xp: Namespace, call: Sorting, is_ours: bool) -> Sort:
 
 
 def _in_direction(xp: Namespace, call: Sorting, ascending: Callable[[Array], Array]) -> Sort:
-    """Return the sort of keys alone in the direction asked for, given the ascending one.
+    """Return the sort of keys alone in the direction of the call, given the ascending sort.
 
-    Descending order is ascending order flipped: flipped twice, equal elements keep their order.
+    A descending sort flips the keys before and after an ascending sort, so equal elements keep their order.
     """
     if not call.descending:
         return lambda x: (ascending(x),)
@@ -181,7 +181,7 @@ def _in_direction(xp: Namespace, call: Sorting, ascending: Callable[[Array], Arr
 def _by_indices(
     xp: Namespace, call: Sorting, is_ours: bool, *, stable: bool, argsort: Callable[[Array], Array] | None = None
 ) -> Sort:
-    """Return a sort by the library's argsort. It is given integers in our order if the library's order is not ours."""
+    """Return a sort by the library's argsort, of integers in the order of `sort` unless ``is_ours``."""
     axis, keyed, indices = call.axis, call.keyed, call.indices
     if argsort is None:
         argsort = functools.partial(xp.argsort, axis=axis, descending=call.descending, stable=stable)
@@ -190,35 +190,35 @@ def _by_indices(
         order = argsort(arrays[0] if is_ours else _signed(xp, ordered_integers(xp, arrays[0])))
         if not keyed:
             return (order,)
-        results = [moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=axis)) for one in arrays]
+        results = [moved(xp, x, lambda x: xp.take_along_axis(x, order, axis=axis)) for x in arrays]
         return (*results, order) if indices else tuple(results)
 
     return run
 
 
 def _signed(xp: Namespace, keys: Array) -> Array:
-    """Return integers as signed ones in the same order: PyTorch compares no others on GPUs."""
+    """Return signed integers in the order of x: PyTorch compares no others on GPUs."""
     if dtype_kind(keys.dtype) != "uint":
         return keys
     keys = bits(xp, keys)
     return keys ^ xp.iinfo(keys.dtype).min
 
 
-# Rows of 16 bits or fewer from this length on are sorted fastest by counting digits.
+# The length from which rows of at most 16 bits are sorted fastest by counting digits.
 _COUNTED = 64
-# Longer lines of 32 and 64 bits NumPy partitions by vectors before it sorts the parts.
+# The length from which NumPy partitions lines of 32 and 64 bits by vectors before it sorts the parts.
 _COMPRESSED = 512
 
 
 def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Array:
-    """Return the indices that sort NumPy's array, those of equals ascending, by its sort that is not stable.
+    """Return the indices that sort a NumPy array stably, by NumPy's unstable sort.
 
     The unstable sort is many times faster. Keys of up to 32 bits are sorted together with their indices, as integers of
-    64 bits. For wider keys the indices are found first. Then the indices of equal keys are sorted, together with the
-    number of their run of equals.
+    64 bits. For wider keys an argsort gives the indices. Then the indices of equal keys are sorted, together with the
+    number of their run of equal keys.
     """
     x = np.swapaxes(x, axis, -1)
-    if descending:  # twice flipped, equals keep their order
+    if descending:  # flipped twice, equal keys keep their order
         order = x.shape[-1] - 1 - _stable_order(xp, x[..., ::-1], axis=-1, descending=False)[..., ::-1]
         return np.swapaxes(order, axis, -1)
     if dtype_bits(x.dtype) <= 32:
@@ -228,14 +228,14 @@ def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Ar
         pairs |= np.arange(x.shape[-1], dtype=pairs.dtype)
     else:
         order = np.argsort(x, axis=-1)
-        found = np.take_along_axis(x, order, axis=-1)
-        begins = found[..., 1:] != found[..., :-1]
+        result = np.take_along_axis(x, order, axis=-1)
+        begins = result[..., 1:] != result[..., :-1]
         if dtype_kind(x.dtype) == "float":
-            # NaN differs from NaN: only the first of them begins a run.
-            begins &= found[..., :-1] == found[..., :-1]
+            # NaN differs from NaN, but only the first NaN begins a run.
+            begins &= result[..., :-1] == result[..., :-1]
         if begins.all():
             return np.swapaxes(order, axis, -1)
-        del found
+        del result
         pairs = np.zeros(x.shape, np.int64)
         np.cumsum(begins, axis=-1, out=pairs[..., 1:])
         pairs <<= 32
@@ -245,20 +245,20 @@ def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Ar
     return np.swapaxes(pairs.view(np.int64), axis, -1)
 
 
-# Below these sizes, a stable sort takes less time than the search for zeros and NaN, and than `_stable_order`.
+# Below these sizes, a stable sort is faster than the search for zeros and NaN, and than `_stable_order`.
 _SEARCHED, _PAIRED = 250, 2000
-# Both sorts of NumPy insert one element after another into lines of this length or less.
+# The most elements of a line for which both sorts of NumPy are insertion sorts.
 _INSERTED = 16
 
 
 def _floats_in_numpy(x: Array, axis: int) -> Array:
-    """Return NumPy's array of floats sorted stably, by NumPy's sort that is not stable, which is many times faster.
+    """Return a stably sorted NumPy array of floats, by NumPy's unstable sort, which is many times faster.
 
-    The only equal elements whose bits differ are zeros of both signs, and NaN, whose bits that sort may even change.
-    These elements are copied from x, row by row, to the sorted rows, which have as many of them.
+    Only zeros of both signs, and NaN, are equal with different bits, and that sort may even change the bits of NaN.
+    These elements are copied from x, row by row, into their slots of the sorted rows.
     """
     y = np.sort(x, axis)
-    if y.ndim == 1:  # equal elements lie side by side, and a search finds them without a look at all
+    if y.ndim == 1:  # equal elements are adjacent, so a binary search finds them
         zero = y.dtype.type(0)
         first = y.searchsorted(zero)
         if y[min(first, len(y) - 1)] == 0:
@@ -266,12 +266,12 @@ def _floats_in_numpy(x: Array, axis: int) -> Array:
         if y[-1] != y[-1]:
             y[np.isnan(y)] = x[np.isnan(x)]
         return y
-    given, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
+    source, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
     if np.count_nonzero(y) < y.size:
-        found[found == 0] = given[given == 0]
+        found[found == 0] = source[source == 0]
     last = found[..., -1]
     if np.count_nonzero(last != last):
-        found[np.isnan(found)] = given[np.isnan(given)]
+        found[np.isnan(found)] = source[np.isnan(source)]
     return y
 
 

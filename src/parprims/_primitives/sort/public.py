@@ -69,21 +69,33 @@ def sort(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call: array none with more elements than its library's indices can
+        If the method asked for cannot compute this call; array refuses more elements than the library's indices can
         count.
+
+    See Also
+    --------
+    argsort : The indices that sort.
+    sort_by_key : Sort keys, and move values with them.
+    top_k : The largest elements, and their positions.
+    quantile : Quantiles, by selection.
 
     Notes
     -----
-    Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array;
+    Work and depth: w / 8 passes over keys of w bits (kernel [2]_), w / 4 in O(log n) steps each (array [1]_;
     on JAX log2(n)^2 / 2 steps of a network, for which the program is as large whatever n and w are).
     Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB, on a CPU two of keys and indices;
     array 110 bytes for every element.
-    Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
+    Error: none; elements are moved unchanged, but JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (the library's own sort, of integer keys in our order
     where its own order is another), array.
     Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
-    Reference and more: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    More: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+
+    References
+    ----------
+    .. [1] Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009.
+    .. [2] Adinets and Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
     Examples
     --------
@@ -132,7 +144,7 @@ def argsort(
         memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
         offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `sort`. The order, errors and notes of `sort` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
@@ -140,6 +152,23 @@ def argsort(
     -------
     array
         The indices, of the shape of x and the library's default dtype for indices.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order.
+    ValueError
+        If method has an unknown value, or offsets are wrong.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    sort : The sorted elements; its order and notes apply.
+    sort_by_key : Sort keys, and move values with them.
+    top_k : The largest elements, and their positions.
 
     Examples
     --------
@@ -173,7 +202,8 @@ def sort_by_key(
     keys : array
         The keys, of at least one dimension and of bool, integer or real floating dtype.
     *values : array
-        What belongs to the keys: arrays of the shape of keys and any dtype; by kernel any of at most 16 bytes.
+        The arrays to move with the keys, of the shape of keys and of any dtype; for the kernel an element has at
+        most 16 bytes.
     axis : int
         The axis to sort along.
     descending : bool
@@ -188,7 +218,7 @@ def sort_by_key(
         memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
         offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `sort`. The order, errors and notes of `sort` apply.
+        Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
@@ -196,6 +226,22 @@ def sort_by_key(
     -------
     tuple of array
         The sorted keys, then the values in the order of their keys.
+
+    Raises
+    ------
+    TypeError
+        If keys or a value is no array, or the dtype of keys has no order.
+    ValueError
+        If shapes differ, method has an unknown value, or offsets are wrong.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot compute this call.
+
+    See Also
+    --------
+    sort : Sort elements; its order and notes apply.
+    argsort : The indices that sort.
 
     Examples
     --------
@@ -207,8 +253,8 @@ def sort_by_key(
     """
     arrays = {"keys": keys, "values": values}
     options = {"axis": axis, "descending": descending, "stable": stable, "offsets": offsets, "check": check}
-    found: tuple[Array, ...] = SORT_BY_KEY(others, arrays, method, axis_name, **options)
-    return found
+    result: tuple[Array, ...] = SORT_BY_KEY(others, arrays, method, axis_name, **options)
+    return result
 
 
 def _declared(name: str) -> Primitive:

@@ -1,4 +1,4 @@
-"""Reductions, scans and recurrences of segments by offsets by kernels for CPUs: how work is cut, and the call."""
+"""Reductions, scans and recurrences by offsets by kernels for CPUs: the division of work, and the call."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan.call import Scan
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import as_scan, is_readable
 
 _SHARE = 1 << 14
-"""The fewest elements of a share, whose segments are a task."""
+"""The fewest elements of a share; the segments of a share are one task."""
 _BLOCK, _ROWS = 1 << 14, 256
-"""Elements of a block of a segment, several of which threads reduce side by side, and the fewest rows of one."""
+"""Elements of a block of a segment, and the fewest rows of a block. Threads reduce blocks side by side."""
 _COLUMNS = 512
-"""Columns of a tile, whose states stay in the cache."""
+"""Columns of a tile: its states stay in the cache."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for each thread."""
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
 def _way(r: Scan) -> str:
-    """Return which function of by_offsets.numba reduces elements of a line side by side."""
+    """Return the name of the function in by_offsets.numba that reduces the elements of a line."""
     # As in `reduce`: a product of integers takes so long that it needs more lanes than the compiler gives it.
     simple = r.op._built_in and r.op.name != "multiply" and len(r.working) == 1
     if simple and dtype_kind(r.working[0]) in ("bool", "int", "uint"):
@@ -39,22 +40,25 @@ def _way(r: Scan) -> str:
     return "part_by_lanes" if r.op.commutative else "part_in_order"
 
 
-def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
-    """Return what the loops call besides the functions of a scan; the own numbers begin at ``first``."""
+def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
+    """Return the functions that the loops call besides those of a scan; their parameters begin at ``first``."""
     function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
     along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
     down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier"
-    found = [
+    functions = [
         function("offset(inputs, number)", (f"return int64(load(inputs[{c.count}], number))",)),
         function("turned(n, first, behind)", ("return n - behind" if c.reverse else "return first",)),
         function(f"walked_along({along})", (f"return segment_along{exclusive}({along})",)),
         function(f"walked_down({down})", (f"return segment_down{exclusive}({down})",)),
     ]
     names = ("segments_of", "shares_of", "share_of", "slots_of", "block_of")
-    found += [function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)]
+    functions += [
+        function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in enumerate(names, start=first)
+    ]
     if c.reduces:
+        assert isinstance(r, Scan)
         last = "element(inputs, at, steps, count - 1), count - 1"
-        found += [
+        functions += [
             function(
                 "closed(starts, from_, state)",
                 ("return combine(before(starts, from_), state)" if c.starts else "return state",),
@@ -67,25 +71,25 @@ def _texts(c: Any, r: Any, first: int) -> tuple[str, ...]:
             ),
             _cpu.text.file("_primitives/reduce/reduce.numba"),
         ]
-    return *found, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
+    return *functions, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
 
 
-def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
-    """Return the work on elements and starts of these layouts, or None where they have no (high, low, n, inner)."""
+def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+    """Return the plan for elements and starts, or None if they cannot be viewed as (high, low, n, inner)."""
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    made = slice(count, count + len(dtypes))
+    written = slice(count, count + len(dtypes))
     result = (*shape[:axis], c.segments if c.reduces else n, *shape[axis + 1 :])
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
-    strides[made.start : made.start] = [row_major(result)] * len(dtypes)
+    strides[written.start : written.start] = [row_major(result)] * len(dtypes)
     merged = lines_along(shape, axis, strides)
     if merged is None:
         return None
     begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
-    begins[made.start : made.start] = [0] * len(dtypes)
+    begins[written.start : written.start] = [0] * len(dtypes)
     if c.reverse:
-        for at in range(made.stop):
+        for at in range(written.stop):
             begins[at] += (n - 1) * along[at]
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
@@ -97,8 +101,8 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
         _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
         for at, kind in enumerate(kinds)
     ]
-    groups = views[:count], views[made], views[made.stop :]
-    first = scan_cpu.NUMBERS + sum(len(one.numbers) for one in views)
+    groups = views[:count], views[written], views[written.stop :]
+    first = scan_cpu.NUMBERS + sum(len(view.numbers) for view in views)
     steps = across if columns else along
     width = min(inner, _COLUMNS)
     lines = merged.high * low * (-(-inner // width) if columns else inner)
@@ -110,8 +114,11 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
     if c.reduces and n * wide >= 2 * _BLOCK:
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
-    texts = (*scan_cpu.functions(xp, r, c.exclusive, groups, (steps[:count], steps[made])), *_texts(c, r, first))
-    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else made.stop])
+    texts = (
+        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[written])),
+        *_texts(c, r, first),
+    )
+    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else written.stop])
     simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
 
     def launch(name: str, tasks: int) -> _cpu.Launch:
@@ -124,15 +131,16 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
         launches.insert(0, launch(f"reduce_blocks{ending}", lines * slots))
     scratch = []
     if c.reduces:
-        scratch = [(slots * math.prod(shape) // n, dtype_name(one)) for one in r.working]
-    shared = c.segments, shares, share, slots, block
+        assert isinstance(r, Scan)
+        scratch = [(slots * math.prod(shape) // n, dtype_name(dtype)) for dtype in r.working]
+    shares_and_blocks = c.segments, shares, share, slots, block
     return _cpu.Plan(
         tuple(launches),
         texts,
         (*names[:count], dtype_name(c.arrays[count].dtype)),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (low, n, inner, width, *(one for view in views for one in view.numbers), *shared),
+        (low, n, inner, width, *(one for view in views for one in view.numbers), *shares_and_blocks),
         starts=tuple(names[count:]),
         captured=scan_cpu.captured(xp, r),
     )
@@ -141,8 +149,8 @@ def _plan(xp: Namespace, c: Any, r: Any, hosts: Sequence[np.ndarray[Any, Any]]) 
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+def refusal(xp: Namespace, c: Segmented) -> str | None:
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.refusal(xp, c.arrays, differentiable=True) or scan_cpu.refusal(xp, as_scan(xp, c))
 
 
@@ -150,41 +158,41 @@ CROSSOVERS = _cpu.crossovers(__name__)
 """Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
 
 
-def kind(c: Any, by_numpy: bool) -> str:
+def kind(c: Segmented, by_numpy: bool) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator where NumPy reduces segments by itself."""
     return str(c.op.name) if by_numpy else "operator"
 
 
-def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
+    """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     measured_on = "numpy" if by_numpy else library(xp)
     return reason or _cpu.for_processor(CROSSOVERS).slower(measured_on, kind(c, by_numpy), count)
 
 
-def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """Return a function of the arrays that computes a call with elements and segments.
 
-    ``operations`` returns one that computes it by operations of the library, whose derivative it has.
+    Its derivative is the derivative of the function that ``operations`` returns, in operations of the library.
     """
     run = derivative_rules.by_operations(xp, c.arrays, _prepared(xp, c), operations)
     return (lambda *arrays: run(*arrays)[0]) if c.single else run
 
 
-def _prepared(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+def _prepared(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     count, dtypes = c.count, c.dtypes
-    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    are_readable = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
 
     def readable(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, are_readable, strict=True)]
         return (*xs, *arrays[count:])
 
     run = _runner(xp, c.on(*readable(c.arrays)))
-    return run if all(kept) else lambda *arrays: run(*readable(arrays))
+    return run if all(are_readable) else lambda *arrays: run(*readable(arrays))
 
 
-def _runner(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     r, count, axis = as_scan(xp, c), c.count, c.axis
 
     def like_starts(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._operators.languages import C_TYPES
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.sort.call import index_dtype
 from parprims._primitives.sort.cuda import WORDS, Specialisation
 
@@ -18,16 +19,16 @@ from parprims._primitives.sort.cuda import WORDS, Specialisation
 
 
 class Tile(NamedTuple):
-    """What blocks sort and merge, for keys of at most some bytes."""
+    """The tile that a block sorts or merges, for keys of at most ``key_bytes``."""
 
     key_bytes: int
     threads: int
     items: int
     """The most elements of a thread."""
     sorting: int
-    """The blocks that sort and are to fit on a multiprocessor."""
+    """The sorting blocks that must fit on a multiprocessor."""
     merging: int
-    """The same of those that merge."""
+    """The merging blocks that must fit on a multiprocessor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Tuning(_cuda.Tuning):
     tiles: tuple[Tile, ...]
     """By the bytes of a key."""
     blocks: int
-    """The most blocks that merge."""
+    """The most merging blocks."""
     places: int
-    """Integers of 32 bits number the keys of rows up to this length."""
+    """The most keys of a row that are numbered by 32-bit integers."""
 
     scaled = ("blocks",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with keys and their places are to fit."""
+        """Return the entry for another device, on which two blocks with keys and their positions must fit."""
         tiles = []
         for tile in self.tiles:
             sorting, merging = (device.resident(one, tile.threads) for one in (tile.sorting, tile.merging))
@@ -55,7 +56,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 _PIECES_BYTES = 40
 """sizeof(Pieces) in sort_segments.cu."""
@@ -65,7 +66,7 @@ _PIECES_BYTES = 40
 
 
 def _shared_bytes(key_bytes: int, threads: int, items: int) -> int:
-    """Return the shared memory of a block that sorts: keys and their places, counts of each warp, and flags of ends."""
+    """Return the shared memory of a sorting block: keys and their positions, counts of each warp, and flags of ends."""
     size = threads * items
     return size * (key_bytes + 2) + 4 * (256 * (threads // 32) + 2 * -(-size // 1024) * 32) + 256
 
@@ -80,10 +81,10 @@ def plan(
 ) -> Plan:
     """Return the launches that sort segments along the last axis of contiguous arrays.
 
-    They are one for tiles, and one for each level, of which there are as many as bits in the number of the last tile.
+    One launch sorts tiles, and one merges them for each bit in the number of the last tile.
     """
     numbers, n, rows = Numbers(), shape[-1], math.prod(shape[:-1])
-    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    tile = next(tile for tile in tuning.tiles if spec.key_bytes <= tile.key_bytes)
     threads, items = tile.threads, tile.items
     while items > 1 and threads * (items + 1) // 2 >= n:
         items = (items + 1) // 2
@@ -93,7 +94,7 @@ def plan(
     temporary_bytes = 0
 
     def reserved(name: str, type_: str, nbytes: int) -> Pointer | None:
-        """Return the address of memory for another copy of elements, if they need it."""
+        """Return the address of memory for another copy of elements, or None without levels."""
         nonlocal temporary_bytes
         if not levels:
             return None
@@ -156,18 +157,20 @@ def plan(
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, c: Any) -> str | None:
-    """Return the sentence why the kernel cannot serve a call, or None."""
+def refusal(xp: Namespace, c: Segmented) -> str | None:
+    """Return the reason why the kernel cannot compute a call, or None."""
     for one in c.arrays[1 : c.count]:
         if dtype_kind(one.dtype) == "other":
             return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
     return _cuda.refusal(xp, c.arrays)
 
 
-def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+def prepare(
+    xp: Namespace, c: Segmented, otherwise: Callable[[Segmented], tuple[Array, ...]]
+) -> Callable[..., tuple[Array, ...]]:
     """Return a function of a call's arrays that launches the kernels.
 
-    ``otherwise`` computes a call in a program of JAX that does not run on a GPU, and has derivatives.
+    ``otherwise`` computes a call in JAX programs for other devices, and has derivatives.
     """
     axis, last = c.axis, c.arrays[0].ndim - 1
     direct = dtype_name(c.arrays[-1].dtype) in ("int32", "int64")
@@ -183,20 +186,25 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]
 
 
 def _runner(
-    xp: Namespace, bare: Any, arrays: tuple[Array, ...], otherwise: Callable[[Any], tuple[Array, ...]]
+    xp: Namespace, bare: Segmented, arrays: tuple[Array, ...], otherwise: Callable[[Segmented], tuple[Array, ...]]
 ) -> _cuda.Run:
-    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    """Return a function that launches the kernels on contiguous arrays, sorting along the last axis."""
     shape, offset = tuple(arrays[0].shape), dtype_name(arrays[-1].dtype)
     dtypes = tuple([x.dtype for x in arrays[:-1]])
 
-    def made() -> Plan:
+    def make() -> Plan:
         index = None if bare.keyed else dtype_name(index_dtype(xp))
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(
-            names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:-1]), index
+            names[0],
+            bare.descending,
+            bare.keyed,
+            values=tuple(x.dtype.itemsize for x in arrays[1:-1]),
+            index=index,
         )
         results = tuple([(shape, name) for name in ([index] if index else names)])
-        return plan(spec, results, shape, bare.segments, offset, _cuda.tuned_for(TUNING, xp, arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
+        return plan(spec, results, shape, bare.segments, offset=offset, tuning=tuning)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def computed(*arrays: Array) -> tuple[Array, ...]:
@@ -206,7 +214,7 @@ def _runner(
             return otherwise(call)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            if arrays[-1].shape[0] > 1:  # every row has segments of its own
+            if arrays[-1].shape[0] > 1:  # each row has its own segments
                 return _cuda.row_by_row(computed)(*arrays)
             arrays = (*xp.broadcast_arrays(*arrays[:-1]), arrays[-1][0])
             return _runner(xp, bare, arrays, otherwise)(*arrays)
@@ -214,14 +222,14 @@ def _runner(
         return computed, batched
 
     key = ("sort segments", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.segments, offset)
-    return _cuda.ready(xp, arrays[0], key, made, in_program)
+    return _cuda.ready(xp, arrays[0], key, plan=make, in_program=in_program)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Plans to compile without a GPU -----------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plans of every way to sort segments."""
+    """Yield the name and the plan of every kind of sort of segments."""
     every = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"
     n = 1 << 28
     for dtype in every.split():
@@ -246,8 +254,9 @@ def _case(
     offset: str = "int64",
     descending: bool = False,
 ) -> tuple[str, Plan]:
-    spec = Specialisation(dtype, descending, index is None, values, index)
+    spec = Specialisation(dtype, descending, index is None, values=values, index=index)
     results = [index] if index else [dtype, *("int8" for _ in values)]
     words = {f"values {values}": values, "indices": index, "descending": descending, f"offsets {offset}": True}
-    made = plan(spec, tuple(((n,), name) for name in results), (n,), 10**6, offset, TUNING[90])
-    return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), made
+    outputs = tuple(((n,), name) for name in results)
+    case = plan(spec, outputs, (n,), 10**6, offset=offset, tuning=TUNING[90])
+    return " ".join(("sort segments", dtype, *(word for word, is_set in words.items() if is_set))), case

@@ -1,7 +1,8 @@
-"""Numbers of segments by kernels for GPUs: made narrow for a sort, and turned into offsets where they ascend."""
+"""Ids by kernels for GPUs: cast to a narrow dtype for a sort, and converted to offsets where they ascend."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -13,7 +14,7 @@ from parprims._operators.languages import C_TYPES
 _THREADS, _EACH = 256, 8
 
 _QUICK = 1 << 20
-"""The most segments for which each thread finds one offset alone: it waits for every step of its search."""
+"""The most segments for which each thread finds one offset, because its search is bound by latency."""
 _IDS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
 
@@ -23,9 +24,9 @@ def narrowest(count: int) -> str:
 
 
 def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
-    """Return a function that casts ids like these to the narrowest dtype, and replaces ids outside [0, count) by count.
+    """Return a function that casts ids to the narrowest dtype, and replaces ids outside [0, count) by count.
 
-    Ids of a dtype as narrow as that stay as they are.
+    Ids of a dtype that is as narrow stay unchanged.
     """
     name = narrowest(count)
     if dtype_bits(ids.dtype) <= dtype_bits(getattr(xp, name)):
@@ -39,57 +40,81 @@ def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]
         flat = xp.reshape(ids, (-1,))
         return (xp.reshape(narrowing(xp, flat, count)(flat), ids.shape),)
 
-    return _prepared(xp, "narrow_ids", ids, name, ids.shape[0], count, otherwise, batched)
+    kernel = _Kernel("narrow_ids", result=name, length=ids.shape[0], count=count)
+    return _prepared(xp, ids, kernel, otherwise, batched=batched)
 
 
 def finding_offsets(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
-    """Return what finds the offsets of segments, given the number of the segment of each place, in ascending order."""
+    """Return a function from ascending ids to the offsets of segments."""
     name = "int32" if ids.shape[0] < 2**31 else "int64"
 
     def otherwise(ids: Array) -> tuple[Array, ...]:
         wanted = xp.arange(count + 1, dtype=ids.dtype, device=device(ids))
         return (cast(xp, xp.searchsorted(ids, wanted), getattr(xp, name)),)
 
-    return _prepared(xp, "find_offsets", ids, name, count + 1, count, otherwise, _cuda.row_by_row(otherwise))
+    kernel = _Kernel("find_offsets", result=name, length=count + 1, count=count)
+    return _prepared(xp, ids, kernel, otherwise, batched=_cuda.row_by_row(otherwise))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel that reads ids and writes one array.
+
+    Parameters
+    ----------
+    template : str
+        The name of the function template.
+    result, length : str, int
+        The dtype and the length of the array that it writes.
+    count : int
+        The number of segments.
+    """
+
+    template: str
+    result: str
+    length: int
+    count: int
+
+    @property
+    def each(self) -> int:
+        """The number of results that a thread writes."""
+        return 1 if self.template == "find_offsets" and self.count <= _QUICK else _EACH
 
 
 def _prepared(
     xp: Namespace,
-    template: str,
     ids: Array,
-    result: str,
-    length: int,
-    count: int,
+    kernel: _Kernel,
     otherwise: Callable[[Array], tuple[Array, ...]],
+    *,
     batched: Callable[..., tuple[Array, ...]],
 ) -> Callable[[Array], Array]:
     def find(arrays: tuple[Array, ...]) -> _cuda.Run:
         (ids,) = arrays
         n, stride, name = ids.shape[0], _cuda.layout(xp, ids)[0][0], dtype_name(ids.dtype)
-        key = template, mode(xp), name, result, n, stride, count
-        each = 1 if template == "find_offsets" and count <= _QUICK else _EACH
+        key = kernel.template, mode(xp), name, kernel.result, n, stride, kernel.count
 
         def plan() -> _cuda.Plan:
-            return _plan(template, name, result, n, stride, length, count, each)
+            return _plan(kernel, name, n, stride)
 
-        return _cuda.ready(xp, ids, key, plan, lambda: (otherwise, batched))
+        return _cuda.ready(xp, ids, key, plan=plan, in_program=lambda: (otherwise, batched))
 
     return _cuda.only(_cuda.on_readable(xp, (ids,), find, otherwise))
 
 
-def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int, count: int, each: int) -> _cuda.Plan:
-    """Return the launch that writes so many results, ``each`` of them by a thread."""
-    numbers = _cuda.Numbers()
+def _plan(kernel: _Kernel, ids: str, n: int, stride: int = 1) -> _cuda.Plan:
+    """Return the launch of a kernel on ``n`` ids of a dtype and stride."""
+    numbers, result, length, each = _cuda.Numbers(), kernel.result, kernel.length, kernel.each
     launch = _cuda.Launch(
         _cuda.device_source("_primitives/segments/tables/segment_ids.cu"),
-        template,
+        kernel.template,
         (_THREADS, each),
         (
             _cuda.Pointer("in0", f"const {C_TYPES[ids]}"),
             _cuda.Pointer("out0", C_TYPES[result]),
             numbers("n", n),
             numbers("stride", stride),
-            numbers("count", count),
+            numbers("count", kernel.count),
         ),
         -(-length // (_THREADS * each)),
         _THREADS,
@@ -98,13 +123,14 @@ def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     n = 1 << 28
     for ids in _IDS:
         for result in ("int32", "int64"):
-            yield f"segments by {ids}", _plan("find_offsets", ids, result, n, 1, 1001, 1000, 1)
-        yield f"many segments by {ids}", _plan("find_offsets", ids, "int64", n, 1, _QUICK + 2, _QUICK + 1, _EACH)
+            yield f"segments by {ids}", _plan(_Kernel("find_offsets", result, 1001, 1000), ids, n)
+        many = _Kernel("find_offsets", "int64", _QUICK + 2, _QUICK + 1)
+        yield f"many segments by {ids}", _plan(many, ids, n)
         for count in (200, 1000, 10**6):
             name = narrowest(count)
             if np.iinfo(name).bits < np.iinfo(ids).bits:
-                yield f"segments by {ids}", _plan("narrow_ids", ids, name, n, 1, n, count, _EACH)
+                yield f"segments by {ids}", _plan(_Kernel("narrow_ids", name, n, count), ids, n)

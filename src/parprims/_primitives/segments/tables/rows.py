@@ -1,23 +1,22 @@
-"""Reductions of segments of rows by a CUDA kernel, in their order or another: the division of work, and the launch."""
+"""Reductions of segments of rows by a CUDA kernel, in any order of rows: the division of work, and the launch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from parprims import _cuda
-from parprims._core.layout import Layout, access, broadcast_strides, lines_along, row_major
+from parprims._core.layout import access, broadcast_strides, lines_along, row_major
 from parprims._operators.languages import C_TYPES
 from parprims._operators.tracing import state_size
-from parprims._primitives.scan.source import Specialisation
+from parprims._primitives.segments.work import Work
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """How the kernel divides its work on devices of one compute capability.
 
-    All fields determine how rows are grouped, so the bits of results depend on them, but on no other number of
-    multiprocessors than the one here.
+    All fields determine how rows are grouped, so the bits of results depend on them, and on the number of
+    multiprocessors in the entry, not of the device.
     """
 
     threads: int
@@ -29,7 +28,7 @@ class Tuning(_cuda.Tuning):
     state_bytes: int
     """The most bytes of the states of a thread's columns, if they are several."""
     row_bytes: int
-    """The bytes that a thread loads before it uses the first."""
+    """The bytes that a thread loads before it uses the first of them."""
     least: int
     """The fewest rows and ends of segments of a group of threads, where several blocks share them."""
     shared_bytes: int
@@ -39,7 +38,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
 def _part_bytes(state_bytes: int) -> int:
@@ -47,24 +46,15 @@ def _part_bytes(state_bytes: int) -> int:
     return 2 * (state_bytes + 16) + 32
 
 
-def make_plan(
-    special: Specialisation,
-    axis: int,
-    segments: int,
-    offsets: str,
-    shapes: Sequence[tuple[int, ...]],
-    layouts: Sequence[Layout],
-    tuning: Tuning,
-    *,
-    ordered: bool = False,
-) -> _cuda.Plan | None:
-    """Return the launch for inputs, then starts, of these shapes and layouts, or None.
+def make_plan(work: Work, tuning: Tuning, *, ordered: bool = False) -> _cuda.Plan | None:
+    """Return the launch of a reduction of rows, or None.
 
-    There is none if columns are not adjacent, or states take more memory than a block can share. Starts have length 1
-    along the axis. ``offsets`` is the dtype of offsets, the array behind the inputs. If ``ordered``, the one behind
-    that holds which row is where, as int32.
+    There is none if columns are not adjacent, or if states take more memory than a block can share. The offsets are
+    the array after the inputs. If ``ordered``, the next array holds the position of each row, as int32.
     """
-    inputs, shape = len(special.inputs), shapes[0]
+    special, shape, axis, segments = work.special, work.shape, work.axis, work.segments
+    shapes, layouts = work.shapes, work.layouts
+    inputs = len(special.inputs)
     n = shape[axis]
     arrays = inputs + len(special.outputs)
     result = (*shape[:axis], segments, *shape[axis + 1 :])
@@ -81,8 +71,8 @@ def make_plan(
                 merged.across[at],
                 addresses[at],
                 (merged.upward[at], merged.downward[at], merged.along[at], merged.inner),
-                vector,
-                special.itemsizes[at],
+                vector=vector,
+                itemsize=special.itemsizes[at],
                 backward=False,
             )
             for at in range(arrays)
@@ -146,7 +136,7 @@ def make_plan(
             _cuda.Struct(*reads, type="Inputs"),
             _cuda.Struct(*writes, type="Outputs"),
             _cuda.Struct(*starts, type="Starts"),
-            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[offsets]}"),
+            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[work.offsets]}"),
             _cuda.Pointer(f"in{inputs + 1}", "const int") if ordered else None,
             _cuda.Pointer("zeroed", "unsigned"),
             _cuda.Pointer("scratch", "unsigned"),

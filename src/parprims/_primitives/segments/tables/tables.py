@@ -1,4 +1,4 @@
-"""Reductions by numbers of few segments by kernels for GPUs, in the order of elements and without a sort."""
+"""Reductions by ids of few segments by kernels for GPUs, in the order of elements and without a sort."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from parprims._operators.operator import Operator, capturing
 from parprims._operators.tracing import state_size
 from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
+from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.cuda import as_scan, on_cast
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -25,16 +26,16 @@ from parprims._primitives.segments.cuda import as_scan, on_cast
 class Tuning(_cuda.Tuning):
     """How the kernels divide their work on devices of one compute capability.
 
-    All fields determine how elements are grouped, so the bits of results depend on them, but on no other number of
-    multiprocessors than the one here.
+    All fields determine how elements are grouped, so the bits of results depend on them, and on the number of
+    multiprocessors in the entry, not of the device.
     """
 
     warps: int
     """The most warps of a block."""
     fewest: tuple[tuple[int, int], ...]
-    """The fewest warps of a block whose tables are to fit, by the most elements: else a sort takes less time."""
+    """The fewest warps of a block with tables that must fit, by the most elements; otherwise a sort is faster."""
     resident: tuple[tuple[int, int], ...]
-    """The most blocks of a multiprocessor, which have the registers, by the most bytes of a state."""
+    """The most blocks of a multiprocessor, limited by registers, by the most bytes of a state."""
     shared_bytes: int
     """The most shared memory of a block, and of a multiprocessor, for tables."""
     each: int
@@ -48,20 +49,20 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _STEPS, _WIDTH, _THREADS = 4, 32, 256
-"""Elements that a lane loads at once; segments and threads of a block that combines the tables of others."""
+"""Elements that a lane loads at once; segments and threads of a block that combines tables."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """A call as a plan needs it.
+    """The geometry of a reduction.
 
-    ``steps`` are the strides from line to line of elements, ids and initial elements, ``strides`` those of elements and
-    ids along a line. The result of one line has an axis of lines if it is ``batched``.
+    ``steps`` are the strides of elements, ids and initial elements from line to line; ``strides`` are the strides of
+    elements and ids along a line. If ``batched``, the result has an axis of lines even for one line.
     """
 
     special: Specialisation
@@ -75,7 +76,7 @@ class _Work:
 
 
 def _slot_bytes(states: tuple[str, ...]) -> int:
-    """Return the bytes of a state that may be none."""
+    """Return the bytes of an optional state."""
     return state_size((*states, "bool"))
 
 
@@ -103,12 +104,12 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
     (x,), (y,) = special.inputs, special.outputs
     reads = _cuda.Struct(view("in0", f"const {C_TYPES[x]}", work.steps[0], work.strides[0]), type="Inputs")
     writes = _cuda.Struct(view("out0", C_TYPES[y], segments, 1), type="Outputs")
-    given = [
-        _cuda.Struct(_cuda.Pointer("in2", f"const {C_TYPES[one]}"), numbers("start_stride", work.steps[2]), 0, 0, 0)
-        for one in special.starts
+    views_of_starts = [
+        _cuda.Struct(_cuda.Pointer("in2", f"const {C_TYPES[name]}"), numbers("start_stride", work.steps[2]), 0, 0, 0)
+        for name in special.starts
     ]
-    starts = _cuda.Struct(*given, type="Starts")
-    ways = [access(work.strides[0], 0, (), 1, special.itemsizes[0], backward=False), "ASCENDING"]
+    starts = _cuda.Struct(*views_of_starts, type="Starts")
+    ways = [access(work.strides[0], 0, (), vector=1, itemsize=special.itemsizes[0], backward=False), "ASCENDING"]
     source = special.source("_primitives/segments/tables/segment_tables.cu", ways, stages_outputs=False)
     partials, count = _cuda.Pointer("scratch", "unsigned"), numbers("segments", segments)
     joins = bool(special.starts)
@@ -164,8 +165,8 @@ def make_plan(work: _Work, tuning: Tuning) -> _cuda.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def serves(xp: Namespace, c: Any) -> bool:
-    """Return whether a call is to be computed by tables: elements are no rows, nor in order, and segments are few."""
+def serves(xp: Namespace, c: Segmented) -> bool:
+    """Return whether tables compute a call: single elements, ids that are not sorted, and few segments."""
     if c.arrays[0].ndim != 1 or c.in_order:
         return False
     tuning = _cuda.tuned_for(TUNING, xp, c.arrays[0])
@@ -175,12 +176,12 @@ def serves(xp: Namespace, c: Any) -> bool:
     return bool(warps * c.segments * _slot_bytes(states) <= tuning.shared_bytes)
 
 
-def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
+def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Array]:
     """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
     return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
 
 
-def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
     special = specialised(xp, as_scan(xp, c))
     kind = special.like or special
     bare = c.on(*(None,) * len(c.arrays))
@@ -191,28 +192,45 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
     def launched(work: _Work, x: Array, in_program: Callable[[], tuple[_cuda.Run, _cuda.Run]]) -> _cuda.Run:
         key = "segments by tables", mode(xp), work
         plan = functools.partial(make_plan, work, _cuda.tuned_for(TUNING, xp, x))
-        return _cuda.ready(xp, x, key, plan, in_program, special.captured)
+        return _cuda.ready(xp, x, key, plan=plan, in_program=in_program, captured=special.captured)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
-        """Take the rows of a batch as lines."""
+        """Compute the rows of a batch as lines."""
         import jax
 
         x, ids = arrays[:2]
-        lines = max(one.shape[0] for one in arrays)
-        steps = [0 if one.shape[0] == 1 else math.prod(one.shape[1:]) for one in arrays]
-        work = _Work(kind, dtype_name(ids.dtype), lines, x.shape[1], c.segments, tuple(steps), (1, 1), batched=True)
+        lines = max(x.shape[0] for x in arrays)
+        steps = [0 if x.shape[0] == 1 else math.prod(x.shape[1:]) for x in arrays]
+        work = _Work(
+            special=kind,
+            ids=dtype_name(ids.dtype),
+            lines=lines,
+            n=x.shape[1],
+            segments=c.segments,
+            steps=tuple(steps),
+            strides=(1, 1),
+            batched=True,
+        )
 
         def mapped(*arrays: Array) -> tuple[Array, ...]:
-            whole = [xp.broadcast_to(one, (lines, *one.shape[1:])) for one in arrays]
-            found: tuple[Array, ...] = jax.vmap(otherwise)(*whole)
-            return found
+            broadcast = [xp.broadcast_to(x, (lines, *x.shape[1:])) for x in arrays]
+            result: tuple[Array, ...] = jax.vmap(otherwise)(*broadcast)
+            return result
 
         return launched(work, x, lambda: (mapped, _cuda.row_by_row(mapped)))(*arrays)
 
     def find(arrays: tuple[Array, ...]) -> _cuda.Run:
         x, ids = arrays[:2]
         strides = _cuda.layout(xp, x)[0][0], _cuda.layout(xp, ids)[0][0]
-        work = _Work(kind, dtype_name(ids.dtype), 1, x.shape[0], c.segments, (0,) * len(arrays), strides)
+        work = _Work(
+            special=kind,
+            ids=dtype_name(ids.dtype),
+            lines=1,
+            n=x.shape[0],
+            segments=c.segments,
+            steps=(0,) * len(arrays),
+            strides=strides,
+        )
         return launched(work, x, lambda: (otherwise, batched))
 
     return _cuda.on_readable(xp, c.arrays, find, otherwise)
@@ -222,7 +240,7 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    """Yield the name and the plan of a call for every kind of kernel."""
     few, several, many = (1 << 28, 100), (1 << 20, 1000), (1000, 100)
     for dtype in C_TYPES:
         yield _case("add", dtype, several)
@@ -252,6 +270,15 @@ def _case(
     n, segments = size
     call = without_arrays(op, (dtype,), (n,), 0, begins=not start)
     special = specialisation(xp, call, (dtype,), (dtype,) * start)
-    plan = make_plan(_Work(special, ids, 1, n, segments, (0, 0, 0), (2 if strided else 1, 1)), TUNING[90])
+    work = _Work(
+        special=special,
+        ids=ids,
+        lines=1,
+        n=n,
+        segments=segments,
+        steps=(0, 0, 0),
+        strides=(2 if strided else 1, 1),
+    )
+    plan = make_plan(work, TUNING[90])
     name = op if isinstance(op, str) else op.name
     return f"segments by tables {name} {dtype} {ids}{' start' * start}{' strided' * strided}", plan
