@@ -100,13 +100,6 @@ def test_every_header_is_included():
     assert {one for one in FILES if one.endswith(".cuh")} - {one for file in FILES for one in included(file)} == set()
 
 
-def test_kernels_declare_shared_memory():
-    """Functions that kernels share take it from them, so that all a kernel has can be seen in its text."""
-    assert not [
-        one for one in FILES if one.startswith("_cuda/device/") and "__shared__" in _code((SOURCE / one).read_text())
-    ]
-
-
 def test_once():
     """A text has what it includes once, before what uses it."""
     text = device_source("_primitives/sort/sort_tiles.cu")

@@ -52,8 +52,8 @@ struct Ticket {
 // Draws one of lines * tiles tickets for the block and returns it to all threads. The counter is zero before its first
 // launch. Its lower 31 bits count the tickets drawn in this launch, its upper 33 bits count launches. The block that
 // draws the last ticket resets the lower bits and adds one launch. (A launch's number recurs after 2^33 launches.)
-// `drawn` is shared memory.
-DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles, unsigned long long& drawn) {
+DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles) {
+    __shared__ unsigned long long drawn;
     if (threadIdx.x == 0) {
         const unsigned long long tickets = (unsigned long long)lines * tiles;
         drawn = atomicAdd(&counter->x, 1ull);
@@ -149,7 +149,7 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
 
 // Decoupled look-back: returns the exclusive prefix of tile `number` of a line to warp 0. `total` is the aggregate of
 // the tile, which has been published, and `start` the prefix of the line. All threads of WARPS warps call it, with the
-// same arguments. `groups` is shared memory.
+// same arguments.
 //
 // Tiles are in groups of 32. The last tile of a group publishes the group's inclusive prefix. Warp 0 waits for the
 // aggregates of the earlier tiles of the own group, one per lane, and scans them. Warp w > 0 does so for all tiles of
@@ -159,14 +159,12 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 constexpr int MOST_LOOKING = 4;  // warps that look back; 2, 8 and 16 are no faster on an H200
-template <int WARPS>
-constexpr int LOOKING = WARPS < MOST_LOOKING ? WARPS : MOST_LOOKING;
 
 template <class Op, int WARPS>
 DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::State>& states, Index line, unsigned number,
-                                              const typename Op::State& total, Optional<typename Op::State> start,
-                                              typename Op::State (&groups)[LOOKING<WARPS>]) {
+                                              const typename Op::State& total, Optional<typename Op::State> start) {
     using State = typename Op::State;
+    constexpr int LOOKING = WARPS < MOST_LOOKING ? WARPS : MOST_LOOKING;
     const int lane = threadIdx.x % WARP_SIZE, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
     const int place = number % WARP_SIZE;
     const unsigned group = number / WARP_SIZE;
@@ -174,9 +172,9 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
     const auto totals = states.of_tiles(line), prefixes = states.of_groups(line);
 
     State mine = total, prefix = total;
-    const bool looks = warp == 0 && lane < LOOKING<WARPS> && (unsigned)lane < group;
+    const bool looks = warp == 0 && lane < LOOKING && (unsigned)lane < group;
     bool seen = false;
-    if (warp < LOOKING<WARPS> && (unsigned)warp <= group) {
+    if (warp < LOOKING && (unsigned)warp <= group) {
         bool arrived = warp == 0 && lane >= place;
         do {
             if (!arrived) arrived = totals.at((Index)(group - warp) * WARP_SIZE + lane).poll(mine);
@@ -184,8 +182,9 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         } while (!__all_sync(ALL_LANES, arrived));
         mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0, lane `place` also has the tile's own aggregate
     }
-    if (LOOKING<WARPS> > 1) {
-        if (warp < LOOKING<WARPS> && lane == WARP_SIZE - 1) groups[warp] = mine;
+    __shared__ State groups[LOOKING];
+    if (LOOKING > 1) {
+        if (warp < LOOKING && lane == WARP_SIZE - 1) groups[warp] = mine;
         __syncthreads();  // separates the writes of groups from their reads
     }
     if (warp == 0) {
@@ -195,7 +194,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
                 if (looks) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
             int since = __ffs(there) - 1;
             start = {shuffle(prefix, since), true};
-            if (LOOKING<WARPS> > 1)
+            if (LOOKING > 1)
                 for (; since > 0; --since) start.state = Op::combine(start.state, groups[since]);
         }
         if (closes && lane == place) prefixes.at(group).publish(start.valid ? Op::combine(start.state, mine) : mine);
@@ -233,12 +232,11 @@ struct Tile {
     unsigned order;  // how many are drawn before
 };
 
-// Returns the tile of this block to all its threads, or with SERIAL the part of a line, as if that were a tile. `drawn` is
-// shared memory.
+// Returns the tile of this block to all its threads, or with SERIAL the part of a line, as if that were a tile.
 template <class State, Carry CARRY>
-DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles, unsigned long long& drawn) {
+DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
     if (CARRY == ALONE) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
-    const Ticket ticket = draw_ticket(scratch, lines, tiles, drawn);
+    const Ticket ticket = draw_ticket(scratch, lines, tiles);
     const unsigned order = ticket.number();
     const unsigned number = CARRY == LOOK_BACK ? order % tiles : order / lines;
     const unsigned line = CARRY == LOOK_BACK ? order / tiles : order % lines;

@@ -15,10 +15,11 @@ struct PhaseCounters {
 
 // Calls each(phase, item) for the items that this block takes. Items are numbered from 0 in each phase. length(phase)
 // returns the number of items of a phase, and is called when the phases before are done. All threads of a block call
-// both. Returns true in one thread of the launch: in the block that leaves last. `given` is shared memory.
+// both. Returns true in one thread of the launch: in the block that leaves last.
 template <class Length, class Each>
-DEVICE bool for_each_item(PhaseCounters* counters, unsigned long long& given, int phases, Length length, Each each) {
+DEVICE bool for_each_item(PhaseCounters* counters, int phases, Length length, Each each) {
     using Count = unsigned long long;
+    __shared__ Count given;
     Count next = 0, begin = 0, end = length(0), finished = 0;
     if (threadIdx.x == 0) next = atomicAdd(&counters->taken, (Count)1);
     int phase = 0;

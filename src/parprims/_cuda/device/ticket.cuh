@@ -10,9 +10,10 @@
 
 // Returns whether the calling threads are the last of `blocks` groups of threads to arrive at this ticket. `barrier`
 // synchronizes the threads of one group, and `thread` is the caller's number in it. If it returns true, all that the
-// threads of all groups wrote before they arrived can be read. `last` is shared memory.
+// threads of all groups wrote before they arrived can be read.
 template <class Barrier>
-DEVICE bool is_last_to_arrive(unsigned* ticket, Index blocks, bool& last, int thread, const Barrier& barrier) {
+DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks, int thread, const Barrier& barrier) {
+    __shared__ bool last;
     __threadfence();  // this thread's partials are visible before its block's ticket is
     barrier();        // all threads of the block have passed the fence
     if (thread == 0) last = atomicInc(ticket, (unsigned)blocks - 1u) == (unsigned)blocks - 1u;
@@ -22,8 +23,8 @@ DEVICE bool is_last_to_arrive(unsigned* ticket, Index blocks, bool& last, int th
 }
 
 // The same for groups that are whole blocks.
-DEVICE bool is_last_to_arrive(unsigned* ticket, Index blocks, bool& last) {
-    return is_last_to_arrive(ticket, blocks, last, threadIdx.x, [] { __syncthreads(); });
+DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks) {
+    return is_last_to_arrive(ticket, blocks, threadIdx.x, [] { __syncthreads(); });
 }
 
 // ---- Partial results for the last block: structures stored and loaded through L2, as 32-bit words ------------------

@@ -124,8 +124,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     Powers& tables = *reinterpret_cast<Powers*>(shared);
     char* const staged = reinterpret_cast<char*>(shared) + TABLE_BYTES<Powers>;
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
-    __shared__ unsigned long long drawn;
-    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
     Index line = tile.line;
     bool exists = true;
     if (WARPS == 1) {
@@ -233,11 +232,11 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         if (Powers::DIRECT || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
-        __shared__ State groups[LOOKING<WARPS>], state_before;
+        __shared__ State state_before;
         const TileStates<State> states = {tile.slots, lines, tiles};
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
         if (CARRY == LOOK_BACK)
-            carry = look_back<Op, WARPS>(states, line, tile.number, total, carry, groups);
+            carry = look_back<Op, WARPS>(states, line, tile.number, total, carry);
         else if (threadIdx.x == 0)
             carry = chain<Op>(states, line, tile.number, total, carry);
         if (threadIdx.x == 0 && carry.valid) state_before = carry.state;

@@ -189,15 +189,12 @@ DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket,
 #pragma unroll
         for (int k = 0; k < AT_ONCE<T>; ++k) mine = Op::combine(mine, {several[k], several[k]});
     }
-    __shared__ State states[THREADS / WARP_SIZE];
-    __shared__ bool valid[THREADS / WARP_SIZE];
-    const auto of_block = [&](const State& state) {
-        return reduce_warps<Op>(reduce_lanes<Op, WARP_SIZE>({state, true}), states, valid).state;
+    const auto of_block = [](const State& state) {
+        return reduce_warps<Op, THREADS>(reduce_lanes<Op, WARP_SIZE>({state, true})).state;
     };
     mine = of_block(mine);
     if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, mine);
-    __shared__ bool last;
-    if (!is_last_to_arrive(ticket, gridDim.x, last)) return;
+    if (!is_last_to_arrive(ticket, gridDim.x)) return;
     mine = load_of_others<State>(partials, min((Index)threadIdx.x, (Index)gridDim.x - 1));
     for (Index at = threadIdx.x; at < gridDim.x; at += THREADS)
         mine = Op::combine(mine, load_of_others<State>(partials, at));
@@ -300,10 +297,8 @@ DEVICE void count_bins(const T* x, const E* given, R* counts, E* edges, unsigned
             if (here) atomicAdd(&totals[bin], (Total)here);
         }
     }
-    if constexpr (STORES) {
-        __shared__ bool last;
-        if (is_last_to_arrive(ticket, gridDim.x, last)) take_totals(totals, counts, threadIdx.x, blockDim.x, bins);
-    }
+    if constexpr (STORES)
+        if (is_last_to_arrive(ticket, gridDim.x)) take_totals(totals, counts, threadIdx.x, blockDim.x, bins);
 }
 
 // Stores totals as counts, after the launch in which elements were counted in them, and leaves zeros.
@@ -364,8 +359,7 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
         for (int other = 1; other < WARPS; ++other) sum = ops::add(sum, histograms[other * here + at]);
         __stcg(&sums[run * bins + first + at], sum);
     }
-    __shared__ bool last;
-    if (is_last_to_arrive(tickets + group, runs, last)) {
+    if (is_last_to_arrive(tickets + group, runs)) {
         for (int at = threadIdx.x; at < here; at += blockDim.x) {
             S sum = __ldcg(&sums[first + at]);
             for (Index other = 1; other < runs; ++other) sum = ops::add(sum, __ldcg(&sums[other * bins + first + at]));

@@ -248,8 +248,7 @@ DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out,
         if (sum > 0) atomicAdd(&shared.counts[one], sum);
     }
     if (LAST) combine(ends, &shared.largest, &shared.above);
-    __shared__ bool is_last;
-    if (!is_last_to_arrive(&shared.ticket, parts, is_last)) return;
+    if (!is_last_to_arrive(&shared.ticket, parts)) return;
     const Choice choice = choose(memory, digit.rank, [&](int one) {
         const Count sum = __ldcg(&shared.counts[one]);
         shared.counts[one] = 0;

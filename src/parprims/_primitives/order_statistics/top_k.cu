@@ -339,8 +339,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
         store_for_others(told, others + place * parts + part, one);
     }
-    __shared__ bool last;
-    if (!is_last_to_arrive(tickets + row, parts, last)) return;
+    if (!is_last_to_arrive(tickets + row, parts)) return;
     // Of equal keys those of earlier parts come first, and of a part those of lower position.
     Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
     together.find(

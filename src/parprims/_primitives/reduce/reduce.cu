@@ -114,19 +114,16 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
     const Index begin = (blockIdx.x - row * (unsigned)chunks) * chunk;
     auto total = reduce_range<THREADS, UNROLL, VEC, Op>(in, row, begin, min(n, begin + chunk), threadIdx.x);
     if (Op::COMMUTATIVE) total = reduce_lanes<Op, WARP_SIZE>(total);
-    __shared__ State states[THREADS / WARP_SIZE];
-    __shared__ bool valid[THREADS / WARP_SIZE];
-    total = reduce_warps<Op>(total, states, valid);
+    total = reduce_warps<Op, THREADS>(total);
     if (chunks > 1) {
         if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, State(total.state));
-        __shared__ bool last;
-        if (!is_last_to_arrive(tickets + row, chunks, last)) return;
+        if (!is_last_to_arrive(tickets + row, chunks)) return;
         const Index run = (chunks + THREADS - 1) / THREADS;
         const Index first = threadIdx.x * run, past = min(chunks, first + run);
         total.valid = false;
         for (Index slot = first; slot < past; ++slot)
             append<Op>(total, load_of_others<State>(partials, row * chunks + slot));
-        total = reduce_warps<Op>(reduce_lanes<Op, WARP_SIZE>(total), states, valid);
+        total = reduce_warps<Op, THREADS>(reduce_lanes<Op, WARP_SIZE>(total));
     }
     if (threadIdx.x == 0) store_element(out, row, State(total.state));
 }
@@ -213,9 +210,7 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
             has_total = true;
         }
     }
-    __shared__ State states[THREADS][VEC];
-    __shared__ bool is_valid[THREADS];
-    reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && valid, states, is_valid);
+    reduce_groups<Op, THREADS, COLUMNS, GROUPS>(total, group, exists && valid);
     if (chunks > 1) {
         constexpr int SLOTS = OUTERS * WIDTH;
         const int slot = outer_in_block * WIDTH + column * VEC;
@@ -224,8 +219,7 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
             for (int k = 0; k < VEC; ++k)
                 store_for_others(partials, (Index)blockIdx.x * SLOTS + slot + k, total[k]);
         }
-        __shared__ bool last;
-        if (!is_last_to_arrive(tickets + tile, chunks, last)) return;
+        if (!is_last_to_arrive(tickets + tile, chunks)) return;
         const Index share = (chunks + GROUPS - 1) / GROUPS;
         const Index first = min(chunks, group * share), end = min(chunks, first + share);
         if (exists) {
@@ -247,7 +241,7 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
                             total[k] = c + a == first ? later[a][k] : Op::combine(total[k], later[a][k]);
             }
         }
-        reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && first < end, states, is_valid);
+        reduce_groups<Op, THREADS, COLUMNS, GROUPS>(total, group, exists && first < end);
     }
     if (exists && group == 0) {
 #pragma unroll

@@ -69,8 +69,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     constexpr int WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE, WARPS = LANES / WIDTH, RUN = WIDTH * ROUNDS * VEC;
     static_assert(CARRY == ALONE || (CARRY != CHAINED && !DIRECT), "see above");
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
-    __shared__ unsigned long long drawn;
-    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
     Index line = tile.line;
     bool exists = true;
     if (WARPS == 1) {
@@ -204,12 +203,12 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         }
         const Optional<State> next_start = {start.valid ? Op::combine(start.state, total) : total, true};
         if (CARRY == LOOK_BACK) {
-            __shared__ State groups[LOOKING<WARPS>], state_before;
+            __shared__ State state_before;
             if (threadIdx.x == 0) {
                 Scan::before_publishing(number);
                 states.publish(line, number, total);
             }
-            start = look_back<Op, WARPS>(states, line, number, total, start, groups);
+            start = look_back<Op, WARPS>(states, line, number, total, start);
             if (threadIdx.x == 0 && start.valid) state_before = start.state;
             __syncthreads();  // separates the write of state_before from its reads
             start.valid = Scan::STARTS || number > 0;
@@ -299,8 +298,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     const int outer_in_block = threadIdx.x / (COLUMNS * GROUPS);
     const unsigned strips = (unsigned)((inner + WIDTH - 1) / WIDTH);
     const unsigned blocks = (unsigned)((outer + OUTERS - 1) / OUTERS) * strips;
-    __shared__ unsigned long long drawn;
-    const auto tile = draw_tile<State, CARRY>(scratch, blocks, tiles, drawn);
+    const auto tile = draw_tile<State, CARRY>(scratch, blocks, tiles);
     const unsigned block_row = tile.line / strips;
     Index o = (Index)block_row * OUTERS + outer_in_block;
     const Index strip = (Index)(tile.line - block_row * strips) * WIDTH;
@@ -371,12 +369,10 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
             start.valid = Scan::STARTS;
             if (Scan::STARTS) start.state = starts.load(h, l, min(strip + at, inner - 1));
             const Index line = (Index)tile.line * WIDTH + at;
-            if (CARRY == CHAINED) {
+            if (CARRY == CHAINED)
                 start = chain<Op>(states, line, tile.number, total, start);
-            } else {
-                __shared__ State groups[LOOKING<1>];
-                start = look_back<Op, 1>(states, line, tile.number, total, start, groups);
-            }
+            else
+                start = look_back<Op, 1>(states, line, tile.number, total, start);
             if (start.valid && threadIdx.x % EACH == 0) states_before[at] = start.state;
         }
         __syncthreads();  // separates the writes of states_before from their reads
@@ -476,8 +472,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     State* const parts = totals + THREADS;                           // of the prefix of the tile
     const int column = threadIdx.x % width, group = threadIdx.x / width, groups = THREADS / width;
     const unsigned strips = (unsigned)((inner + width - 1) / width), lines = (unsigned)outer * strips;
-    __shared__ unsigned long long drawn;
-    const Ticket ticket = draw_ticket(scratch, lines, tiles, drawn);
+    const Ticket ticket = draw_ticket(scratch, lines, tiles);
     const unsigned number = ticket.number() / lines, line = ticket.number() % lines;
     const auto rows_of = [&](unsigned tile, Index& first) {  // of the memory that `first` begins
         first = (Index)(backward ? tiles - 1 - tile : tile) * rows;

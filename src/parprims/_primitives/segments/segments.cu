@@ -274,8 +274,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     if (threadIdx.x == 0) mine = fold_parts<Op>(WARPS, blocks == 1, share_of, finish);
     if (blocks == 1) return;
     if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, mine);
-    __shared__ bool last;
-    if (!is_last_to_arrive(tickets + line, blocks, last)) return;
+    if (!is_last_to_arrive(tickets + line, blocks)) return;
     const int each = ((int)blocks + THREADS - 1) / THREADS;
     const int from_block = min((int)blocks, (int)threadIdx.x * each);
     const int number = min((int)blocks, from_block + each) - from_block;

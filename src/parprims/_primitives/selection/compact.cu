@@ -354,12 +354,9 @@ DEVICE void count_marks(const Marks& marks, Count* count, unsigned* ticket, unsi
     Kept::State mine = {0};
 #pragma unroll 4
     for (Index u = (Index)blockIdx.x * THREADS + threadIdx.x; u < units; u += step) mine.kept += marks.count(u, n);
-    __shared__ Kept::State states[THREADS / WARP_SIZE];
-    __shared__ bool valid[THREADS / WARP_SIZE];
-    mine = reduce_warps<Kept>(reduce_lanes<Kept, WARP_SIZE>({mine, true}), states, valid).state;
+    mine = reduce_warps<Kept, THREADS>(reduce_lanes<Kept, WARP_SIZE>({mine, true})).state;
     if (threadIdx.x == 0) atomicAdd(total, (unsigned long long)mine.kept);
-    __shared__ bool last;
-    if (is_last_to_arrive(ticket, gridDim.x, last) && threadIdx.x == 0) {
+    if (is_last_to_arrive(ticket, gridDim.x) && threadIdx.x == 0) {
         *count = (Count)__ldcg(total);
         *total = 0;
     }
@@ -380,8 +377,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     TileStates<State> states = {{nullptr, 0}, 1, tiles};
     Tile tile = {0, 0, 0, 0};
     if (tiles > 1) {
-        __shared__ unsigned long long drawn;
-        const Ticket ticket = draw_ticket(scratch, 1, tiles, drawn);
+        const Ticket ticket = draw_ticket(scratch, 1, tiles);
         tile.number = ticket.number();
         states.slots = first_slot<State>(scratch, ticket);
     }
@@ -468,8 +464,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     }
 
     Optional<State> found = {Op::of(0, 0), false};  // the state of all earlier tiles
-    __shared__ State groups[LOOKING<WARPS>], before;
-    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found, groups);
+    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found);
+    __shared__ State before;
     if (threadIdx.x == 0) before = found.state;
     __syncthreads();  // separates the writes of before and of staged elements from their reads
     results.template write<THREADS>(staged, tile, before, n);

@@ -404,8 +404,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
         if (at + 1 < tiles) put();
     }
 
-    __shared__ bool last;
-    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets, last)) return;
+    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets)) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const Index i = part.row + row + r / ROW * 4 * ROW + r % ROW;

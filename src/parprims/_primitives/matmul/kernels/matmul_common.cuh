@@ -161,19 +161,17 @@ struct ThreadMap {
 // ---- Sums split along k -----------------------------------------------------------------------------------------
 
 // Combines the partial sums of all blocks of a tile, in the order of k. Returns whether this block has the result,
-// which is the last to arrive. THREADS threads of a block take part, and together() is their barrier. `last` is shared
-// memory.
+// which is the last to arrive. THREADS threads of a block take part, and together() is their barrier.
 template <class Op, int THREADS, int COUNT, class Together>
-DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, bool& last,
-                          int thread, const Together& together) {
+DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, int thread,
+                          const Together& together) {
     using S = typename Op::Sum;
     if (tile.splits == 1) return true;
     S *part = static_cast<S*>(parts) + tile.tile * tile.splits * (COUNT * THREADS) + thread,
       *const own = part + (Index)tile.split * (COUNT * THREADS);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) own[i * THREADS] = sums[i];
-    unsigned* const ticket = static_cast<unsigned*>(tickets) + tile.tile;
-    if (!is_last_to_arrive(ticket, tile.splits, last, thread, together)) return false;
+    if (!is_last_to_arrive(static_cast<unsigned*>(tickets) + tile.tile, tile.splits, thread, together)) return false;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] = part[i * THREADS];
 #pragma unroll 1
@@ -186,6 +184,6 @@ DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile,
 }
 
 template <class Op, int THREADS, int COUNT>
-DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, bool& last) {
-    return combine_parts<Op, THREADS>(sums, tile, parts, tickets, last, threadIdx.x, [] { __syncthreads(); });
+DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
+    return combine_parts<Op, THREADS>(sums, tile, parts, tickets, threadIdx.x, [] { __syncthreads(); });
 }

@@ -36,8 +36,8 @@
 // combine_parts for all threads but those that copy, which a barrier of the whole block would wait for.
 template <class Op, int GROUPS, int COUNT>
 DEVICE bool combine_parts_of_groups(
-    typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, bool& last) {
-    return combine_parts<Op, GROUPS * 128>(sums, tile, parts, tickets, last, (int)threadIdx.x - 128,
+    typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
+    return combine_parts<Op, GROUPS * 128>(sums, tile, parts, tickets, (int)threadIdx.x - 128,
                                            [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
@@ -176,8 +176,7 @@ DEVICE void multiply_by_groups(
         if constexpr (Cluster::SPLITS > 1)
             return save_total<Op, GROUPS, C_VECTOR % 2 == 0, Cluster>(
                 sums, c, part, pipeline, reinterpret_cast<float*>(shared_a));
-        __shared__ bool last;
-        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets, last)) return;
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         save_rows<Op, GROUPS, C_VECTOR == 8>(sums, c, part.row + row, part.column);
     });
     pipeline.end();
@@ -319,8 +318,7 @@ DEVICE void multiply_floats_by_groups(
             pipeline.release_tile(at - 1);
         }
 
-        __shared__ bool last;
-        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets, last)) return;
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         const auto where = [&](int at, Index& i, Index& j) {
             i = SWAPPED ? part.column + column_of(at) : part.row + row + row_of(at);
             j = SWAPPED ? part.row + row + row_of(at) : part.column + column_of(at);
@@ -415,8 +413,7 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
         S sums[TALL * BROAD * 4];
 #pragma unroll
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
-        __shared__ bool last;
-        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets, last)) return;
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         save_pairs<Op, C_VECTOR>(sums, c, [&](int at, Index& i, Index& j) {
             i = part.row + row + WarpStep<KIND, TALL, BROAD>::row_of(at);
             j = part.column + column + WarpStep<KIND, TALL, BROAD>::column_of(at);

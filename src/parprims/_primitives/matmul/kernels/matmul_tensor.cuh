@@ -494,8 +494,7 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
     }
 
-    __shared__ bool last;
-    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets, last)) return;
+    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets)) return;
     const auto where = [&](int at, Index& i, Index& j) {
         i = part.row + row + WarpStep<KIND, TALL, BROAD>::row_of(at);
         j = part.column + column + WarpStep<KIND, TALL, BROAD>::column_of(at);

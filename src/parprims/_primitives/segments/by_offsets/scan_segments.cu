@@ -109,8 +109,7 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     __shared__ Marks<THREADS * ROUNDS, VEC> marks;
     __shared__ Index bounds[2];
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    __shared__ unsigned long long drawn;
-    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles);
     const Index line = tile.line, begin = (Index)tile.number * TILE, own_run = begin + warp * RUN;
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     const Inputs from = views_at(in, h, l, 0);
@@ -169,12 +168,12 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
         prefix = scan_warps<FlaggedOp>(total, totals);
     }
     if constexpr (CARRY != ALONE) {
-        __shared__ FlaggedState groups[LOOKING<WARPS>], state_before;
+        __shared__ FlaggedState state_before;
         const TileStates<FlaggedState> states = {tile.slots, lines, tiles};
         if (threadIdx.x == 0) Scan::before_publishing(tile.number);
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
         if (CARRY == LOOK_BACK)
-            tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix, groups);
+            tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix);
         else if (threadIdx.x == 0)
             tile_prefix = chain<FlaggedOp>(states, line, tile.number, total, tile_prefix);
         if (threadIdx.x == 0 && tile.number > 0) state_before = tile_prefix.state;

@@ -224,11 +224,9 @@ DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Res
         __syncthreads();  // separates the combinations from their reads
         for (int at = threadIdx.x; at < segments; at += THREADS) Code::put(&words[at], own[at]);
     }
-    if constexpr (STORES) {
-        __shared__ bool last;
-        if (is_last_to_arrive(ticket, gridDim.x, last))
+    if constexpr (STORES)
+        if (is_last_to_arrive(ticket, gridDim.x))
             decode_words<Code, true>(words, start, results, threadIdx.x, THREADS, segments);
-    }
 }
 
 // Makes words zero.

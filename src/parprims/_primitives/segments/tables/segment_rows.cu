@@ -172,8 +172,7 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const Whole of_block = fold_block(blocks == 1);
     if (blocks == 1) return;
     if (group == 0) store_for_others(partials, (Index)blockIdx.x * LANES + lane, of_block);
-    __shared__ bool last;
-    if (!is_last_to_arrive(tickets + strip, blocks, last)) return;
+    if (!is_last_to_arrive(tickets + strip, blocks)) return;
     const int each = ((int)blocks + GROUPS - 1) / GROUPS;
     const int from_block = min((int)blocks, group * each), number = min((int)blocks, from_block + each) - from_block;
     const auto part_of = [&](int at) {

@@ -152,11 +152,9 @@ DEVICE void reduce_in_tables(const Inputs& in, const Outputs& out, const Starts&
         else
             store_for_others(partials, (Index)blockIdx.x * segments + at, total);
     }
-    if constexpr (STORES) {
-        __shared__ bool last;
-        if (blocks > 1 && is_last_to_arrive(tickets + line, blocks, last))
+    if constexpr (STORES)
+        if (blocks > 1 && is_last_to_arrive(tickets + line, blocks))
             combine_blocks<THREADS, JOINS, Scan>(to, start, partials, tables, line, blocks, segments, 0, segments);
-    }
 }
 
 // Combines the tables of the blocks of each line, WIDTH segments in a block.

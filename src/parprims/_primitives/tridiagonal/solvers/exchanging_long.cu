@@ -150,8 +150,7 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
     const Index systems = count_due(due, all_systems);
     if (systems == 0) return;
     const Level lowest = {levels, all_systems, 2 * ((all_rows + BELOW - 1) / BELOW)};
-    __shared__ unsigned long long given;
-    for_each_reduced_part(counters, given, lowest, systems, [&](LevelStep step, const Level& mine, Index at, Index part) {
+    for_each_reduced_part(counters, lowest, systems, [&](LevelStep step, const Level& mine, Index at, Index part) {
         const Level next = mine.next();
         const Index system = due_system(due, at);
         const Index begin = (part * THREADS + threadIdx.x) * ROWS;
@@ -232,8 +231,7 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
         return (Window::count(s.rows, LENGTH, shift_of(phase)) + in_block - 1) / in_block;
     };
     const auto length = [&](int phase) { return systems * parts_of(phase); };
-    __shared__ unsigned long long given;
-    const bool finished = for_each_item(counters, given, 2, length, [&](int phase, Index item) {
+    const bool finished = for_each_item(counters, 2, length, [&](int phase, Index item) {
         const Index at = quotient(item, parts_of(phase)), block = item - at * parts_of(phase);
         const Index system = due_system(due, at), shift = shift_of(phase);
         const Index windows = Window::count(s.rows, LENGTH, shift);

@@ -427,9 +427,7 @@ DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemS
                                    Worklist left, PhaseCounters* counters) {
     using Level = InterfaceLevel<T, ROWS * THREADS>;
     const Level lowest = {levels, systems, (rows + BELOW - 1) / BELOW};
-    __shared__ unsigned long long given;
-    for_each_reduced_part(counters, given, lowest, systems, [&](LevelStep step, const Level& mine, Index system,
-                                                                Index part) {
+    for_each_reduced_part(counters, lowest, systems, [&](LevelStep step, const Level& mine, Index system, Index part) {
         if (step == SOLVE) {
             bool exchange = false;
             if constexpr (CHECKED) {
@@ -477,8 +475,7 @@ DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Wo
         if (!ops::equal(sum, T()) && atomicOr(&states[system].not_finite, 1u) == 0)
             lost.list[atomicAdd(&lost.counts[0], 1u)] = (unsigned)system;
     });
-    __shared__ bool last;
-    if (!is_last_to_arrive(ticket, gridDim.x, last)) return;
+    if (!is_last_to_arrive(ticket, gridDim.x)) return;
     const unsigned count = read_current(lost.counts);
 #pragma unroll 1
     for (unsigned k = 0; k < count; ++k) {

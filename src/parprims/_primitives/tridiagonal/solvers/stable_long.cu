@@ -140,8 +140,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
                                                    : count_due(due, s.systems);
         return systems * parts_of(phase);
     };
-    __shared__ unsigned long long given;
-    const bool finished = for_each_item(counters, given, copying + 1, length, [&](int phase, Index item) {
+    const bool finished = for_each_item(counters, copying + 1, length, [&](int phase, Index item) {
         const bool windows = WINDOWED && phase < begin_passes;
         const bool refine = EXCHANGE && phase >= begin_passes + steps;
         const int step = windows ? steps - 1 : (phase - begin_passes) % steps, number = number_of_level(step);

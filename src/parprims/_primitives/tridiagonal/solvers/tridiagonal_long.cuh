@@ -76,14 +76,12 @@ enum LevelStep { REDUCE, SOLVE, EXPAND };
 
 // Solves reduced systems in phases: the levels below the top are reduced, the top is solved, the levels below it are
 // expanded. Calls each(step, level, system, part) for the parts that this block has, of the first `systems` systems.
-// `given` is shared memory.
 template <class Level, class Each>
-DEVICE void for_each_reduced_part(PhaseCounters* counters, unsigned long long& given, const Level& lowest,
-                                  Index systems, Each each) {
+DEVICE void for_each_reduced_part(PhaseCounters* counters, const Level& lowest, Index systems, Each each) {
     const int top = count_levels_below_top(lowest);
     const auto level_of = [&](int phase) { return level_above(lowest, phase <= top ? phase : 2 * top - phase); };
     const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
-    for_each_item(counters, given, 2 * top + 1, length, [&](int phase, Index item) {
+    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
         const Level mine = level_of(phase);
         const Index system = quotient(item, mine.parts());
         each(phase < top ? REDUCE : phase == top ? SOLVE : EXPAND, mine, system, item - system * mine.parts());
