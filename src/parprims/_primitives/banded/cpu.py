@@ -92,9 +92,9 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
             text.function("nothing()", (f"return {number}(0)",)),
             text.file("_primitives/banded/banded.numba"),
         ),
-        (name, name),
-        (((systems, n, columns), name),),
-        (),
-        (n, below, width - 1 - below, columns),
+        inputs=(name, name),
+        outputs=(((systems, n, columns), name),),
+        scratch=(),
+        numbers=(n, below, width - 1 - below, columns),
     )
     return _cpu.runner(plan, [rows, b], [in_order, in_order])

@@ -96,8 +96,8 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
             numbers("systems", systems),
             numbers("columns", columns),
         ),
-        -(-systems // tuning.threads),
-        tuning.threads,
+        grid=-(-systems // tuning.threads),
+        block=tuning.threads,
         unbound_registers=True,
     )
     return _cuda.Plan(
@@ -151,11 +151,18 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems
 
     def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
-        inputs = [_flat(xp, x, batch, systems, bands) for x in coefficients]
+        inputs = [_flat(xp, x, batch, systems=systems, own=bands) for x in coefficients]
         right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
         shared = tuple([x.shape[0] < systems for x in inputs])
-        kind = Kind(dtype_name(bare.working), matrix.widths, k, bare.periodic, by_column, shared)
-        return _runner(xp, kind, matrix, inputs[0].shape, right.shape, right)(*inputs, right)[0]
+        kind = Kind(
+            dtype_name(bare.working),
+            widths=matrix.widths,
+            k=k,
+            periodic=bare.periodic,
+            by_column=by_column,
+            shared=shared,
+        )
+        return _runner(xp, kind, matrix, inputs[0].shape, right=right)(*inputs, right)[0]
 
     def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
         if matrix.widths is not None:
@@ -184,19 +191,17 @@ def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: in
     return _cuda.contiguous(xp, xp.reshape(xp.broadcast_to(x, (*batch, *shape)), (systems, *shape)))
 
 
-def _runner(
-    xp: Namespace, kind: Kind, matrix: Matrix, of: tuple[int, ...], sides: tuple[int, ...], x: Array
-) -> _cuda.Run:
-    """Return a function that launches the kernel on coefficients and right-hand sides of these shapes."""
-    systems, rows, columns = sides
+def _runner(xp: Namespace, kind: Kind, matrix: Matrix, coefficients: tuple[int, ...], *, right: Array) -> _cuda.Run:
+    """Return a function that launches the kernel on coefficients of a shape and right-hand sides like an array."""
+    systems, rows, columns = sides = right.shape
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *coefficients, b = arrays
+            *given, b = arrays
             if kind.widths is None:
                 b = xp.reshape(b, (systems, matrix.n, kind.k, columns))
-            by_row = matrix.coefficients(xp, *coefficients)
-            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b)
+            by_row = matrix.coefficients(xp, *given)
+            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
             return (xp.reshape(found, sides),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
@@ -207,19 +212,19 @@ def _runner(
                     return one[0]
                 return xp.reshape(xp.broadcast_to(one, (size, systems, *one.shape[2:])), (-1, *one.shape[2:]))
 
-            right = xp.broadcast_to(arrays[-1], (size, *sides))
-            given = [*map(together, arrays[:-1]), xp.reshape(right, (size * systems, rows, columns))]
+            sides_of_all = xp.broadcast_to(arrays[-1], (size, *sides))
+            given = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
             shared = tuple([one.shape[0] < size * systems for one in given[:-1]])
             more = dataclasses.replace(kind, shared=shared)
-            run = _runner(xp, more, matrix, given[0].shape, given[-1].shape, given[-1])
+            run = _runner(xp, more, matrix, given[0].shape, right=given[-1])
             return (xp.reshape(run(*given)[0], (size, *sides)),)
 
         return otherwise, batched
 
     def plan() -> _cuda.Plan:
-        return make_plan(kind, _cuda.tuned_for(TUNING, xp, x), systems, matrix.n, columns)
+        return make_plan(kind, _cuda.tuned_for(TUNING, xp, right), systems=systems, n=matrix.n, columns=columns)
 
-    return _cuda.ready(xp, x, ("banded", mode(xp), kind, matrix, of, sides), plan, in_program)
+    return _cuda.ready(xp, right, ("banded", mode(xp), kind, matrix, coefficients, sides), plan, in_program=in_program)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
@@ -231,8 +236,15 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for k, periodic in [(k, False) for k in range(1, most + 1)] + [(k, True) for k in range(1, most // 2 + 1)]:
             for columns in (1, 3):
                 for widths in (None, (k, k)):
-                    kind = Kind(dtype, widths, k, periodic, True, (False,) * (3 if widths is None else 1))
+                    kind = Kind(
+                        dtype,
+                        widths=widths,
+                        k=k,
+                        periodic=periodic,
+                        by_column=True,
+                        shared=(False,) * (3 if widths is None else 1),
+                    )
                     name = "blocks" if widths is None else "bands"
-                    yield f"{name} {dtype}", make_plan(kind, TUNING[90], 8192, 32, columns)
-    kind = Kind("float64", (2, 2), 2, False, False, (False,))
-    yield "bands by row float64", make_plan(kind, TUNING[90], 8192, 32, 1)
+                    yield f"{name} {dtype}", make_plan(kind, TUNING[90], systems=8192, n=32, columns=columns)
+    kind = Kind("float64", widths=(2, 2), k=2, periodic=False, by_column=False, shared=(False,))
+    yield "bands by row float64", make_plan(kind, TUNING[90], systems=8192, n=32, columns=1)

@@ -132,13 +132,13 @@ def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Ca
 
         def solved(r: Array) -> Array:
             rows = xp.reshape(r, (*r.shape[:-3], matrix.n * k, r.shape[-1]))
-            return xp.reshape(_by_groups(xp, solve, rows, k, 2 * k), r.shape)
+            return xp.reshape(_by_groups(xp, solve, rows, below=k, d=2 * k), r.shape)
 
         return solved
     if len(coefficients) == 1:
         return lambda r: r / xp.expand_dims(coefficients[0], axis=-1)
     below, solve = matrix.widths[0], reflections.eliminated(xp, *reflections.of_bands(xp, list(coefficients)))
-    return lambda r: _by_groups(xp, solve, r, below, len(coefficients) - 1)
+    return lambda r: _by_groups(xp, solve, r, below=below, d=len(coefficients) - 1)
 
 
 def _by_groups(xp: Namespace, solve: reflections.Solve, r: Array, below: int, d: int) -> Array:

@@ -93,9 +93,9 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
             text.function("nothing()", (f"return {number}(0)",)),
             text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
-        (name,) * 4,
-        (((lines, n), name), ((lines, sections, k), name)),
-        (),
-        (n, sections, k),
+        inputs=(name,) * 4,
+        outputs=(((lines, n), name), ((lines, sections, k), name)),
+        scratch=(),
+        numbers=(n, sections, k),
     )
     return _cpu.runner(plan, list(parts), [_cpu.reader_in_order(one) for one in parts])

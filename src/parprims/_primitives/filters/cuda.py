@@ -250,8 +250,8 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     "filters::make_lattice" if kind.lattice else "filters::make_tables",
                     (tables, wide),
                     (coefficients, made),
-                    1,
-                    tile.threads,
+                    grid=1,
+                    block=tile.threads,
                     shared_bytes=cut.spare_bytes(kind, count) + (0 if kind.lattice else table_bytes),
                 )
             )
@@ -296,8 +296,8 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     sections,
                     numbers("first", first),
                 ),
-                cut.grid,
-                tile.threads,
+                grid=cut.grid,
+                block=tile.threads,
                 shared_bytes=shared_bytes,
                 resident_blocks=tile.resident,
             )

@@ -75,10 +75,10 @@ def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
     return _cpu.Plan(
         tuple(launches),
         _texts(names[0], edge, working, given=None if h.even else names[1], weight=names[-1] if h.weighted else None),
-        tuple(names),
-        (((bins,), working), ((bins + 1,), edge)),
-        ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
-        (n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
+        inputs=tuple(names),
+        outputs=(((bins,), working), ((bins + 1,), edge)),
+        scratch=((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
+        numbers=(n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
     )
 
 

@@ -127,7 +127,9 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
     else:
         partials = _cuda.Pointer("scratch", "unsigned", bytes=16)
         found = x, made, partials, ticket, count
-        launches.append(_cuda.Launch(source, "histogram::find_ends", (*given, threads), found, blocks, threads))
+        launches.append(
+            _cuda.Launch(source, "histogram::find_ends", (*given, threads), found, grid=blocks, block=threads)
+        )
         bins_from, scratch_bytes = made, 16 + blocks * 2 * nbytes
     outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
     sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
@@ -149,7 +151,13 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
         if kind.numbered:
             parameters = x, bins_from, *outputs, *sizes
             launch = _cuda.Launch(
-                source, "histogram::number_bins", types, parameters, blocks, threads, shared_bytes=shared_bytes
+                source,
+                "histogram::number_bins",
+                types,
+                parameters,
+                grid=blocks,
+                block=threads,
+                shared_bytes=shared_bytes,
             )
         else:
             totals, stores = _cuda.Pointer("zeroed", "unsigned long long", bytes=16), bins <= 4 * threads
@@ -158,15 +166,17 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
                 "histogram::count_bins",
                 (*types, f"histogram::{counters}", stores),
                 (x, bins_from, *outputs, ticket, totals, *sizes),
-                blocks,
-                threads,
+                grid=blocks,
+                block=threads,
                 shared_bytes=shared_bytes,
             )
             if not stores:
                 launches.append(launch)
                 threads, stored = tuning.threads, (outputs[0], totals, sizes[1])
                 grid = min(tuning.blocks, -(-bins // (4 * threads)))
-                launch = _cuda.Launch(source, "histogram::store_counts", (C_TYPES[kind.result],), stored, grid, threads)
+                launch = _cuda.Launch(
+                    source, "histogram::store_counts", (C_TYPES[kind.result],), stored, grid=grid, block=threads
+                )
             zeroed_bytes += 8 * bins
     else:
         (weights, working), result = kind.weights, kind.result
@@ -188,8 +198,8 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
             "histogram::sum_bins",
             (*given, C_TYPES[weights], register_type(working), C_TYPES[result], f"histogram::{way}", warps),
             (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
-            groups * runs,
-            threads,
+            grid=groups * runs,
+            block=threads,
             shared_bytes=width * warps * nbytes,
         )
         inputs += 1

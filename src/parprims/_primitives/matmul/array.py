@@ -38,7 +38,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
     a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
     tile = _tile_lengths(xp, lengths, p.tile, dtype_bits(p.working) // 8)
     if in_programs(xp) and tile != list(lengths) and 0 not in lengths:
-        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
+        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths=lengths, tile=tile), p.shape)
     *outer, inner, rows, columns = (
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
@@ -75,13 +75,16 @@ def _out_of_place(x: Array) -> bool:
 
 
 def _joined(
-    xp: Namespace, pieces: Sequence[Sequence[slice]], block: Callable[[tuple[slice, ...]], Any], *where: slice
+    xp: Namespace,
+    pieces: Sequence[Sequence[slice]],
+    block: Callable[[tuple[slice, ...]], Any],
+    where: tuple[slice, ...] = (),
 ) -> Array:
     """Return the blocks, one for every choice of a piece of each axis, joined along the axes."""
     if not pieces:
         # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
         return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
-    return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+    return xp.concat([_joined(xp, pieces[1:], block, (*where, piece)) for piece in pieces[0]], axis=-len(pieces))
 
 
 def array(xp: Namespace, p: Product) -> Array:
@@ -162,12 +165,12 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
     @partial(jax.checkpoint, prevent_cse=False)
     def block(a: Array, b: Array, starts: list[Any]) -> Array:
         def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            found: tuple[Array, ...] = p.add(total, part(a, b, starts, (i + 1) * step, step))
+            found: tuple[Array, ...] = p.add(total, part(a, b, starts, first=(i + 1) * step, length=step))
             return found
 
-        total = repeated(xp, count - 1, add, part(a, b, starts, 0, step))
+        total = repeated(xp, count - 1, add, part(a, b, starts, first=0, length=step))
         if rest:
-            total = p.add(total, part(a, b, starts, count * step, rest))
+            total = p.add(total, part(a, b, starts, first=count * step, length=rest))
         done = cast(xp, xp.squeeze(total[0], axis=deep), p.dtype)
         # An operator that returns one of its arguments leaves out an axis.
         return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))

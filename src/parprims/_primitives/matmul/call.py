@@ -155,7 +155,8 @@ class Product(Checked):
 
         if 0 in (*self.shape, k):
             return None
-        return Few(self.a, (2, 2), (), 0, tuple([x.dtype for x in self.arrays])).failure(xp, multiply)
+        few = Few(self.a, (2, 2), axes=(), most=0, dtypes=tuple([x.dtype for x in self.arrays]))
+        return few.failure(xp, multiply)
 
     def empty(self, xp: Namespace) -> Array:
         """Return an array like the product, of which nothing is computed."""

@@ -231,7 +231,7 @@ def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]
     state, name = dtype_name(p.working), names[0 if swapped else 1]
     in_place = name == state and name not in SIXTEEN_BIT_FLOATS and right.line == 1
     in_place = in_place and (left.lines <= _SMALL or right.lines * k <= _IN_PLACE)
-    return _Cut(left, right, k, axes, swapped, by_rows, in_place)
+    return _Cut(left=left, right=right, k=k, axes=axes, swapped=swapped, by_rows=by_rows, in_place=in_place)
 
 
 def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
@@ -258,10 +258,10 @@ def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
     return _cpu.Plan(
         (_cpu.Launch(name, tasks, -(-_LEAST // each)),),
         _texts(p, names, cut),
-        tuple(names),
-        ((p.shape, dtype_name(p.dtype)),),
-        (),
-        numbers,
+        inputs=tuple(names),
+        outputs=((p.shape, dtype_name(p.dtype)),),
+        scratch=(),
+        numbers=numbers,
         captured=tuple([one for of in _traced(p) for one in of.captured]),
     )
 

@@ -9,7 +9,7 @@ from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Namespace, dtype_kind, dty
 from parprims._libraries.numpy_bridge import carries_derivative
 from parprims._libraries.settings import float32_products
 from parprims._primitives.matmul.call import Product
-from parprims._primitives.matmul.tiles import TUNING, Arithmetic, Tuning, tiny_tile
+from parprims._primitives.matmul.tiles import TUNING, Arithmetic, Sizes, Tuning, tiny_tile
 
 _SPOKEN = {
     "float32": "large matrices of float32 faster on this device, by tensor cores",
@@ -47,7 +47,7 @@ def kernel_faster(xp: Namespace, p: Product) -> str | None:
     if least is not None and least.reached(m, n, k, matrices):
         return f"the kernel multiplies {_SPOKEN[family]}"
     called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
-    if called_alone and _is_small(p, tuned, family, m, n, k, matrices):
+    if called_alone and _is_small(p, tuned, family, Sizes((m, n, k), matrices)):
         return "a call of the kernel takes less time for small matrices on this device"
     return None
 
@@ -80,10 +80,11 @@ def _is_unaligned(xp: Namespace, p: Product, vector: int) -> bool:
     return any(address for _, address in layouts) or any(step % vector for step in (*steps, p.shape[-1]))
 
 
-def _is_small(p: Product, tuned: Tuning, family: str, m: int, n: int, k: int, matrices: int) -> bool:
+def _is_small(p: Product, tuned: Tuning, family: str, sizes: Sizes) -> bool:
     """Return whether the call itself takes longer than the product of real numbers."""
     if dtype_kind(p.dtype) != "float":
         return False
+    (m, n, k), matrices = sizes.lengths, sizes.matrices
     if max(min(m, n), k) <= 8:
         return True  # however many there are: the kernel for tiny matrices is faster by itself
     small = max(m, n, k) <= tuned.small and m * n * k * matrices <= tuned.small**3 and matrices <= tuned.small_matrices

@@ -228,6 +228,14 @@ class Arithmetic:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes of a batch of products: m, n and k of each, and how many matrices there are."""
+
+    lengths: Tile
+    matrices: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Block:
     """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory.
 
@@ -276,7 +284,9 @@ class Factor:
         if unit == 1:
             steps = [16, address, *(itemsize * step for step in (other, *batch))]
             vector = max(1, math.gcd(*steps) // itemsize)
-        return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
+        return Factor(
+            outer=outer, along=along, vector=vector, along_k=along_k, step=None if len(batch) > 1 else sum(batch)
+        )
 
     @property
     def pitch(self) -> int:
@@ -372,7 +382,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         most = 16 if arithmetic.kind == "SPLIT" else 8  # the warps of SPLIT have smaller tiles
         if down * across > most:
             return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
-    need = block(kernel, tile, arithmetic, 0, _cuda.tuned(TUNING, capability)).shared_bytes
+    need = block(kernel, tile, arithmetic, most=0, tuned=_cuda.tuned(TUNING, capability)).shared_bytes
     there = _cuda.shared_bytes(capability)
     if need > there:
         return f"it asks for {need} bytes of shared memory, a block has {there}"
@@ -433,22 +443,22 @@ def choose_block(
     arithmetic: Arithmetic,
     kernel: str,
     tile: Tile | None,
-    lengths: Tile,
-    matrices: int,
+    sizes: Sizes,
+    *,
     capability: int,
     copies: Copies | None,
     one_by_one: bool = False,
 ) -> tuple[Block, int, bool]:
     """Return the block, the number of parts that the sum is split into, and whether groups of four warps multiply.
 
-    ``tile`` is the one that the caller asks for, if any, and ``lengths`` are those of each of the ``matrices``.
-    ``copies`` is None if groups cannot multiply. ``one_by_one`` tells that no vectors of a factor can be loaded.
+    ``tile`` is the tile that the caller asks for, if any. ``copies`` is None if groups cannot multiply. ``one_by_one``
+    says that no vectors of a factor can be loaded.
     """
-    m, n, k = lengths
+    (m, n, k), matrices = sizes.lengths, sizes.matrices
     most, tuned = _cuda.shared_bytes(capability), _cuda.tuned(TUNING, capability)
     if kernel in ("naive", "tiled", "packed"):
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
-        return block(kernel, own_tile, arithmetic, most, tuned), 1, False
+        return block(kernel, own_tile, arithmetic, most=most, tuned=tuned), 1, False
     kind = arithmetic.tuned_as if kernel == "tensor" else ""
     choices = [("groups", one) for one in (() if copies is None else tuned.groups[kind])]
     swapped = copies is not None and copies.swapped
@@ -471,7 +481,7 @@ def choose_block(
     for name, one in choices:
         if tiles_of(name, one) * one[0] * one[1] > 2 * least:
             continue
-        candidate, deep = block(name, one, arithmetic, most, tuned), -(-k // one[2])
+        candidate, deep = block(name, one, arithmetic, most=most, tuned=tuned), -(-k // one[2])
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
@@ -490,15 +500,16 @@ def choose_block(
             for parts, in_cluster, at_once in ways:
                 units, whole = tiles * parts, (*cluster, in_cluster)
                 beside = min(resident, -(-units // processors))
+                work = _Work(units=units, at_once=at_once, beside=beside, deep=deep, parts=parts)
                 if copies is not None and modelled:
-                    time = _time_of_groups(one, whole, deep / parts, parts, units, at_once, copies.aligned, n % 8 != 0)
+                    time = _time_of_groups(one, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
                 elif costs is not None:
-                    time = costs.time(one, beside, -(-deep // parts), units, at_once, one_by_one)
+                    time = costs.time(one, work, one_by_one)
                     if parts > 1:
                         once, each = tuned.parts[kind]
                         time += once + each * parts * one[0] * one[1]
                 else:
-                    time = _time(one, beside, deep / parts, parts, kind) * -(-units // at_once)
+                    time = _time(one, work, kind)
                 if found is None or time < found[0]:
                     found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
     assert found is not None
@@ -519,20 +530,42 @@ def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list
     return found
 
 
-def _time_of_groups(
-    tile: Tile,
-    cluster: tuple[int, int, int],
-    deep: float,
-    parts: int,
-    units: int,
-    at_once: int,
-    aligned: tuple[bool, bool],
-    staged: bool,
-) -> float:
-    """Return an estimate of how long a product of 16-bit floats by groups of four warps takes, but for what all take.
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The work of a product as estimates of its time see it.
 
-    Sums are split into ``parts`` of ``deep`` tiles along k. There are so many ``units`` of work, of which so many are
-    done ``at_once``. Results whose rows are not whole vectors are ``staged`` in shared memory.
+    Parameters
+    ----------
+    units : int
+        The units of work: tiles of the result, times the parts of a sum.
+    at_once : int
+        The units that the device works on at the same time.
+    beside : int
+        The units that a multiprocessor works on at the same time.
+    deep : int
+        The tiles along k of a whole sum.
+    parts : int
+        The parts that a sum is split into.
+    """
+
+    units: int
+    at_once: int
+    beside: int
+    deep: int
+    parts: int
+
+    @property
+    def turns(self) -> int:
+        """The number of times that the device takes ``at_once`` units."""
+        return -(-self.units // self.at_once)
+
+
+def _time_of_groups(
+    tile: Tile, cluster: tuple[int, int, int], work: _Work, *, aligned: tuple[bool, bool], staged: bool
+) -> float:
+    """Return an estimate of the time of a product of 16-bit floats by groups of four warps, without constant costs.
+
+    Results are ``staged`` in shared memory if their rows are not whole vectors.
 
     The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. What is chosen by them takes 2 % longer
     than what is the fastest, on average. A step along k has a latency, its products, of which one group forms fewer
@@ -540,15 +573,15 @@ def _time_of_groups(
     and a block of a cluster loads a part.
     """
     (m, n, _), (down, across, in_cluster) = tile, cluster
-    blocks = min(units, at_once) * down * across
+    blocks = min(work.units, work.at_once) * down * across
     loads = blocks * (m / across * (1.7 if aligned[0] else 4.5) + n / down * (1.7 if aligned[1] else 4.5))
     step = 57e3 + m * n * (14.6 if m > 64 else 19.5) + loads
-    time = -(-units // at_once) * (deep * step + 154e3 + m * n * (295 if staged else 45))
+    time = work.turns * (work.deep / work.parts * step + 154e3 + m * n * (295 if staged else 45))
     time += 206e3 * (down * across > 1)
     if in_cluster > 1:
         time += 414e3 + 186 * m * n
-    elif parts > 1:
-        time += 2700e3 + 54 * parts * m * n
+    elif work.parts > 1:
+        time += 2700e3 + 54 * work.parts * m * n
     return float(time) / _UNIT
 
 
@@ -583,23 +616,24 @@ class Costs:
     result: float
     one_by_one: float
 
-    def time(self, tile: Tile, beside: int, deep: int, units: int, at_once: int, one_by_one: bool) -> float:
-        """Return the modelled time of units of work, ``at_once`` at a time, ``beside`` of them on a multiprocessor."""
-        m, n, _ = tile
+    def time(self, tile: Tile, work: _Work, one_by_one: bool) -> float:
+        """Return the modelled time of a product, without what it costs to split sums."""
+        (m, n, _), deep = tile, -(-work.deep // work.parts)
         step = m * n * self.product + (m + n) * self.line
-        steps = deep * max(step + self.latency, step * beside) * (self.one_by_one if one_by_one else 1)
-        return -(-units // at_once) * (steps + self.block + m * n * self.result * beside)
+        steps = deep * max(step + self.latency, step * work.beside) * (self.one_by_one if one_by_one else 1)
+        return work.turns * (steps + self.block + m * n * self.result * work.beside)
 
 
-def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str) -> float:
-    """Return an estimate of how long blocks of conflict_free, or of 16-bit floats by single warps, take.
+def _time(tile: Tile, work: _Work, kind: str) -> float:
+    """Return an estimate of the time of a product by conflict_free, or of 16-bit floats by single warps.
 
-    A step is a tile along k, of which there are ``deep``.
+    A step is a tile along k.
     Measured on an H200: a step costs a block as much as 2048 more sums, and has a latency of 8192 sums unless other
     blocks hide it. A block has an overhead of 9 steps of 16-bit floats; if the sum is split, of 4 more, and of 2 for
     every part. Single warps take twice as long as groups.
     """
     slowness = 1.0 if kind == "HALF" else tile[2] / 4
-    besides = 9 + (4 + 2 * splits) * (splits > 1)
+    besides = 9 + (4 + 2 * work.parts) * (work.parts > 1)
     sums = tile[0] * tile[1] + 2048
-    return 2 * max(sums + 8192, sums * resident) * (deep * slowness + besides)
+    block = 2 * max(sums + 8192, sums * work.beside) * (work.deep / work.parts * slowness + besides)
+    return block * work.turns

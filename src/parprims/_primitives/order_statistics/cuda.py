@@ -118,7 +118,7 @@ def plan(
 ) -> Plan:
     """Return the launch that finds k elements along the last axis of a contiguous array, and their positions."""
     sizes, numbers = tuning or TUNING[90], Numbers()
-    spec = Specialisation(dtype, descending, True, (), index)
+    spec = Specialisation(dtype, descending=descending, keyed=True, values=(), index=index)
     n, rows = shape[-1], math.prod(shape[:-1])
     fitting = (one for one in sizes.tiles if spec.key_bytes <= one.key_bytes and n <= one.longest and k <= one.wanted)
     threads, items, capacity, resident = next(one for one in fitting if rows > sizes.blocks or not one.many)[4:]
@@ -169,7 +169,7 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     For each place they find the element there, the one after it and the last one.
     """
     sizes, numbers = tuning or TUNING[90], Numbers()
-    spec = Specialisation(dtype, False, True, (), None)
+    spec = Specialisation(dtype, descending=False, keyed=True, values=(), index=None)
     n, rows, key_bytes = shape[-1], math.prod(shape[:-1]), spec.key_bytes
     items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
     parts = max(1, min(sizes.counting_blocks // rows, n // sizes.part), -(-n // _LONGEST))
@@ -188,7 +188,9 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
 
     def launch(name: str, arguments: tuple[Any, ...], parameters: tuple[Parameter, ...], grid: int) -> None:
         whole = f"quantiles::{name}"
-        launches.append(Launch(source, whole, arguments, parameters, grid, sizes.counting, resident_blocks=2))
+        launches.append(
+            Launch(source, whole, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
+        )
 
     for at, place in enumerate(places):
         where = numbers("place", place), numbers("column", 3 * at), columns

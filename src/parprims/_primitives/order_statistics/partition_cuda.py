@@ -59,7 +59,11 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
 
     ``index`` is the dtype of positions, or None for the elements themselves.
     """
-    spec, numbers, threads = Specialisation(dtype, False, True, (), None), Numbers(), tuning.threads
+    spec, numbers, threads = (
+        Specialisation(dtype, descending=False, keyed=True, values=(), index=None),
+        Numbers(),
+        tuning.threads,
+    )
     n, rows = shape[-1], math.prod(shape[:-1])
     items = next(one[1] for one in tuning.items if spec.key_bytes <= one[0])
     tiles = -(-n // (threads * items))
@@ -70,15 +74,24 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
     result = C_TYPES[index] if index else spec.word
     tile = threads, items
     launches = (
-        Launch(source, "partitions::count_parts", (*tile, "Order"), (*given, counts, *sizes), rows * tiles, threads),
-        Launch(source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), rows, tuning.scanning),
+        Launch(
+            source,
+            "partitions::count_parts",
+            (*tile, "Order"),
+            (*given, counts, *sizes),
+            grid=rows * tiles,
+            block=threads,
+        ),
+        Launch(
+            source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), grid=rows, block=tuning.scanning
+        ),
         Launch(
             source,
             "partitions::move_parts",
             (*tile, index is not None, "Order", result),
             (*given, counts, Pointer("out0", result), *sizes),
-            rows * tiles,
-            threads,
+            grid=rows * tiles,
+            block=threads,
             resident_blocks=tuning.resident,
         ),
     )

@@ -34,7 +34,14 @@ def _plan(c: Search, names: tuple[str, str], index: str, n: int) -> _cpu.Plan:
     )
     tasks = -(-m // _TOGETHER)
     numbers = n, m, _TOGETHER, int(right)
-    return _cpu.Plan((_cpu.Launch("search", tasks, _LEAST),), texts, names, ((shape, index),), (), numbers)
+    return _cpu.Plan(
+        (_cpu.Launch("search", tasks, _LEAST),),
+        texts,
+        inputs=names,
+        outputs=((shape, index),),
+        scratch=(),
+        numbers=numbers,
+    )
 
 
 def refusal(xp: Namespace, c: Search) -> str | None:

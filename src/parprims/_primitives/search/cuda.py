@@ -68,7 +68,11 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
 
     ``vector`` says whether the sorted keys begin at a multiple of 16 bytes.
     """
-    spec, numbers, m = Specialisation(dtype, False, True, (), None), Numbers(), math.prod(shape)
+    spec, numbers, m = (
+        Specialisation(dtype, descending=False, keyed=True, values=(), index=None),
+        Numbers(),
+        math.prod(shape),
+    )
     source = spec.source("_primitives/search/search_sorted.cu")
     given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
@@ -82,8 +86,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
             "searches::search_directly",
             (threads, right, "Order", C_TYPES[index]),
             (*given, out, *sizes),
-            -(-m // threads),
-            threads,
+            grid=-(-m // threads),
+            block=threads,
         )
         return Plan((launch,), 2, outputs, numbers.all())
     threads, levels = tuning.threads, 0
@@ -96,8 +100,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         "searches::sample_keys",
         (threads, "Order"),
         (given[0], nodes, sizes[0], depth),
-        -(-taken // threads),
-        threads,
+        grid=-(-taken // threads),
+        block=threads,
     )
     each = tuning.each[nbytes == 8]
     search = Launch(
@@ -105,8 +109,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         "searches::search_tree",
         (threads, each, right, vector, "Order", C_TYPES[index]),
         (*given, out, nodes if levels else None, *sizes, depth),
-        min(tuning.blocks, -(-m // (threads * each))),
-        threads,
+        grid=min(tuning.blocks, -(-m // (threads * each))),
+        block=threads,
         shared_bytes=tuning.shared_bytes if levels else -(-n * nbytes // 16) * 16,
         resident_blocks=tuning.resident,
     )

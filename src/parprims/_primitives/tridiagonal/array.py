@@ -242,7 +242,7 @@ def _cyclic_reduction(
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
     c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
     if is_jax(xp):
-        return _cyclic_reduction_in_jax(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
+        return _cyclic_reduction_in_jax(xp, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds, axis=axis)
     step = 1
     while step < n:
         near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
@@ -256,7 +256,9 @@ def _cyclic_reduction(
     return ds
 
 
-def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+def _cyclic_reduction_in_jax(
+    xp: Namespace, a: Array, c: Array, ds: tuple[Array, ...], *, axis: int
+) -> tuple[Array, ...]:
     """Return the same on JAX, where a and c have all rows, zero where there is no neighbour.
 
     The steps are those of a loop, so that the program's size does not grow with n. Of many rows every second one is
@@ -265,11 +267,11 @@ def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: t
     n = a.shape[axis]
     ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
     if n < _HALVED:
-        return _doubled_in_jax(xp, axis, a, c, ds)
+        return _doubled_in_jax(xp, a, c, ds, axis=axis)
     missing = n % 2  # the row x = 0, which is nobody's neighbour
     rows = [xp.concat([x, xp.zeros_like(x[slice_rows(axis, 0, missing)])], axis=axis) for x in (a, c, *ds)]
     (a, c, *ds_odd), (a_even, c_even, *ds_even) = _odds_alone(xp, axis, *rows)
-    xs = _doubled_in_jax(xp, axis, a, c, tuple(ds_odd))
+    xs = _doubled_in_jax(xp, a, c, tuple(ds_odd), axis=axis)
     both = [
         interleaved(xp, d + a_even * _previous(xp, x, axis) + c_even * x, x, axis)
         for d, x in zip(ds_even, xs, strict=True)
@@ -305,7 +307,7 @@ def _next(xp: Namespace, x: Array, axis: int) -> Array:
     return xp.concat([x[slice_rows(axis, 1, n)], xp.zeros_like(x[slice_rows(axis, 0, 1)])], axis=axis)
 
 
-def _doubled_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
+def _doubled_in_jax(xp: Namespace, a: Array, c: Array, ds: tuple[Array, ...], *, axis: int) -> tuple[Array, ...]:
     """Return the same by ceil(log2 n) steps of a loop."""
     from jax import lax
 

@@ -184,10 +184,10 @@ def _plan(
                 else "_primitives/tridiagonal/solvers/tridiagonal.numba"
             ),
         ),
-        (dtype,) * 4,
-        ((made, dtype),),
-        (),
-        (low, n, lanes, width, *(number for one in views for number in one.numbers)),
+        inputs=(dtype,) * 4,
+        outputs=((made, dtype),),
+        scratch=(),
+        numbers=(low, n, lanes, width, *(number for one in views for number in one.numbers)),
     )
 
 
@@ -237,7 +237,7 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     if s.periodic and s.n == 1:
         return directly(array)(xp, s)
     columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
-    plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns)
+    plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns=columns)
     if plan is not None:
         run = _cpu.runner(plan, s.arrays)
         if columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct, power_of_two
 from parprims._primitives.tridiagonal.problem import (
@@ -119,27 +120,18 @@ class _Call:
         template: str,
         arguments: tuple[Argument, ...],
         parameters: tuple[Parameter, ...],
-        grid: tuple[int, int],
         *,
+        grid: tuple[int, int],
         threads: int,
-        shared_bytes: int = 0,
-        resident: int = 0,
-        due: tuple[Struct, ...] = (),
+        **options: Any,
     ) -> Launch:
-        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system on the lists ``due``."""
+        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system.
+
+        ``options`` are further fields of `Launch`.
+        """
         blocks = min(grid[0], self.problem.systems * grid[1])
         types = (self.problem.type, *arguments)
-        return Launch(
-            source(solver),
-            template,
-            types,
-            parameters,
-            blocks,
-            threads,
-            shared_bytes,
-            resident_blocks=resident,
-            if_any=counts(*due),
-        )
+        return Launch(source(solver), template, types, parameters, grid=blocks, block=threads, **options)
 
     def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Parameter], tuple[int, int]]:
         """Return arguments, parameters and grid of a launch for reduced systems; a block leaves ``left`` rows."""
@@ -163,14 +155,14 @@ class _Call:
         ways = rows, threads, is_checked
         return [
             self._launch(
-                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid, threads=threads
+                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid=grid, threads=threads
             ),
             self._launch(
                 "in order",
                 "solve_reduced_in_order",
                 (*sizes, is_checked),
                 (levels, *lengths, self._states, undominated, left or _EVERYTHING, self._counters),
-                few,
+                grid=few,
                 threads=tuning.reduced_threads,
             ),
             self._launch(
@@ -178,7 +170,7 @@ class _Call:
                 "expand_in_order",
                 (*ways, *access),
                 (*whole, self._states, lost, ticket),
-                grid,
+                grid=grid,
                 threads=threads,
             ),
         ]
@@ -205,28 +197,28 @@ class _Call:
                 "reduce_exchanging",
                 (rows, threads, *access[:4]),
                 (*whole, due),
-                grid,
+                grid=grid,
                 threads=threads,
-                due=(due,),
+                if_any=counts(due),
             ),
             self._launch(
                 "exchanging long",
                 "solve_reduced_exchanging",
                 sizes,
                 (levels, *lengths, self._states, due, self._counters),
-                few,
+                grid=few,
                 threads=tuning.reduced_threads,
-                due=(due,),
+                if_any=counts(due),
             ),
             self._launch(
                 "exchanging long",
                 "expand_exchanging",
                 (rows, threads, *access),
                 (*whole, self._states, marks, due, inaccurate),
-                grid,
+                grid=grid,
                 threads=threads,
-                resident=tuning.resident_blocks if problem.nbytes == 4 else 0,
-                due=(due,),
+                resident_blocks=tuning.resident_blocks if problem.nbytes == 4 else 0,
+                if_any=counts(due),
             ),
             self._windows(marks, (due, inaccurate, still, rest)),
         ]
@@ -244,9 +236,9 @@ class _Call:
             "refine_windows",
             (rows, *self.batch.access),
             (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
-            (tuning.few_blocks, -(-windows * 32 // (threads * each))),
+            grid=(tuning.few_blocks, -(-windows * 32 // (threads * each))),
             threads=threads,
-            due=lists[:2],  # it empties the first and, if that is not empty, reads the second
+            if_any=counts(*lists[:2]),  # it empties the first and, if that is not empty, reads the second
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
@@ -277,9 +269,9 @@ class _Call:
             "solve_stably",
             (rows, threads, tuning.rows_exchanging[problem.nbytes], bool(windowed.fields), exchanges, problem.periodic),
             (self.batch.parameter, levels, second, self._states, marks, windowed, due, again, self._counters),
-            (blocks, chunks),
+            grid=(blocks, chunks),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
-            resident=resident if problem.nbytes == 4 else 0,
-            due=(due, windowed),
+            resident_blocks=resident if problem.nbytes == 4 else 0,
+            if_any=counts(due, windowed),
         )

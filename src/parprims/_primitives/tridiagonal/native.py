@@ -34,6 +34,9 @@ from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, by_numpy, h
 from parprims._primitives.tridiagonal.array import empty, solve_by
 from parprims._primitives.tridiagonal.call import LAPACK, System, ends_cleared, whole
 
+_Coefficients = tuple[Array, Array, Array]
+"""Lower, diag and upper."""
+
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
@@ -81,8 +84,8 @@ def _by_library(xp: Namespace, s: System) -> Array:
     steps = array_api_compat.is_numpy_namespace(xp) and _side_by_side(batch, s.axis)
     # The axis comes before the systems where steps go along it, else behind them.
     to = -len(batch) if steps else -1
-    lower, diag, upper = (_axis_moved(xp, x, batch, s.axis, to) for x in s.coefficients(xp))
-    rhs = _axis_moved(xp, s.rhs, s.shape, s.axis, to)
+    lower, diag, upper = (_axis_moved(xp, x, batch, axis=s.axis, to=to) for x in s.coefficients(xp))
+    rhs = _axis_moved(xp, s.rhs, s.shape, axis=s.axis, to=to)
     shape = rhs.shape
     lower, diag, upper = (x.reshape((s.n, -1) if steps else (-1, s.n)) for x in (lower, diag, upper))
     rhs = rhs.reshape(-1, *diag.shape)
@@ -111,15 +114,16 @@ def _axis_moved(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int, to: 
 
 def _exchange_rows(
     xp: Namespace,
-    solve: Callable[..., Array],
+    solve: Callable[[Namespace, _Coefficients, Array], Array],
     lower: Array,
     diag: Array,
     upper: Array,
     rhs: tuple[Array, ...],
 ) -> tuple[Array, ...]:
+    coefficients = lower, diag, upper
     if len(rhs) == 1:
-        return (solve(xp, lower, diag, upper, rhs[0]),)
-    x = solve(xp, lower, diag, upper, xp.concat([rhs[0], xp.expand_dims(rhs[1], axis=0)]))
+        return (solve(xp, coefficients, rhs[0]),)
+    x = solve(xp, coefficients, xp.concat([rhs[0], xp.expand_dims(rhs[1], axis=0)]))
     return x[:-1, ...], x[-1, ...]
 
 
@@ -137,17 +141,19 @@ def _side_by_side(batch: tuple[int, ...], axis: int) -> bool:
     return systems >= _SIDE_BY_SIDE and math.prod(batch[len(batch) + axis + 1 :]) >= _TOGETHER
 
 
-def _by_steps(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
+def _by_steps(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
     """Solve systems that lie side by side, all of them a row at a time, by LAPACK's elimination.
 
     It exchanges rows where a number is larger than the pivot above it. Systems with such are left to LAPACK, and so
     are those with numbers that are not finite.
     """
-    x, largest = _eliminated(lower, diag, upper, rhs)
+    x, largest = _eliminated(*coefficients, rhs)
     others = np.flatnonzero(~(largest <= 1))
     if others.size:
-        given = (np.ascontiguousarray(np.swapaxes(one[..., others], -1, -2)) for one in (lower, diag, upper, rhs))
-        x[..., others] = np.swapaxes(_lapack_solve(xp, *given), -1, -2)
+        lower, diag, upper, right = (
+            np.ascontiguousarray(np.swapaxes(array[..., others], -1, -2)) for array in (*coefficients, rhs)
+        )
+        x[..., others] = np.swapaxes(_lapack_solve(xp, (lower, diag, upper), right), -1, -2)
     return x
 
 
@@ -171,13 +177,13 @@ def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Ar
     return np.moveaxis(x, 0, -2), largest
 
 
-def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
+def _lapack_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
     """Solve all systems as one, whose blocks are not coupled by any coefficient.
 
     A number that is not finite, or a zero pivot, may still spoil other systems. Then each half of the systems is solved
     separately.
     """
-    columns, systems, n = rhs.shape
+    (lower, diag, upper), (columns, systems, n) = coefficients, rhs.shape
     if n == 1:
         return rhs / diag
     if systems > 1:
@@ -190,7 +196,7 @@ def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: A
         return np.full_like(rhs, math.nan)
     halves = slice(systems // 2), slice(systems // 2, systems)
     return np.concatenate(
-        [_lapack_solve(xp, lower[half], diag[half], upper[half], rhs[:, half]) for half in halves], axis=1
+        [_lapack_solve(xp, (lower[half], diag[half], upper[half]), rhs[:, half]) for half in halves], axis=1
     )
 
 
@@ -202,10 +208,10 @@ def _gtsv(dtype: str) -> Callable[..., Any]:
     return routine
 
 
-def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
+def _jax_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
     from jax.lax.linalg import tridiagonal_solve
 
-    lower, diag, upper, rhs = varying_alike((lower, diag, upper, rhs))
+    lower, diag, upper, rhs = varying_alike((*coefficients, rhs))
     lower, upper = ends_cleared(xp, lower, upper, -1)
     columns, systems, n = rhs.shape
     if systems > 1:

@@ -310,12 +310,12 @@ def make_batch(problem: Problem) -> Batch | None:
         pointer = Pointer(memory, problem.type if name == "out" else f"const {problem.type}")
         arrays.append(Struct(pointer, *given, numbers(f"{name}_along", along)))
         reached = (*(step for (length, _), step in zip(axes, steps, strict=True) if length > 1), problem.n)
-        kinds.append(access(along, addresses[at], reached, 16 // nbytes, nbytes, backward=False))
+        kinds.append(access(along, addresses[at], reached, vector=16 // nbytes, itemsize=nbytes, backward=False))
     interleaved = axes[2][1][3] == 1 and strides[3][problem.axis] != 1
     systems = numbers("systems", problem.systems)
     lengths = systems, numbers("middles", axes[1][0]), numbers("lows", axes[2][0]), numbers("n", problem.n)
     parameter = Struct(*arrays, *lengths, type=f"SystemBatch<{problem.type}>")
-    return Batch(parameter, tuple(kinds), interleaved, numbers, systems)
+    return Batch(parameter=parameter, access=tuple(kinds), interleaved=interleaved, numbers=numbers, systems=systems)
 
 
 _ARRAYS = ("lower", "diag", "upper", "rhs", "out")

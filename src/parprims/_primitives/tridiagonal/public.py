@@ -177,7 +177,7 @@ def _verdicts(xp: Namespace, solution: Solution, x: Array) -> tuple[Array, ...]:
         error = safe_backward_error(xp, system, x, largest)
         found = [error] * solution.return_residual
         if solution.return_status:
-            found.append(status(xp, system, x, error, dtype))
+            found.append(status(xp, system, x, error, dtype=dtype))
         return tuple(map(as_result, found))
 
     # One operation after another takes up to a hundred times as long as a program, and by PyTorch several times as long

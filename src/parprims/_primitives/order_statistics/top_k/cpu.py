@@ -29,7 +29,7 @@ def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.P
     """Return the work on adjacent rows, given the shape of the results."""
     n = c.arrays[0].shape[c.axis]
     (k,), rows, threads = c.places, math.prod(shape[:-1]), _cpu.threads.limit()
-    kind = Kind(seen_as(name, moved=False), (), True, index, n >> NARROW == 0)
+    kind = Kind(seen_as(name, moved=False), values=(), keyed=True, index=index, narrow=n >> NARROW == 0)
     parts = 1 if rows >= threads else max(1, min(threads, n // max(_PART, _EACH * k)))
     block = _BLOCK_OF_WIDE if kind.bits == 64 else _BLOCK
     launches, scratch = [_cpu.Launch("top_of_rows", rows, -(-_LEAST // n))], []
@@ -43,10 +43,10 @@ def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.P
             _cpu.text.function("block()", (f"return {block}",)),
             _cpu.text.file("_primitives/order_statistics/top_k/top_k.numba"),
         ),
-        (kind.key,),
-        ((shape, name), (shape, index)),
-        tuple(scratch),
-        (n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
+        inputs=(kind.key,),
+        outputs=((shape, name), (shape, index)),
+        scratch=tuple(scratch),
+        numbers=(n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
         seen=kind.results,
     )
 

@@ -46,7 +46,9 @@ def _plan(c: Merge) -> _cpu.Plan:
     tasks = math.prod(shape[:-1]) * chunks
     outputs = tuple([(shape, dtype) for dtype in dtypes])
     launch = _cpu.Launch("merge", tasks, max(1, 2 * _CHUNK // (n + m)))
-    return _cpu.Plan((launch,), texts, names, outputs, (), (n, m, _CHUNK, chunks, int(c.descending)))
+    return _cpu.Plan(
+        (launch,), texts, inputs=names, outputs=outputs, scratch=(), numbers=(n, m, _CHUNK, chunks, int(c.descending))
+    )
 
 
 def refusal(xp: Namespace, c: Merge) -> str | None:
