@@ -116,7 +116,7 @@ def test_no_file_is_long():
 def test_public_docstring(name):
     text = inspect.getdoc(getattr(parprims, name))
     sections = re.findall(r"^(\w[\w ]*)\n-+$", text, re.MULTILINE)
-    known = ["Parameters", "Returns", "Yields", "Raises", "Notes", "Examples"]
+    known = ["Parameters", "Returns", "Yields", "Raises", "See Also", "Notes", "References", "Examples"]
     assert sections == [section for section in known if section in sections]
     assert sections[-1] == "Examples"
     assert ">>> " in text
