@@ -1,4 +1,4 @@
-"""Where the kernel multiplies matrices in CUDA memory faster than the library's own routine: what `auto` goes by."""
+"""The sizes for which `auto` prefers the kernel of matrix products in CUDA memory to the library's own routine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SPOKEN = {
     "tf32": "with 10 fraction bits, by tensor cores, where the library's routine takes all 23",
     "highest": "float32 in float64 without a copy of the factors",
     "integers": "integers faster on this device",
-    "16-bit unaligned": "matrices of 16-bit floats faster whose rows are no multiples of 16 bytes",
+    "16-bit unaligned": "matrices of 16-bit floats faster if rows are no multiples of 16 bytes",
 }
-"""What the kernel does better, by the family of the product."""
+"""The advantage of the kernel, by the family of the product."""
 
 
 def may_be_faster(p: Product) -> bool:
-    """Return whether there is anything to multiply, and the factors are of a kind for which kernels were timed."""
+    """Return whether the product is not empty, and the factors are of a kind for which kernels were timed."""
     ranks = p.a.ndim, p.b.ndim
     known = min(ranks) > 1 or (max(ranks) > 1 and (is_integer(p) or p.precision == "highest"))
     return known and 0 not in (*p.a.shape, *p.shape)
@@ -41,7 +41,7 @@ def kernel_faster(xp: Namespace, p: Product) -> str | None:
         return None
     if p.precision == "residues":
         large = m * n * k * matrices >= tuned.residues.least[dtype_name(p.dtype)]
-        return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
+        return "the kernel multiplies matrices of this size faster on this device, by residues" if large else None
     family = _family(xp, p)
     least = (tuned.preferred_in_jax if is_jax(xp) else tuned.preferred).get(family)
     if least is not None and least.reached(m, n, k, matrices):
@@ -74,7 +74,7 @@ def is_integer(p: Product) -> bool:
 
 
 def _is_unaligned(xp: Namespace, p: Product, vector: int) -> bool:
-    """Return whether rows, or columns, do not all begin at multiples of 16 bytes, which are so many elements."""
+    """Return whether some rows, or columns, do not begin at multiples of 16 bytes, ``vector`` elements."""
     layouts = [_cuda.layout(xp, x) for x in p.arrays]
     steps = [step for strides, _ in layouts for step in strides[-2:] if step != 1]
     return any(address for _, address in layouts) or any(step % vector for step in (*steps, p.shape[-1]))

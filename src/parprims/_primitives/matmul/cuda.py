@@ -39,7 +39,7 @@ from parprims._primitives.matmul.tiles import (
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A product without its arrays: all that a kernel is made for, except the memory layouts.
+    """A product without its arrays and their memory layouts: the specialisation of a kernel.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Problem:
 
     def choose_kernel(self, capability: int) -> tuple[str, str | None]:
         """Return the kernel for a device, and the reason why it cannot serve or None."""
-        what = self.arithmetic.memory if self.arithmetic.ring else f"{self.add.name} of {self.multiply.name}"
+        what = self.arithmetic.memory if self.arithmetic.ring else f"add={self.add.name}, multiply={self.multiply.name}"
         return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what=what, capability=capability)
 
 
@@ -156,7 +156,7 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> Folded:
         for strides, shape in ((strides_a, problem.a), (strides_b, problem.b))
     ]
     axes, _ = fold(problem.batch, (), steps)
-    # Matrices whose rows all have one distance, and which are multiplied by the same b, are one matrix.
+    # Matrices that share b, and have one stride between all their rows, are one matrix.
     while axes and axes[-1][1][1] == 0 and (axes[-1][1][0] == m * strides_a[-2] or m == 1):
         length, (step, _) = axes.pop()
         strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
@@ -232,7 +232,7 @@ class Builder:
 def make_plan(
     problem: Problem, code: Semiring, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
 ) -> Plan:
-    """Return the launches for factors of these layouts; ``code`` is what `semiring` returns for the problem."""
+    """Return the launches for factors of these layouts; ``code`` is the result of `semiring` for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
@@ -365,7 +365,7 @@ def _by_groups(
     sizes: dict[str, Any],
     scratch: dict[str, int],
 ) -> Plan:
-    """Return the launches for groups of four warps, whose blocks or clusters go from one unit of work to the next."""
+    """Return the launches for groups of four warps: blocks or clusters loop over units of work."""
     arithmetic, batch, copies = make.problem.arithmetic, make.batch, grouped.copies
     n, matrices, a, b = batch.lengths[1], batch.matrices, grouped.a, grouped.b
     packing: list[Launch] = []
@@ -469,7 +469,7 @@ def refusal(xp: Namespace, p: Product) -> str | None:
         return f"the kernel has no dtype {dtype_name(p.dtype)}"
     problem = Problem.of(p)
     if not p.ring and sum_identity(problem) is None:
-        return f"op {p.add.name} has no identity, from which the kernel's sums begin"
+        return f"op {p.add.name} has no identity, and the kernel's sums begin with it"
     reason = problem.choose_kernel(_cuda.capability(xp, p.arrays[0]))[1]
     if reason is not None:
         return reason
@@ -555,7 +555,7 @@ def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
     return _cuda.ready(xp, a, key, plan, in_program=in_program, captured=code.captured)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 _LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # which of a and b are transposed

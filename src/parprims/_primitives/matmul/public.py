@@ -92,7 +92,7 @@ def matmul(
     -----
     Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
-    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times as much for
+    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. By residues, within (2 sqrt(k) + 1)
     eps sum |a| |b|, or within the default bound where residues cannot prove it. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.

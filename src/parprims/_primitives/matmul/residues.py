@@ -1,4 +1,4 @@
-"""The matrix product by residues: which moduli, what they promise, and the plan of launches."""
+"""The matrix product by residues: the moduli, their error bound, and the plan of launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parprims._primitives.matmul.operators import Semiring
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
-"""Numbers of at most 8 bits of which no two have a common divisor, the largest there are."""
+"""The largest numbers of at most 8 bits that are pairwise coprime."""
 
 TOLERANCE = 1.5
 """The error that rounding to integers may have, in units of eps sqrt(k) sum |a| |b|; the promise has 2 of these."""
@@ -35,7 +35,7 @@ TILE = SIDE, 2 * SIDE, SIDE
 
 
 def largest_norm(count: int) -> float:
-    """Return the largest norm that lines of integers may have, so that their products are found by so many moduli."""
+    """Return the largest norm of lines of integers for which ``count`` moduli determine their products."""
     return math.sqrt(math.prod(MODULI[:count]) / 2 * (1 - 2**-8))
 
 
@@ -88,7 +88,7 @@ def moduli_text(dtype: str, count: int) -> str:
 
 
 def wgmma_text(columns: int) -> str:
-    """Return the definition of the struct ``ByteWgmma`` of kernels/matmul_bytes.cu, for so many columns."""
+    """Return the definition of the struct ``ByteWgmma`` of kernels/matmul_bytes.cu, for a number of columns."""
     half = columns // 2
     sums = ", ".join(f"%{i}" for i in range(half))
     outputs = ", ".join(f'"+r"(c[{i}])' for i in range(half))
@@ -116,13 +116,13 @@ def wgmma_text(columns: int) -> str:
 
 
 class _Scratch:
-    """Lays out what the launches of a plan share in its temporary memory."""
+    """Divides the temporary memory of a plan between the arrays that its launches share."""
 
     def __init__(self, make: Builder) -> None:
         self.make, self.bytes = make, 0
 
     def __call__(self, name: str, nbytes: int, type: str) -> Pointer:
-        """Return the pointer to so many bytes more."""
+        """Return a pointer to ``nbytes`` bytes that are not taken yet."""
         place = self.make.number(name, self.bytes)
         self.bytes += -(-nbytes // 256) * 256
         return Pointer("temporary", type, bytes=place)

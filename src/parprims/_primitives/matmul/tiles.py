@@ -1,4 +1,4 @@
-"""Which kernel multiplies matrices, and with what tile: the tuning of the matrix product."""
+"""The choice of the kernel and the tile of a matrix product, and its tuning."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 @dataclasses.dataclass(frozen=True)
 class Residues:
-    """What was measured of products by residues.
+    """The tuning of products by residues.
 
     Parameters
     ----------
     moduli : dict of str to int
-        How many moduli there are, by the dtype of the factors.
+        The number of moduli, by the dtype of the factors.
     stages : int
         The tiles in shared memory.
     tested : dict of str to int
-        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
-        found of all.
+        The lower bound of sum |a| |b| is computed from the first of this many parts of k, and from all of k if that
+        does not suffice.
     tested_from : int
-        It is found of all at once if there are fewer tiles along k.
+        With fewer tiles along k than this, it is computed from all of k at once.
     least : dict of str to int
-        The least number of products from which on residues are faster than other ways, by the dtype.
+        The least number of products for which residues are faster than other methods, by the dtype.
     """
 
     moduli: dict[str, int]
@@ -46,7 +46,7 @@ class Residues:
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """From what size on a kernel takes less time than the library's own routine.
+    """The least sizes for which a kernel takes less time than the library's own routine.
 
     Parameters
     ----------
@@ -66,20 +66,20 @@ class Least:
     products: int = 1
 
     def reached(self, m: int, n: int, k: int, matrices: int) -> bool:
-        """Return whether so many products of matrices of these lengths are large enough."""
+        """Return whether ``matrices`` products of these lengths are large enough."""
         long = min(m, n) >= self.lines and k >= self.depth
         return long and m * n >= self.results and m * n * k * matrices >= self.products
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
-    """What was measured on devices of one compute capability.
+    """The measured tuning of devices of one compute capability.
 
     Lists of tiles begin with the largest. `choose_block` leaves out tiles that compute more than twice as much as the
     best one, because of the edges, and takes the one that it estimates to be the fastest of the others. If the sum is
-    split, bits depend on the tile and on the number of parts. So they depend on every field here but those that tell
-    what is preferred, and the multiprocessors are those of the entry, not those of the device at hand. Only the number
-    of blocks that go from one unit of work to the next is the device's.
+    split, bits depend on the tile and on the number of parts. So they depend on every field here except the fields of
+    preferences, and the number of multiprocessors is from the entry, not from the device. Only the number of blocks
+    that loop over units of work is from the device.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ class Tuning(_cuda.Tuning):
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
     preferred, preferred_in_jax : dict of str to Least
-        From what size on `auto` takes the kernel, by the family of the product (see `crossover`): in calls of CuPy
-        and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
+        The least sizes for which `auto` takes the kernel, by the family of the product (see `crossover`): in calls of
+        CuPy and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
         ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json are among what was
         measured.
     small, small_matrices : int
@@ -126,9 +126,9 @@ class Tuning(_cuda.Tuning):
     costs : dict of str to dict of str to Costs
         Those of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
         ``groups`` of four multiply. They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts
-        of the sum. What is chosen by them takes 2 % longer than what is the fastest, on average.
+        of the sum. The tile chosen by them takes 2 % longer than the fastest tile, on average.
     parts : dict of str to (float, float)
-        What it costs to split sums, in us, by the kind: once, and for each element of each part of a tile.
+        The costs of split sums, in us, by the kind: once, and for each element of each part of a tile.
     """
 
     naive: Tile
@@ -155,9 +155,9 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
-# ---- What a kernel computes with --------------------------------------------------------------------------------
+# ---- Arithmetic of kernels --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +239,7 @@ class Sizes:
 class Block:
     """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory.
 
-    A ``cluster`` of blocks has so many tiles of the result below one another and side by side, and so many parts of
-    their sums.
+    ``cluster`` counts the blocks of a cluster: tiles below one another, tiles side by side, and parts of their sums.
     """
 
     tile: Tile
@@ -356,7 +355,7 @@ def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tun
 
 
 def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int = 90) -> str | None:
-    """Return why no block of a kernel can have a tile, or None."""
+    """Return the reason why no block of a kernel can have a tile, or None."""
     m, n, k = tile
     if kernel in ("naive", "tiled", "packed"):
         if m * n > 1024:
@@ -368,7 +367,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         if m % rows or n % columns:
             return f"m and n must be multiples of {rows} and {columns}, the tile of a warp"
         if m // rows * (n // columns) > 16:
-            return f"it asks for {m // rows * (n // columns)} warps of a block, whose registers suffice for 16"
+            return f"it asks for {m // rows * (n // columns)} warps of a block, which has registers for 16"
         if k & (k - 1):
             return "k must be a power of two"
     elif arithmetic.kind is not None:
@@ -381,7 +380,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         down, across = arithmetic.warps(tile)
         most = 16 if arithmetic.kind == "SPLIT" else 8  # the warps of SPLIT have smaller tiles
         if down * across > most:
-            return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
+            return f"it asks for {down * across} warps of a block, which has registers for {most}"
     need = block(kernel, tile, arithmetic, most=0, tuned=_cuda.tuned(TUNING, capability)).shared_bytes
     there = _cuda.shared_bytes(capability)
     if need > there:
@@ -397,7 +396,7 @@ def choose_kernel(
 ) -> tuple[str, str | None]:
     """Return the kernel for a product of length k, and why it cannot serve, or None.
 
-    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names what is multiplied.
+    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names the product in messages.
     """
     if arithmetic.kind == "RESIDUES":
         if kernel not in (None, "tensor") or tile is not None:
@@ -567,10 +566,10 @@ def _time_of_groups(
 
     Results are ``staged`` in shared memory if their rows are not whole vectors.
 
-    The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. What is chosen by them takes 2 % longer
-    than what is the fastest, on average. A step along k has a latency, its products, of which one group forms fewer
-    at a time than two, and its loads: all blocks share the L2 cache, of which lines that are not aligned take more,
-    and a block of a cluster loads a part.
+    The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. The tile chosen by them takes 2 % longer
+    than the fastest, on average. The time of a step along k has three terms: a latency; products, which a single group
+    forms slower than two groups; and loads from the L2 cache, which all blocks share. Unaligned lines take more loads,
+    and a block of a cluster loads only a part.
     """
     (m, n, _), (down, across, in_cluster) = tile, cluster
     blocks = min(work.units, work.at_once) * down * across
@@ -591,7 +590,7 @@ _UNIT = 18
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What blocks of the kernel tensor cost that multiply float32 or float64, in us.
+    """The costs, in us, of blocks of the kernel tensor that multiply float32 or float64.
 
     Parameters
     ----------
@@ -600,13 +599,13 @@ class Costs:
     line : float
         A line of a factor, in such a step.
     latency : float
-        What a step takes more where no other block of the multiprocessor hides it.
+        The additional time of a step that no other block of the multiprocessor hides.
     block : float
         A block, besides its steps and results.
     result : float
         An element of the result.
     one_by_one : float
-        How many times as long a step takes if elements of a factor are loaded one by one.
+        The factor of the time of a step if elements of a factor are loaded one by one.
     """
 
     product: float
@@ -617,7 +616,7 @@ class Costs:
     one_by_one: float
 
     def time(self, tile: Tile, work: _Work, one_by_one: bool) -> float:
-        """Return the modelled time of a product, without what it costs to split sums."""
+        """Return the modelled time of a product, without the costs of split sums."""
         (m, n, _), deep = tile, -(-work.deep // work.parts)
         step = m * n * self.product + (m + n) * self.line
         steps = deep * max(step + self.latency, step * work.beside) * (self.one_by_one if one_by_one else 1)

@@ -40,7 +40,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 _COUNTS_BYTES = 16
 """sizeof(Counts) in partition.cu."""
@@ -109,13 +109,13 @@ def refusal(xp: Namespace, c: Selection) -> str | None:
 
 
 def partitions(c: Selection) -> bool:
-    """Return whether the kernels partition, and no sort does: not short rows, nor around several places."""
+    """Return whether the kernels, not a sort, partition: long rows, around a single place."""
     (x,) = c.arrays
     return 0 not in x.shape and not asked_by_torch((x,)) and serves(x.shape[c.axis], c.places)
 
 
 def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
-    """Return what partitions, or finds indices, around what stands at the place of a call in the order."""
+    """Return a function that partitions, or finds the indices, around the element at the place of a call."""
     last, place = c.arrays[0].ndim - 1, c.places[0]
 
     def pivots(rows: Array) -> tuple[Array]:
@@ -150,10 +150,11 @@ def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
 def _parter(
     xp: Namespace, x: Array, places: bool, otherwise: Callable[[Array, Array], tuple[Array]]
 ) -> Callable[[Array, Array], tuple[Array]]:
-    """Return a function that partitions contiguous arrays like x along their last axis, given what `places_plan` finds.
+    """Return a function that partitions contiguous arrays like x along their last axis, given the outputs of
+    `places_plan`.
 
-    ``places`` asks for the positions of elements in the place of these. ``otherwise`` is what a JAX program computes
-    away from CUDA devices: in the same order, for the derivative is its.
+    ``places`` asks for the indices of elements instead of elements. ``otherwise`` replaces the kernel in a JAX program
+    without a CUDA device. It has the order of the kernel, because the derivative is taken through it.
     """
     dtype, shape = dtype_name(x.dtype), tuple(x.shape)
     index = dtype_name(index_dtype(xp)) if places else None
@@ -171,7 +172,7 @@ def _parter(
     return _cuda.ready(xp, x, key, made, in_program=lambda: (otherwise, batched))
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

@@ -41,14 +41,14 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
 
 class Runs(NamedTuple):
-    """What a plan depends on.
+    """The sizes that a plan depends on.
 
     ``first``, ``second`` and ``n`` are the lengths of rows: of both runs, and of the result. ``bound`` is the dtype of
     an array of shape (rows, 5), or None where runs are whole rows: where the first run begins, its length, those of the
@@ -136,7 +136,7 @@ def merger(
     xp : namespace
         The namespace of the arrays.
     arrays : tuple of array
-        The keys of the first run and what moves with them, then those of the second run: of one dtype each.
+        The keys and values of the first run, then the keys and values of the second run, of equal dtypes.
     n : int
         The length of a row of the result.
     descending : bool
@@ -144,7 +144,7 @@ def merger(
     bound : str or None
         The dtype of a last argument of shape (rows, 5), see `Runs`.
     otherwise : callable
-        Computes the same in a program of JAX that does not run on a GPU, and has derivatives.
+        Merges in a program of JAX without a CUDA device, and has the derivatives.
     """
     each = len(arrays) // 2
     shape = (*arrays[0].shape[:-1], n)
@@ -190,7 +190,7 @@ def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

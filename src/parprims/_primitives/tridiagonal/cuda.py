@@ -1,4 +1,4 @@
-"""Tridiagonal systems by CUDA kernels: what they refuse, the launches for short systems, and the prepared call."""
+"""Tridiagonal systems by CUDA kernels: refusals, the launches for short systems, and the prepared call."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
     return _cuda.ready(xp, arrays[3], problem, plan, in_program=in_program)
 
 
-# ---- What CI compiles -------------------------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 # Shapes and axes of systems that a thread, a warp and a block hold; of interleaved systems; of the longest that fit.
 _SHAPES = (

@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that do not fit in a block: one to eight, some of which find nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: up to eight, and some may have nothing to do."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from parprims._primitives.tridiagonal.problem import (
 )
 
 _EVERYTHING = Struct(type="Worklist")
-"""The list of a launch that has to do with all systems."""
+"""The worklist of a launch for all systems."""
 
 
 def counts(*lists: Struct) -> tuple[int, ...]:
-    """Return which words of zeroed scratch count the systems on lists; a list of all systems has none."""
+    """Return the words of zeroed scratch that count the systems on worklists; a list of all systems has none."""
     found = [one.elements for each in lists for one in each.fields[:1] if isinstance(one, Pointer)]
     return tuple([word for word in found if isinstance(word, int)])
 
@@ -57,7 +57,7 @@ def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
 
 
 def _slot_bytes(nbytes: int, segments: int) -> int:
-    """Return the shared memory for so many segments."""
+    """Return the shared memory for ``segments`` segments."""
     return nbytes * SLOT_NUMBERS * (segments + 2)
 
 
@@ -75,7 +75,7 @@ def _chunk_threads(tuning: Tuning, nbytes: int, rows: int, most: int) -> int:
 
 @dataclasses.dataclass
 class _Call:
-    """What all launches of a plan have in common, and the memory that they have been given."""
+    """The problem and the memory that the launches of a plan share."""
 
     problem: Problem
     tuning: Tuning
@@ -99,7 +99,7 @@ class _Call:
         return Struct(self._zeroed(2), place, type="Worklist")
 
     def _levels(self, rows: int, left: int, numbers: int) -> Pointer:
-        """Return memory for the reduced systems: of each block's rows, ``rows`` for a thread, ``left`` are left.
+        """Return memory for the reduced systems: a block with ``rows`` rows for each thread leaves ``left`` rows.
 
         A row has ``numbers`` numbers, the unknown included.
         """
@@ -143,7 +143,7 @@ class _Call:
         return arguments, (self.batch.systems, n), (tuning.few_blocks, parts)
 
     def in_order(self, left: Struct | None) -> list[Launch]:
-        """Return the launches without row exchanges. They leave systems that are not dominant to the list."""
+        """Return the launches without row exchanges. They put systems that are not dominant on the list ``left``."""
         problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
         levels, is_checked = self._levels(rows, 1, INTERFACE_NUMBERS + 1), left is not None

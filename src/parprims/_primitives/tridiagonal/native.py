@@ -128,7 +128,7 @@ def _exchange_rows(
 
 
 _SIDE_BY_SIDE, _TOGETHER = 512, 64
-"""So many systems, and so many of them next to one another in memory, are solved by steps along all of them.
+"""The fewest systems, and the fewest adjacent in memory, that NumPy solves by steps along all of them.
 
 A step costs eight calls of NumPy, 5 to 10 microseconds, and LAPACK 30 to 50 ns for an unknown. Measured on 16 to 16384
 systems of 64 to 1000 unknowns.
@@ -136,29 +136,29 @@ systems of 64 to 1000 unknowns.
 
 
 def _side_by_side(batch: tuple[int, ...], axis: int) -> bool:
-    """Return whether so many systems lie side by side that steps along all of them are worth their calls."""
+    """Return whether enough systems are adjacent in memory for NumPy's steps along all of them to pay."""
     systems = math.prod(batch) // batch[axis]
     return systems >= _SIDE_BY_SIDE and math.prod(batch[len(batch) + axis + 1 :]) >= _TOGETHER
 
 
 def _by_steps(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
-    """Solve systems that lie side by side, all of them a row at a time, by LAPACK's elimination.
+    """Solve systems that are adjacent in memory, a row of all systems at a time, by LAPACK's elimination.
 
-    It exchanges rows where a number is larger than the pivot above it. Systems with such are left to LAPACK, and so
-    are those with numbers that are not finite.
+    LAPACK exchanges rows if a number is larger than the pivot above it. Such systems, and systems with numbers that are
+    not finite, are left to LAPACK.
     """
     x, largest = _eliminated(*coefficients, rhs)
-    others = np.flatnonzero(~(largest <= 1))
-    if others.size:
+    exchanging = np.flatnonzero(~(largest <= 1))
+    if exchanging.size:
         lower, diag, upper, right = (
-            np.ascontiguousarray(np.swapaxes(array[..., others], -1, -2)) for array in (*coefficients, rhs)
+            np.ascontiguousarray(np.swapaxes(array[..., exchanging], -1, -2)) for array in (*coefficients, rhs)
         )
-        x[..., others] = np.swapaxes(_lapack_solve(xp, (lower, diag, upper), right), -1, -2)
+        x[..., exchanging] = np.swapaxes(_lapack_solve(xp, (lower, diag, upper), right), -1, -2)
     return x
 
 
 def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Array, Array]:
-    """Return solutions by an elimination without exchanges, and the largest factor that it took in each system."""
+    """Return solutions by an elimination without exchanges, and the largest factor of each system."""
     pivots, x = np.empty_like(diag), np.moveaxis(np.empty_like(rhs), -2, 0)
     rhs = np.moveaxis(rhs, -2, 0)
     factor, size, product = np.empty_like(diag[0]), np.empty(diag.shape[1:], abs(diag[:1]).dtype), np.empty_like(x[0])
@@ -178,7 +178,7 @@ def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Ar
 
 
 def _lapack_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
-    """Solve all systems as one, whose blocks are not coupled by any coefficient.
+    """Solve all systems as a single system with uncoupled blocks.
 
     A number that is not finite, or a zero pivot, may still spoil other systems. Then each half of the systems is solved
     separately.
@@ -221,7 +221,7 @@ def _jax_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
 
 
 _MOST = 2**31
-"""LAPACK counts fewer unknowns."""
+"""LAPACK counts unknowns below this number."""
 
 
 @functools.cache
@@ -250,5 +250,5 @@ def refusal(xp: Namespace, s: System) -> str | None:
 def slower(_: Namespace, s: System) -> str | None:
     """Return why ``auto`` does not take the library's routine, or None."""
     if s.periodic and s.pivot != "none":
-        return "a correction of rank one may lose digits that exchanges of rows keep"
+        return "its correction of rank one for periodic systems may lose digits that row exchanges keep"
     return None
