@@ -224,9 +224,9 @@ def test_grids_are_the_device_s(monkeypatch):
 
 @pytest.mark.once
 def test_blocks_that_multiply_are_the_device_s(monkeypatch):
-    _, whole = matmul_cuda._case("tensor", "float16")
+    whole = matmul_cuda._Case("tensor", "float16").plan()
     monkeypatch.setattr(matmul_cuda, "make_plan", functools.partial(matmul_cuda.make_plan, multiprocessors=66))
-    _, half = matmul_cuda._case("tensor", "float16")
+    half = matmul_cuda._Case("tensor", "float16").plan()
     assert (whole.launches[-1].grid, half.launches[-1].grid) == (132, 66)
     assert whole.text() == half.text()
 

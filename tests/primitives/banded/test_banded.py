@@ -251,16 +251,16 @@ def test_arguments_named(backend):
         (lambda: banded((1,), ab, b), TypeError, "l_and_u must be a pair of integers"),
         (lambda: banded((1, 1.0), ab, b), TypeError, r"l_and_u\[1\] must be an integer, got 1.0"),
         (lambda: banded((-1, 3), ab, b), ValueError, r"l_and_u\[0\] must be from 0 to 32, got -1"),
-        (lambda: banded((20, 20), ab, b), ValueError, "l_and_u must be together at most 32"),
+        (lambda: banded((20, 20), ab, b), ValueError, "l_and_u must have a sum of at most 32"),
         (
             lambda: block(blocks[1:, :, :], blocks, blocks, rows),
             ValueError,
-            r"lower must .*: lower\[0\] stands for no element",
+            r"lower must .*: lower\[0\] is not read",
         ),
         (
             lambda: block(blocks, blocks, blocks[1:, :, :], rows),
             ValueError,
-            r"upper must .*: upper\[n-1\] stands for no",
+            r"upper must .*: upper\[n-1\] is not read",
         ),
         (lambda: banded((1, 2), ab, b), ValueError, r"ab must have shape \(..., 4, n\)"),
         (lambda: banded((1, 1), ab, b[:4]), ValueError, r"b must have shape \(5,\), or one axis more"),
@@ -268,7 +268,11 @@ def test_arguments_named(backend):
         (lambda: banded((1, 1), ab > 0, b), TypeError, "ab must have a dtype of kind float"),
         (lambda: banded((1, 1), ab, b, periodic=1), TypeError, "periodic must be True or False"),
         (lambda: block(ab, blocks, blocks, rows), ValueError, r"lower must have shape \(..., n, k, k\)"),
-        (lambda: block(blocks, blocks, blocks[:3, :, :], rows), ValueError, "upper must have as many blocks"),
+        (
+            lambda: block(blocks, blocks, blocks[:3, :, :], rows),
+            ValueError,
+            "upper must have the blocks of diag, in number and shape",
+        ),
         (lambda: block(blocks, blocks, blocks, b), ValueError, r"rhs must have shape \(4, 2\), or one axis more"),
         (lambda: block(*(blocks[:2, :, :],) * 3, rows[:2, :], periodic=True), ValueError, "diag must have more than 2"),
     ):

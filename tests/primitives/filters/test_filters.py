@@ -608,7 +608,7 @@ def test_arguments_named(backend):
     whole = backend.asarray(np.arange(3))
     for call, error, words in (
         (lambda: parprims.lfilter(x, b, x), ValueError, "b must have one dimension"),
-        (lambda: parprims.lfilter(b, b[:0], x), ValueError, "a must have one dimension and a coefficient"),
+        (lambda: parprims.lfilter(b, b[:0], x), ValueError, "a must have one dimension and at least one coefficient"),
         (lambda: parprims.lfilter(whole, b, x), TypeError, "b must have a dtype of kind float"),
         (lambda: parprims.lfilter(b, b, x, zi=b), ValueError, r"zi must have shape \(2, 2\)"),
         (lambda: parprims.sosfilt(b, x), ValueError, r"sos must have shape \(sections, 6\)"),

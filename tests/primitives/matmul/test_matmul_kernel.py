@@ -466,9 +466,9 @@ class TestSemirings:
         a, b = (gpu.asarray(x) for x in make(rng, ((5, 7), (7, 3)), "float32"))
         whole = gpu.asarray(make(rng, ((3, 3),), "int32")[0])
         for arrays, options, message in (
-            ((a, b), {"add": "minimum", "multiply": "add", "kernel": "tensor"}, "got minimum of add"),
+            ((a, b), {"add": "minimum", "multiply": "add", "kernel": "tensor"}, "got add=minimum, multiply=add"),
             ((whole, whole), {"kernel": "tensor"}, "multiplies real floats by sum and product, got int32"),
-            ((a, b), {"add": lambda x, y: x + y}, "has no identity, from which the kernel's sums begin"),
+            ((a, b), {"add": lambda x, y: x + y}, "has no identity, and the kernel's sums begin with it"),
             ((a, b), {"multiply": lambda x, y: x if x > y else y}, "branches on the values"),
             ((a, b), {"tile": (64, 17, 1)}, r"tile \(64, 17, 1\) fits no kernel: it asks for 1088 threads"),
         ):

@@ -59,10 +59,10 @@ class TestArguments:
         tiled, tropical = ("kernel" if one else "array" for one in (backend.cuda, for_small))
         assert [call.method for call in calls] == ["kernel" if is_small else "native", tiled, tropical]
         assert "takes no tile" in calls[1].refusals["native"]
-        assert "no matrix product by minimum of add" in calls[2].refusals["native"]
+        assert "no matrix product with add=minimum, multiply=add" in calls[2].refusals["native"]
         with pytest.raises(parprims.MethodRefused, match="takes no tile"):
             parprims.matmul(a, b, tile=2, method="native")
-        with pytest.raises(parprims.MethodRefused, match="no matrix product by minimum of add"):
+        with pytest.raises(parprims.MethodRefused, match="no matrix product with add=minimum, multiply=add"):
             parprims.matmul(a, b, add="minimum", multiply="add", method="native")
         with pytest.raises(ValueError, match=r"^method must be one of auto, native, kernel, array, got 'vendor'"):
             parprims.matmul(a, b, method="vendor")
@@ -89,7 +89,7 @@ class TestArguments:
             (whole, {"precision": "tf32"}, r"^precision 'tf32' is for sums of products of float32, got int32"),
             (wide, {"precision": "highest"}, r"^precision 'highest' is for sums of products of float32, got float64"),
             (narrow, {"precision": "tf32"}, r"got complex64"),
-            (a, {"precision": "highest", **tropical}, r"^precision 'highest' is for .* got minimum of add"),
+            (a, {"precision": "highest", **tropical}, r"^precision 'highest' is for .* got add=minimum, multiply=add"),
             (
                 a,
                 {"kernel": "naive", "method": "array"},
@@ -117,7 +117,7 @@ class TestArguments:
             ("tensor", (48, 64, 32), "float32", "m must be a multiple of 16, and of 32 if it is more"),
             ("tensor", (64, 64, 24), "float32", "k must be a power of two, at least 8"),
             ("tensor", (16, 16, 4), "float64", "k must be a power of two, at least 8"),
-            ("tensor", (256, 128, 16), "float64", "it asks for 16 warps of a block, whose registers suffice for 8"),
+            ("tensor", (256, 128, 16), "float64", "it asks for 16 warps of a block, which has registers for 8"),
             ("tensor", (128, 128, 256), "float32", "bytes of shared memory"),
         )
         for kernel, tile, dtype, reason in cases:

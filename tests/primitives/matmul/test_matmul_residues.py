@@ -353,7 +353,7 @@ class TestEveryMethod:
             with pytest.raises(ValueError, match=rf"^precision 'residues' is for .* float32 or float64, got {dtype}"):
                 parprims.matmul(a, a, **RESIDUES)
         a = backend.asarray(random(rng, (3, 3), "float32"))
-        with pytest.raises(ValueError, match=r"^precision 'residues' is for .* got minimum of add"):
+        with pytest.raises(ValueError, match=r"^precision 'residues' is for .* got add=minimum, multiply=add"):
             parprims.matmul(a, a, add="minimum", multiply="add", **RESIDUES)
 
 

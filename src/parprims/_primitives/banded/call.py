@@ -15,14 +15,14 @@ from parprims._primitives.banded.matrix import Matrix
 from parprims._primitives.tridiagonal.call import UNUSED
 
 WIDEST = 32
-"""Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""
+"""The most diagonals beside the main diagonal, and the most rows of two blocks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class System(Composed):
     """A checked call. ``widths`` are the numbers of diagonals below and above, or None for blocks.
 
-    ``columns`` says whether the last axis of right-hand sides counts several, ``working`` what is computed in.
+    ``columns`` says whether the last axis counts right-hand sides of a system; ``working`` is the dtype of computation.
     """
 
     widths: tuple[int, int] | None
@@ -39,13 +39,14 @@ class System(Composed):
 
     @functools.cached_property
     def matrix(self) -> Matrix:
-        """What is solved, but for the coefficients."""
+        """The matrix without its coefficients."""
         return Matrix(self.widths, self.n, self.periodic)
 
     def parts(self, xp: Namespace, *arrays: Array) -> tuple[tuple[Array, ...], Array]:
-        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape, several of each.
+        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape with an axis of
+        columns.
 
-        All are of the dtype computed in.
+        All have the dtype ``working``.
         """
         *coefficients, b = [cast(xp, x, self.working) for x in arrays]
         shape = self.results[0][0]
@@ -82,13 +83,15 @@ def check_blocks(asked: Arguments) -> tuple[Namespace, System]:
     xp, arrays = admit(asked.arrays)
     periodic = check_flag("periodic", asked["periodic"])
     dtype = promoted(xp, dict(zip(asked.arrays, arrays, strict=True)), ("float", "complex"))
-    for name, one in zip(asked.arrays, arrays[:3], strict=False):
-        if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
-            raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
-        if one.shape[-3:] != arrays[1].shape[-3:]:
-            short = one.shape[-2:] == arrays[1].shape[-2:] and one.shape[-3] == arrays[1].shape[-3] - 1
-            hint = f": {UNUSED[name]} stands for no element, so put any number there" if short else ""
-            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}{hint}")
+    for name, blocks in zip(asked.arrays, arrays[:3], strict=False):
+        if blocks.ndim < 3 or blocks.shape[-1] != blocks.shape[-2] or blocks.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(blocks.shape)}")
+        if blocks.shape[-3:] != arrays[1].shape[-3:]:
+            short = blocks.shape[-2:] == arrays[1].shape[-2:] and blocks.shape[-3] == arrays[1].shape[-3] - 1
+            hint = f": {UNUSED[name]} is not read, so put any number there" if short else ""
+            raise ValueError(
+                f"{name} must have the blocks of diag, in number and shape, got {tuple(blocks.shape)}{hint}"
+            )
     n, k = arrays[1].shape[-3], arrays[1].shape[-1]
     if 2 * k > WIDEST:
         raise ValueError(f"diag must have blocks of at most {WIDEST // 2} rows, got {k}")
@@ -113,23 +116,23 @@ def check_blocks(asked: Arguments) -> tuple[Namespace, System]:
     )
 
 
-def _widths(given: Any) -> tuple[int, int]:
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
-    below, above = [integer_of(f"l_and_u[{at}]", one, 0, WIDEST) for at, one in enumerate(given)]
+def _widths(widths: Any) -> tuple[int, int]:
+    if not isinstance(widths, tuple) or len(widths) != 2:
+        raise TypeError(f"l_and_u must be a pair of integers, got {shown(widths)}")
+    below, above = [integer_of(f"l_and_u[{i}]", width, 0, WIDEST) for i, width in enumerate(widths)]
     if below + above > WIDEST:
-        raise ValueError(f"l_and_u must be together at most {WIDEST}, got {shown(given)}")
+        raise ValueError(f"l_and_u must have a sum of at most {WIDEST}, got {shown(widths)}")
     return below, above
 
 
 def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """Return the shape of solutions, and whether the last axis counts several, for one right-hand side of a shape."""
+    """Return the shape of solutions, and whether b has a last axis of columns; ``wanted`` is the shape without it."""
     columns = b.ndim == len(wanted) + 1
-    own = tuple(b.shape[:-1]) if columns else tuple(b.shape)
+    lengths = tuple(b.shape[:-1]) if columns else tuple(b.shape)
     last = 1 if name == "b" else 2
-    fits = len(own) >= last and own[-last:] == wanted[-last:] and len(own) <= len(wanted)
+    fits = len(lengths) >= last and lengths[-last:] == wanted[-last:] and len(lengths) <= len(wanted)
     try:
-        shape = broadcast_shapes(own, wanted)
+        shape = broadcast_shapes(lengths, wanted)
     except ValueError:
         fits, shape = False, ()
     if not fits:

@@ -1,4 +1,4 @@
-"""Systems with narrow bands by kernels for CPUs: elimination with row exchanges, a system after another."""
+"""Systems with narrow bands by kernels for CPUs: elimination with row exchanges, one system after another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parprims._primitives.banded.call import System
 from parprims._primitives.banded.matrix import Matrix
 
 _LEAST = 1 << 12
-"""Rows that are worth a thread."""
+"""The fewest rows for a thread."""
 
 
 def refusal(xp: Namespace, s: System) -> str | None:
@@ -29,9 +29,9 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations.
+"""The fewest rows for which the kernel is faster than LAPACK's routine, or than reflections by array operations.
 
-Eager JAX compiles these for a second and more with every shape, which no call of the kernel loses.
+Eager JAX takes a second and more to compile the reflections for every new shape; the kernel does not.
 """
 
 
@@ -47,7 +47,7 @@ def slower(xp: Namespace, s: System) -> str | None:
 
 
 def prepare(xp: Namespace, s: System) -> Any:
-    """Return what solves by the kernel for CPUs, with its derivative by the same."""
+    """Return a function that solves by the kernel for CPUs, with derivatives that call the kernel too."""
     if 0 in s.results[0][0]:
         return directly(array)(xp, s)
     (shape, dtype), bare, batch = s.results[0], s.on(*(None,) * len(s.arrays)), s.batch
@@ -92,9 +92,9 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
             text.function("nothing()", (f"return {number}(0)",)),
             text.file("_primitives/banded/banded.numba"),
         ),
-        (name, name),
-        (((systems, n, columns), name),),
-        (),
-        (n, below, width - 1 - below, columns),
+        inputs=(name, name),
+        outputs=(((systems, n, columns), name),),
+        scratch=(),
+        numbers=(n, below, width - 1 - below, columns),
     )
     return _cpu.runner(plan, [rows, b], [in_order, in_order])

@@ -1,4 +1,4 @@
-"""Systems with narrow bands by a CUDA kernel: one thread for each system, and elimination with row exchanges."""
+"""Systems with narrow bands by a CUDA kernel: a thread for each system, and elimination with row exchanges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parprims._primitives.banded.call import System
 from parprims._primitives.banded.matrix import Matrix, by_reflections
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
-"""The most rows that are taken together, by the dtype computed in: a thread keeps six times their square."""
+"""The most rows of a group, by the dtype of computation: a thread keeps six times their square in numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,23 +31,23 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 _FEWEST, _SHORT, _SHORT_OF_OPERATIONS = 512, 64, 1 << 14
-"""The fewest systems that are worth the kernel if they are longer than so many rows: a choice by reasoning alone.
+"""The fewest systems for the kernel if they have more rows than ``_SHORT``: estimated, not measured.
 
-A row takes the kernel about a microsecond. Outside of programs of JAX the array form is some hundred operations of the
-library, of tens of microseconds each.
+A row takes the kernel about 1 us. Outside of programs of JAX the array form takes some hundred operations of the
+library, tens of us each.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a plan is made for, besides sizes.
+    """The specialisation of a plan, besides sizes.
 
-    ``widths`` are the numbers of diagonals below and above the main one, or None for blocks of ``k`` rows. Diagonals
-    are given ``by_column``, as callers have them, or by row. ``shared`` says of each array of coefficients whether it
-    is the same for all systems.
+    ``widths`` are the numbers of diagonals below and above the main diagonal, or None for blocks of ``k`` rows.
+    Diagonals are stored ``by_column``, as callers have them, or by row. ``shared`` has a flag for each array of
+    coefficients: whether all systems share it.
     """
 
     dtype: str
@@ -59,10 +59,10 @@ class Kind:
 
 
 def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) -> _cuda.Plan:
-    """Return the launch for so many systems of n rows, or n blocks, with so many right-hand sides each.
+    """Return the launch for ``systems`` systems of n rows, or n blocks, with ``columns`` right-hand sides each.
 
     Inputs are the diagonals (systems, l + u + 1, n), or the three arrays of blocks (systems, n, k, k), and right-hand
-    sides (systems, rows, columns). The output is like the last.
+    sides (systems, rows, columns). The output has the shape of the right-hand sides.
     """
     numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
     nbytes, one, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
@@ -96,8 +96,8 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
             numbers("systems", systems),
             numbers("columns", columns),
         ),
-        -(-systems // tuning.threads),
-        tuning.threads,
+        grid=-(-systems // tuning.threads),
+        block=tuning.threads,
         unbound_registers=True,
     )
     return _cuda.Plan(
@@ -113,7 +113,7 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
 
 
 def _rows_of(s: System) -> int:
-    """Return the rows of a block, or those that are taken together where a matrix has diagonals."""
+    """Return the rows of a block; for diagonals, the rows that the kernel takes together."""
     return max(1, *s.widths) if s.widths is not None else int(s.arrays[1].shape[-1])
 
 
@@ -126,9 +126,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     if rows > most:
         what = "diagonals on one side" if s.widths is not None else "rows of a block"
         of = "periodic systems" if s.periodic else "systems"
-        return (
-            f"there is no kernel of {of} with more than {most} {what} in {dtype_name(s.working)}, and there are {rows}"
-        )
+        return f"there is no kernel of {of} with more than {most} {what} in {dtype_name(s.working)}, got {rows}"
     return _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in s.arrays]))
 
 
@@ -137,11 +135,11 @@ def slower(xp: Namespace, s: System) -> str | None:
     systems = math.prod(s.batch)
     if s.n <= (_SHORT if is_jax(xp) else _SHORT_OF_OPERATIONS) or systems >= _FEWEST:
         return None
-    return f"a thread solves a system, which for {systems} long ones leaves the device idle"
+    return f"one thread solves a system: {systems} systems are too few to fill the device"
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return what solves by the kernel, with its derivative by the same."""
+    """Return a function that solves by the kernel, with derivatives that call the kernel too."""
     if 0 in s.results[0][0]:
         nothing: Callable[..., Array] = directly(array)(xp, s)
         return nothing
@@ -151,11 +149,18 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems
 
     def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
-        inputs = [_flat(xp, x, batch, systems, bands) for x in coefficients]
+        inputs = [_flat(xp, x, batch, systems=systems, own=bands) for x in coefficients]
         right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
         shared = tuple([x.shape[0] < systems for x in inputs])
-        kind = Kind(dtype_name(bare.working), matrix.widths, k, bare.periodic, by_column, shared)
-        return _runner(xp, kind, matrix, inputs[0].shape, right.shape, right)(*inputs, right)[0]
+        kind = Kind(
+            dtype_name(bare.working),
+            widths=matrix.widths,
+            k=k,
+            periodic=bare.periodic,
+            by_column=by_column,
+            shared=shared,
+        )
+        return _runner(xp, kind, matrix, inputs[0].shape, right=right)(*inputs, right)[0]
 
     def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
         if matrix.widths is not None:
@@ -176,7 +181,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
 
 
 def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: int) -> Array:
-    """Return coefficients with one axis that counts systems, of length 1 where they are the same for all."""
+    """Return coefficients with a single axis of systems, of length 1 if all systems share them."""
     x = _cuda.plain(xp, x)
     shape = tuple(x.shape[x.ndim - own :])
     if math.prod(x.shape[: x.ndim - own]) == 1:
@@ -184,19 +189,17 @@ def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: in
     return _cuda.contiguous(xp, xp.reshape(xp.broadcast_to(x, (*batch, *shape)), (systems, *shape)))
 
 
-def _runner(
-    xp: Namespace, kind: Kind, matrix: Matrix, of: tuple[int, ...], sides: tuple[int, ...], x: Array
-) -> _cuda.Run:
-    """Return a function that launches the kernel on coefficients and right-hand sides of these shapes."""
-    systems, rows, columns = sides
+def _runner(xp: Namespace, kind: Kind, matrix: Matrix, coefficients: tuple[int, ...], *, right: Array) -> _cuda.Run:
+    """Return a function that launches the kernel on coefficients of a shape and right-hand sides like an array."""
+    systems, rows, columns = sides = right.shape
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *coefficients, b = arrays
+            *given, b = arrays
             if kind.widths is None:
                 b = xp.reshape(b, (systems, matrix.n, kind.k, columns))
-            by_row = matrix.coefficients(xp, *coefficients)
-            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b)
+            by_row = matrix.coefficients(xp, *given)
+            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
             return (xp.reshape(found, sides),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
@@ -207,32 +210,39 @@ def _runner(
                     return one[0]
                 return xp.reshape(xp.broadcast_to(one, (size, systems, *one.shape[2:])), (-1, *one.shape[2:]))
 
-            right = xp.broadcast_to(arrays[-1], (size, *sides))
-            given = [*map(together, arrays[:-1]), xp.reshape(right, (size * systems, rows, columns))]
+            sides_of_all = xp.broadcast_to(arrays[-1], (size, *sides))
+            given = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
             shared = tuple([one.shape[0] < size * systems for one in given[:-1]])
             more = dataclasses.replace(kind, shared=shared)
-            run = _runner(xp, more, matrix, given[0].shape, given[-1].shape, given[-1])
+            run = _runner(xp, more, matrix, given[0].shape, right=given[-1])
             return (xp.reshape(run(*given)[0], (size, *sides)),)
 
         return otherwise, batched
 
     def plan() -> _cuda.Plan:
-        return make_plan(kind, _cuda.tuned_for(TUNING, xp, x), systems, matrix.n, columns)
+        return make_plan(kind, _cuda.tuned_for(TUNING, xp, right), systems=systems, n=matrix.n, columns=columns)
 
-    return _cuda.ready(xp, x, ("banded", mode(xp), kind, matrix, of, sides), plan, in_program)
+    return _cuda.ready(xp, right, ("banded", mode(xp), kind, matrix, coefficients, sides), plan, in_program=in_program)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield what each is for, and the plan, of every kind of kernel here."""
+    """Yield the name and the plan of every kind of kernel."""
     for dtype, most in MOST_ROWS.items():
         for k, periodic in [(k, False) for k in range(1, most + 1)] + [(k, True) for k in range(1, most // 2 + 1)]:
             for columns in (1, 3):
                 for widths in (None, (k, k)):
-                    kind = Kind(dtype, widths, k, periodic, True, (False,) * (3 if widths is None else 1))
+                    kind = Kind(
+                        dtype,
+                        widths=widths,
+                        k=k,
+                        periodic=periodic,
+                        by_column=True,
+                        shared=(False,) * (3 if widths is None else 1),
+                    )
                     name = "blocks" if widths is None else "bands"
-                    yield f"{name} {dtype}", make_plan(kind, TUNING[90], 8192, 32, columns)
-    kind = Kind("float64", (2, 2), 2, False, False, (False,))
-    yield "bands by row float64", make_plan(kind, TUNING[90], 8192, 32, 1)
+                    yield f"{name} {dtype}", make_plan(kind, TUNING[90], systems=8192, n=32, columns=columns)
+    kind = Kind("float64", widths=(2, 2), k=2, periodic=False, by_column=False, shared=(False,))
+    yield "bands by row float64", make_plan(kind, TUNING[90], systems=8192, n=32, columns=1)

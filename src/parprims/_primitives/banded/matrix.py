@@ -1,8 +1,8 @@
 """Banded and block tridiagonal matrices: their coefficients by row, products with vectors, transposes, and solutions.
 
 Coefficients are the l + u + 1 diagonals (..., n), from the lowest on, the i-th entry of each in row i, or the blocks
-below, on and above the diagonal (..., n, k, k). Those of no column are zero. Right-hand sides are (..., n, columns), or
-(..., n, k, columns).
+below, on and above the diagonal (..., n, k, k). Entries outside the matrix are zero. Right-hand sides are (..., n,
+columns), or (..., n, k, columns).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Coefficients = tuple[Array, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """What is known of matrices but for their coefficients.
+    """Matrices without their coefficients.
 
     ``widths`` are the numbers of diagonals below and above the main one, or None for blocks; ``n`` counts rows, or rows
     of blocks.
@@ -33,10 +33,10 @@ class Matrix:
     n: int
     periodic: bool
 
-    def coefficients(self, xp: Namespace, *given: Array) -> Coefficients:
-        """Return the coefficients by row, of diagonals by column or of blocks that may have some of no column."""
+    def coefficients(self, xp: Namespace, *arrays: Array) -> Coefficients:
+        """Return the coefficients by row of diagonals by column, or of blocks, with zeros outside the matrix."""
         if self.widths is None:
-            lower, diag, upper = given
+            lower, diag, upper = arrays
             if self.periodic:
                 return lower, diag, upper
             at = xp.reshape(xp.arange(self.n, device=device(lower)), (self.n, 1, 1))
@@ -44,7 +44,7 @@ class Matrix:
                 xp.where(inside, x, xp.zeros_like(x)) for inside, x in ((at > 0, lower), (at < self.n - 1, upper))
             )
             return next(cleared), diag, next(cleared)
-        (ab,), (below, above) = given, self.widths
+        (ab,), (below, above) = arrays, self.widths
         diagonals = [ab[..., above + below - c, :] for c in range(below + above + 1)]
         if self.periodic:
             return tuple([xp.roll(one, below - c, axis=-1) for c, one in enumerate(diagonals)])
@@ -73,7 +73,7 @@ class Matrix:
         return tuple(xp.sum(y * one, axis=-1, dtype=y.dtype) for one in self._read(xp, x))
 
     def _read(self, xp: Namespace, x: Array) -> list[Array]:
-        """Return for every coefficient of a row what of x it is multiplied by."""
+        """Return the parts of x that each coefficient of a row multiplies."""
         if self.widths is None:
             return [xp.roll(x, 1, axis=-3), x, xp.roll(x, -1, axis=-3)]
         below, above = self.widths
@@ -89,7 +89,7 @@ class Matrix:
         return dataclasses.replace(self, widths=(above, below)), moved
 
     def rows(self, xp: Namespace, coefficients: Coefficients) -> tuple[Array, int]:
-        """Return the coefficients of every row from its first diagonal on, (..., rows, diagonals), and those below."""
+        """Return the coefficients of every row, (..., rows, diagonals), and the number of diagonals below the main."""
         if self.widths is not None:
             return xp.stack(list(coefficients), axis=-1), self.widths[0]
         beside = xp.concat(_alike(xp, coefficients), axis=-1)
@@ -118,13 +118,13 @@ def by_reflections(xp: Namespace, matrix: Matrix, coefficients: Coefficients, b:
         found: Array = x + solve(b - matrix.product(xp, coefficients, x))
         return found
 
-    if is_jax(xp):  # where x = 0 is refined twice, so that the program has what solves once
+    if is_jax(xp):  # refines x = 0 twice, so that the program holds the solver once
         return repeated(xp, 2, refine, xp.zeros_like(b))
     return refine(1, solve(b))
 
 
 def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Callable[[Array], Array]:
-    """Return a function of right-hand sides."""
+    """Return a function of right-hand sides: the solutions, without refinement."""
     if matrix.widths is None:
         blocks = _alike(xp, coefficients)
         k = blocks[0].shape[-1]
@@ -132,13 +132,13 @@ def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Ca
 
         def solved(r: Array) -> Array:
             rows = xp.reshape(r, (*r.shape[:-3], matrix.n * k, r.shape[-1]))
-            return xp.reshape(_by_groups(xp, solve, rows, k, 2 * k), r.shape)
+            return xp.reshape(_by_groups(xp, solve, rows, below=k, d=2 * k), r.shape)
 
         return solved
     if len(coefficients) == 1:
         return lambda r: r / xp.expand_dims(coefficients[0], axis=-1)
     below, solve = matrix.widths[0], reflections.eliminated(xp, *reflections.of_bands(xp, list(coefficients)))
-    return lambda r: _by_groups(xp, solve, r, below, len(coefficients) - 1)
+    return lambda r: _by_groups(xp, solve, r, below=below, d=len(coefficients) - 1)
 
 
 def _by_groups(xp: Namespace, solve: reflections.Solve, r: Array, below: int, d: int) -> Array:

@@ -32,7 +32,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     if not in_numpy(xp, s.arrays):
         return f"{spoken(xp)} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, s.arrays):
-        return "a gradient is asked for, which SciPy does not carry"
+        return "SciPy computes no derivative, and PyTorch asks for one"
     if s.periodic:
         return "LAPACK solves no periodic systems"
     if dtype_name(s.working) not in ("float32", "float64", "complex64", "complex128"):

@@ -19,19 +19,20 @@ from parprims._primitives.tridiagonal.public import solve_tridiagonal
 def solve_banded(
     l_and_u: tuple[int, int], ab: Array, b: Array, /, *, periodic: bool = False, method: str = "auto", **others: Never
 ) -> Array:
-    """Solve systems with few diagonals: SciPy's ``solve_banded``, for batches too.
+    """Solve systems of linear equations with few diagonals, as SciPy's ``solve_banded`` does, in batches too.
 
     Parameters
     ----------
     l_and_u : (int, int)
-        The numbers of diagonals below and above the main one, together at most 32: (2, 2) for pentadiagonal systems.
+        The numbers of diagonals below and above the main diagonal, together at most 32: (2, 2) for pentadiagonal
+        systems.
     ab : array
         The diagonals, of shape (..., l + u + 1, n) and a floating dtype, real or complex: ab[u + i - j, j] is the
-        coefficient in row i and column j. Those of no row or column are not read, unless periodic. The axes before
+        coefficient in row i and column j. Entries outside the matrix are not read, unless periodic. The leading axes
         count independent systems.
     b : array
-        The right-hand sides, of shape (..., n), or (..., n, columns) with as many dimensions as ab. The axes before
-        broadcast against those of ab.
+        The right-hand sides, of shape (..., n), or (..., n, columns) with as many dimensions as ab. The leading
+        axes broadcast against the leading axes of ab.
     periodic : bool
         Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -40,8 +41,8 @@ def solve_banded(
     Returns
     -------
     array
-        The solutions, of the shape of b broadcast, and of the promoted dtype. Those of a singular system are not
-        finite, or as large as rounding makes them.
+        The solutions, of the shape of b broadcast, and of the promoted dtype. The solution of a singular system is not
+        finite, or large because of rounding.
 
     Raises
     ------
@@ -50,20 +51,30 @@ def solve_banded(
     ValueError
         If shapes do not fit, l_and_u is negative or more than 32 together, or an argument has an unknown value.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    solve_tridiagonal : Tridiagonal systems.
+    solve_block_tridiagonal : Block tridiagonal systems.
 
     Notes
     -----
     Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
-    2 l (l + u) n in n steps by row exchanges (kernel, native); on a GPU a thread for each system.
+    2 l (l + u) n in n steps by row exchanges (kernel, native); on a GPU one thread solves one system.
     Error: the backward error is within 64 (l + u) (log2 n + 1) units in the last place, and mostly one. 16-bit floats
     are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: kernel (CPU arrays by Numba, not periodic; CUDA arrays, up to 4 diagonals on either side, 2 if periodic or
-    complex128, 1 if both; with 1 on either side that of `solve_tridiagonal`), native (LAPACK by SciPy: one system in
-    the memory of a CPU, not periodic), array.
+    complex128, 1 if both; the kernel of `solve_tridiagonal` for 1 diagonal on either side), native (LAPACK by SciPy:
+    one system in the memory of a CPU, not periodic), array.
     Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.
+
+    References
+    ----------
+    S. J. Wright, "Stable Parallel Algorithms for Two-Point Boundary Value Problems", SIAM J. Sci. Stat. Comput. 13(3),
+    1992.
 
     Examples
     --------
@@ -94,22 +105,36 @@ def solve_block_tridiagonal(
     ----------
     lower : array
         The blocks below the diagonal, of shape (..., n, k, k) and a floating dtype, real or complex; k is at most 16.
-        lower[0] is not read, unless periodic. The axes before count independent systems and broadcast.
+        lower[0] is not read, unless periodic. The leading axes count independent systems and broadcast.
     diag : array
         The blocks on the diagonal.
     upper : array
-        The blocks above it. upper[n-1] is not read, unless periodic.
+        The blocks above the diagonal. upper[n-1] is not read, unless periodic.
     rhs : array
         The right-hand sides, of shape (..., n, k), or (..., n, k, columns) with as many dimensions as the blocks.
     periodic : bool
         Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `solve_banded`, but for "native". The errors and notes of `solve_banded` apply.
+        Implementation to use; see `methods`. The notes of `solve_banded` apply, except that there is no native method.
 
     Returns
     -------
     array
         The solutions, of the shape of rhs broadcast, and of the promoted dtype.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array of floats, or dtypes do not promote together.
+    ValueError
+        If shapes do not fit, k is more than 16, or an argument has an unknown value.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    solve_banded : Systems with few diagonals.
+    solve_tridiagonal : Tridiagonal systems.
 
     Examples
     --------
@@ -130,7 +155,7 @@ def solve_block_tridiagonal(
 
 
 def _by_tridiagonal(xp: Namespace, s: System, method: str) -> Array:
-    """Return the solutions of systems with a diagonal on either side by `solve_tridiagonal`."""
+    """Return the solutions of systems with one diagonal on either side, by `solve_tridiagonal`."""
     ab, b = s.arrays
     lower, upper = xp.roll(ab[..., 2, :], 1, axis=-1), xp.roll(ab[..., 0, :], -1, axis=-1)
     x: Array = solve_tridiagonal(lower, ab[..., 1, :], upper, b, periodic=s.periodic, method=method)

@@ -29,7 +29,7 @@ def product(xp: Namespace, x: Array, y: Array) -> Array:
 
 
 def eliminated(xp: Namespace, a: Array, b: Array) -> Solve:
-    """Return what solves a[g] y[g] + b[g] y[g + 1] = r[g] for all g, of shape (..., blocks, d, d); y goes round."""
+    """Return a solver of a[g] y[g] + b[g] y[g + 1] = r[g] for all g, cyclic in g; a is (..., blocks, d, d)."""
     d = a.shape[-1]
     size = xp.maximum(xp.max(abs(a), axis=-1, keepdims=True), xp.max(abs(b), axis=-1, keepdims=True))
     size = xp.where(size > 0, size, xp.ones_like(size))
@@ -75,9 +75,9 @@ def eliminated(xp: Namespace, a: Array, b: Array) -> Solve:
 
 
 def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[Array]]:
-    """Return rows whose first d columns are triangular, and the reflections that made them so: vectors and factors.
+    """Return rows with d triangular first columns, and the reflections that made them so: vectors and factors.
 
-    On JAX it is LAPACK or its like that finds them, whose product there is: a program of ours would grow with d.
+    On JAX they come as one matrix, from the library's QR factorization: a program of reflections would grow with d.
     """
     if is_jax(xp):
         rotation, _ = xp.linalg.qr(rows[..., :d], mode="complete")
@@ -112,7 +112,7 @@ def _square(xp: Namespace, x: Array) -> Array:
 
 
 def _mirrored(xp: Namespace, rows: Array, mirror: Array, factor: Array) -> Array:
-    """Return rows, the last of them reflected: as many as the mirror has."""
+    """Return rows with the last ones reflected, as many as the mirror has."""
     first = rows.shape[-2] - mirror.shape[-2]
     part = rows[..., first:, :]
     shares = xp.sum(conj(xp, mirror) * part, axis=-2, keepdims=True)

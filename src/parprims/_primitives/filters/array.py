@@ -42,13 +42,13 @@ Solve = Callable[[Namespace, Array, Array], Array]
 """Takes the namespace, the coefficients a and lines u; returns the lines y with A y = u. Without a derivative."""
 
 _CHUNK = 32
-"""Samples of a chunk: a product costs so many multiplications for each of them."""
+"""Samples of a chunk, and the multiplications of a product for each sample."""
 
 _TAPS = 256
-"""Coefficients of a convolution that are one product of a matrix."""
+"""The most coefficients of a convolution that a single matrix product takes."""
 
 _SHIFTED = 8
-"""Coefficients up to which a convolution is a sum of shifted signals."""
+"""The most coefficients of a convolution that is computed as a sum of shifted signals."""
 
 
 def array(xp: Namespace, f: Filter, solve: Solve | None = None) -> Any:
@@ -62,7 +62,7 @@ def array_refusal(xp: Namespace, f: Filter) -> str | None:
 
 
 def filtered_lines(xp: Namespace, f: Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Return lines filtered and their states after, of the dtype of results, given what the kernel for GPUs is."""
+    """Return filtered lines and the states after them, given the inputs of the kernel for GPUs."""
     *given, x = arrays[: len(arrays) - f.states]
     b, a = f.coefficients(xp, given)
     x = cast(xp, x, f.working)
@@ -110,7 +110,7 @@ def _filtered(
 def _of_finite(
     xp: Namespace, coefficients: tuple[Array, Array], x: Array, z: Array, *, solve: Solve
 ) -> tuple[Array, Array]:
-    """Return the same of finite samples."""
+    """Return `_filtered` of finite samples."""
     b, a = coefficients
     n, k = x.shape[1], z.shape[1]
     u = convolved(xp, b, _extended(xp, x, 0, k)) + _extended(xp, z, 0, n)
@@ -123,7 +123,7 @@ def _of_finite(
 
 
 def _extended(xp: Namespace, x: Array, before: int, after: int) -> Array:
-    """Return lines with so many zeros before and after them."""
+    """Return lines with ``before`` zeros before them and ``after`` zeros after them."""
     parts = [xp.zeros((x.shape[0], count), dtype=x.dtype, device=device(x)) for count in (before, after)]
     return xp.concat([parts[0], x, parts[1]], axis=1)
 
@@ -145,7 +145,7 @@ def convolved(xp: Namespace, c: Array, x: Array) -> Array:
     c = xp.concat([c, xp.zeros((groups * length - taps,), dtype=c.dtype, device=device(c))])
 
     def step(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        """Add what the first coefficients of those left make of the samples that they meet."""
+        """Add the products of the next ``length`` coefficients."""
         total, c, x = state
         zeros = xp.zeros((2 * length,), dtype=c.dtype, device=device(c))
         matrix = _toeplitz(xp, xp.concat([zeros, c[:length]]), 2 * length, length)
@@ -157,14 +157,14 @@ def convolved(xp: Namespace, c: Array, x: Array) -> Array:
 
 
 def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
-    """Return the sums of y[n] x[n-j] over all n of all lines, for j = 0, ..., taps - 1, the derivative of the above."""
+    """Return sums of y[n] x[n-j] over all n and lines, j = 0, ..., taps - 1: the derivative of `convolved` by c."""
     length, blocks = _in_groups(xp, x, taps)
     _, rows = _in_groups(xp, y, taps)
     rows = xp.permute_dims(xp.reshape(rows, (-1, length)), (1, 0))
     found = []
     for _ in range(-(-taps // length)):
         pairs = xp.concat([_later(xp, blocks), blocks], axis=2)
-        sums = matmul(rows, xp.reshape(pairs, (-1, 2 * length)))  # what is to be added lies on diagonals
+        sums = matmul(rows, xp.reshape(pairs, (-1, 2 * length)))  # the terms of a sum lie on a diagonal
         flat = xp.concat([xp.reshape(sums, (-1,)), xp.zeros((length,), dtype=sums.dtype, device=device(sums))])
         skewed = xp.reshape(flat, (length, 2 * length + 1))[:, 1 : length + 1]
         found.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
@@ -173,7 +173,7 @@ def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
 
 
 def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
-    """Return how many coefficients one product is of, and lines in blocks of so many samples, with zeros behind."""
+    """Return the number of coefficients of a product, and lines in blocks of as many samples, padded with zeros."""
     lines, n = x.shape
     length = min(max(taps, _CHUNK), _TAPS)
     count = -(-n // length)
@@ -188,8 +188,8 @@ def _later(xp: Namespace, blocks: Array) -> Array:
 def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
     """Return the matrix with circle[j - i] in row i and column j. Negative indices count from the end.
 
-    A circle of rows + columns numbers, repeated and cut into rows of one less, moves by one a row. So nothing is
-    gathered, whose derivative a GPU would add in any order.
+    A circle of rows + columns numbers, repeated and cut into rows one shorter, moves by one a row. So nothing is
+    gathered: a GPU would add the derivative of a gather in any order.
     """
     size, rest = circle.shape[0], circle.shape[1:]
     whole = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
@@ -202,7 +202,7 @@ def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class _Feedback:
-    """The matrix A of so many coefficients; ``reverse`` if it is transposed, which is A from the other end."""
+    """The matrix A of ``taps`` coefficients; ``reverse`` if transposed, which is A applied from the other end."""
 
     solve: Solve
     taps: int
@@ -240,7 +240,7 @@ def solved(xp: Namespace, a: Array, u: Array) -> Array:
 
 
 def _by_steps(xp: Namespace, a: Array, u: Array) -> Array:
-    """Return the same of a sample after another."""
+    """Return `solved`, one sample after another."""
 
     def step(z: Array, x: Array) -> tuple[Array, Array]:
         y = x + z[:, 0]
@@ -251,7 +251,7 @@ def _by_steps(xp: Namespace, a: Array, u: Array) -> Array:
 
 
 def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
-    """Return the same of a block of samples after another.
+    """Return `solved`, one block of samples after another.
 
     A correction multiplies the error by the unit in the last place and by the sizes of A and of its inverse within a
     block, at most 2^k L^(k-1) / (k-1)! of poles that are not outside of the unit circle. So in single precision blocks
@@ -286,7 +286,7 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
 
 
 def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]], state: Array, parts: Array) -> Array:
-    """Return what ``step(state, part)`` makes of one part after another, besides the next state; on JAX a loop."""
+    """Return the second results of ``step(state, part)`` over all parts, in order; the first is the next state."""
     if is_jax(xp):
         from jax import lax
 
@@ -300,7 +300,7 @@ def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _impulse(xp: Namespace, a: Array, length: int) -> Array:
-    """Return the first of the numbers that A makes of 1, 0, 0, ...: a column of its inverse."""
+    """Return the impulse response of the feedback, a column of the inverse of A: its first ``length`` numbers."""
     k = a.shape[0] - 1
 
     def step(_: Any, latest: Array) -> Array:
@@ -315,7 +315,7 @@ def _impulse(xp: Namespace, a: Array, length: int) -> Array:
 
 
 def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
-    """Return the same of one or two poles, corrected once.
+    """Return `solved` for one or two poles, corrected once.
 
     The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
     two numbers z nearly make up for each other, and powers of their matrix would lose digits. A y is summed of
@@ -344,13 +344,13 @@ def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
         rest = missing(y)
         return y + outputs(xp.where(xp.isfinite(rest) | (i == 0), rest, xp.zeros_like(rest)))
 
-    if is_jax(xp):  # where y = 0 is corrected twice, so that the program has the outputs once
+    if is_jax(xp):  # corrects y = 0 twice, so that the program holds the outputs once
         return repeated(xp, 2, correct, xp.zeros_like(u * c[0]))
     return correct(1, outputs(u))
 
 
 def _by_chunks(xp: Namespace, matrix: Array, c: Array, n: int) -> Callable[[Array], Array]:
-    """Return what gives, for lines x of n samples, the outputs x + z[0] of z' = M z + c x. The first z is zero."""
+    """Return a function of lines x of n samples: the outputs x + z[0] of z' = M z + c x. The first z is zero."""
     length = min(_CHUNK, n)
     powers = _powers(xp, matrix, length)
     reach = xp.sum(powers * c, axis=-1)  # M^t c, for every t
@@ -393,7 +393,7 @@ def _lower(xp: Namespace, column: Array, length: int) -> Array:
 
 
 _STEPS = 1024
-"""States that JAX computes on a CPU one after another, which leaves its program fewer levels."""
+"""The most states that JAX on a CPU computes one after another, which saves levels of its program."""
 
 
 def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
@@ -435,7 +435,7 @@ def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[
 
 
 def _times(xp: Namespace, rows: Array, powers: Array) -> Array:
-    """Return rows times powers of which some may have overflowed: what is not zero makes them NaN, and zero nothing."""
+    """Return rows times powers. A power that overflowed makes products with nonzero numbers NaN, with zeros 0."""
     known = xp.isfinite(powers)
     lost = matmul(xp.astype(rows != 0, rows.dtype), xp.astype(~known, rows.dtype)) != 0
     found = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))

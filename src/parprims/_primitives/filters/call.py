@@ -34,13 +34,12 @@ Parts = tuple[Array, Array, Array, Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Filter(Composed):
-    """A checked call. ``arrays`` are those of the caller, in order.
+    """A checked call. ``arrays`` are the caller's arrays, in order.
 
-    ``sections`` are how many filters stand one after another, and None where there is one, b and a; ``lengths`` are
-    the numbers of coefficients of b and a.
-    ``shape`` is that of the signal, filtered along ``axis``, counted from the front. ``states`` says whether states are
-    given, and returned. ``dtype`` is that of the results, ``working`` the one they are computed in: a filter with poles
-    near 1 loses as many digits as it remembers samples.
+    ``sections`` is the number of sections of a cascade, or None for a filter b, a; ``lengths`` are the numbers of
+    coefficients of b and a. ``shape`` is the shape of the signal, filtered along ``axis``, counted from the front.
+    ``states`` says whether states are given, and returned. ``dtype`` is the dtype of results, ``working`` the dtype of
+    computation: wider, because a filter with poles near 1 loses many digits.
     """
 
     sections: int | None
@@ -80,7 +79,7 @@ class Filter(Composed):
         return sos[:, :3], sos[:, 3:]
 
     def states_of_lines(self, xp: Namespace, zi: Array) -> Array:
-        """Return states as the caller has them as those of lines: (lines, sections, k)."""
+        """Return the caller's states as states of lines: (lines, sections, k)."""
         zi = xp.broadcast_to(zi, self.state_shape)
         zi = xp.expand_dims(zi, axis=0) if self.sections is None else zi
         order = (*(at for at in range(1, zi.ndim) if at != self.axis + 1), 0, self.axis + 1)
@@ -93,7 +92,7 @@ class Filter(Composed):
         return own if self.sections is None else (self.sections, *own)
 
     def finished(self, xp: Namespace, y: Array, z: Array, *, copy: bool = True) -> Any:
-        """Return the results, given lines and their states; ``copy`` unless nobody else has their memory."""
+        """Return the results, given lines and their states; ``copy`` False if nothing else uses their memory."""
         others = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
         y = move_axis(xp, xp.reshape(y, (*others, self.shape[self.axis])), -1, self.axis)
         y = xp.astype(y, self.dtype, copy=copy)
@@ -118,25 +117,25 @@ def _padded(xp: Namespace, x: Array, length: int) -> Array:
 
 
 def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
-    """Return zeros of the dtype of an array, where it is: in NumPy in a tenth of the time that its namespace takes."""
+    """Return zeros of the dtype and on the device of an array; by NumPy itself, which is ten times as fast."""
     if library(xp) == "numpy":
         return np.zeros(shape, like.dtype)
     return xp.zeros(shape, dtype=like.dtype, device=device(like))
 
 
 def check_lfilter(asked: Arguments) -> tuple[Namespace, Filter]:
-    """Return the namespace and the record of a filter b and a; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a call of `lfilter`; raise, naming the argument, for wrong arguments."""
     xp, arrays, dtype = _admitted(asked)
     for name in ("b", "a"):
         shape = tuple(arrays[name].shape)
         if len(shape) != 1 or shape[0] == 0:
-            raise ValueError(f"{name} must have one dimension and a coefficient at least, got shape {shape}")
+            raise ValueError(f"{name} must have one dimension and at least one coefficient, got shape {shape}")
     f = _filter(xp, asked, arrays, dtype, lengths=(arrays["b"].shape[0], arrays["a"].shape[0]))
     return xp, dataclasses.replace(f, complete=checked_values(xp, arrays["a"], 1, _check_first))
 
 
 def check_sosfilt(asked: Arguments) -> tuple[Namespace, Filter]:
-    """Return the same of a cascade of sections."""
+    """Return the namespace and the record of a call of `sosfilt`."""
     xp, arrays, dtype = _admitted(asked)
     sos = arrays["sos"]
     if sos.ndim != 2 or sos.shape[1] != 6:
@@ -164,7 +163,7 @@ def _filter(
     lengths: tuple[int, int],
     sections: int | None = None,
 ) -> Filter:
-    """Return the record, but for the check of coefficients by value."""
+    """Return the record without the check of coefficients by value."""
     shape, states = tuple(arrays["x"].shape), "zi" in arrays
     f = Filter(
         arrays=tuple(arrays.values()),
@@ -206,9 +205,9 @@ def _check_states(f: Filter, shape: tuple[int, ...]) -> None:
 
 def _check_first(a: np.ndarray[Any, Any]) -> None:
     if a[0] == 0:
-        raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
+        raise ValueError("a must not begin with zero, got a[0] = 0: all coefficients are divided by a[0]")
 
 
 def _check_sections(sos: np.ndarray[Any, Any]) -> None:
     if (sos[:, 3] == 0).any():
-        raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
+        raise ValueError("sos must not have a zero in column 3: a section is divided by its a[0]")

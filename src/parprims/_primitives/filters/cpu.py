@@ -1,4 +1,4 @@
-"""Filters by kernels for CPUs: a line after another, by as many threads as there are lines."""
+"""Filters by kernels for CPUs: one line after another, and lines in parallel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from parprims._primitives.filters.array import array
 from parprims._primitives.filters.call import Filter
 
 _LEAST = 1 << 14
-"""Samples that are worth a thread."""
+"""The fewest samples for a thread."""
 
 
 _UNROLLED = 12
-"""Orders up to which states and coefficients are kept in registers."""
+"""The highest order with states and coefficients in registers."""
 
 
 def refusal(xp: Namespace, f: Filter) -> str | None:
@@ -27,7 +27,7 @@ def refusal(xp: Namespace, f: Filter) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Samples from which the kernel is faster than the array form."""
+"""The fewest samples for which the kernel is faster than the array form."""
 
 
 def slower(xp: Namespace, f: Filter) -> str | None:
@@ -61,7 +61,7 @@ def _in_registers(k: int) -> tuple[str, list[str]]:
 
 
 def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter], Any]) -> Callable[..., Any]:
-    """Return what filters by the kernel, with the derivative of ``with_kernel``, the array form, on PyTorch."""
+    """Return a function that filters by the kernel. PyTorch differentiates ``with_kernel``, the array form."""
     if 0 in f.shape:
         nothing: Callable[..., Any] = directly(array)(xp, f)
         return nothing
@@ -93,9 +93,9 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
             text.function("nothing()", (f"return {number}(0)",)),
             text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
-        (name,) * 4,
-        (((lines, n), name), ((lines, sections, k), name)),
-        (),
-        (n, sections, k),
+        inputs=(name,) * 4,
+        outputs=(((lines, n), name), ((lines, sections, k), name)),
+        scratch=(),
+        numbers=(n, sections, k),
     )
     return _cpu.runner(plan, list(parts), [_cpu.reader_in_order(one) for one in parts])

@@ -23,7 +23,7 @@ _INSIDE = 4
 
 
 class Tile(NamedTuple):
-    """What a block does at once."""
+    """The threads and samples of a block."""
 
     threads: int
     staged_bytes: int
@@ -39,9 +39,9 @@ class Tuning(_cuda.Tuning):
     few: Tile
     """For states of at most 4 numbers."""
     many: Tile
-    """For larger states, whose tables take more of the shared memory."""
+    """For larger states: their tables take more of the shared memory."""
     tiles: int
-    """A line of several tiles is divided further until all lines together have so many."""
+    """The fewest tiles of all lines: lines of several tiles are divided further until there are as many."""
     chained_lines: int
     """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
     inside: int
@@ -49,7 +49,7 @@ class Tuning(_cuda.Tuning):
     shared_bytes: int
     """The most shared memory of a block."""
     ahead_bytes: int
-    """How many bytes of tiles before a tile its samples are brought into the L2 cache. No bits depend on it."""
+    """The distance, in bytes of tiles, at which samples are prefetched into the L2 cache. No bits depend on it."""
 
     limited = ("shared_bytes",)
     scaled = ("ahead_bytes",)
@@ -68,18 +68,18 @@ class Tuning(_cuda.Tuning):
 
 
 _TABLES_BYTES = 12 << 10
-"""What tables of powers take of the shared memory of most filters."""
+"""The shared memory that tables of powers take in most filters."""
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a plan is made for, besides the number and the length of lines.
+    """The specialisation of a plan, besides the number and the length of lines.
 
-    ``counts`` are the lengths of b and a, or the number of sections where these are of order two. ``aligned`` says
+    ``counts`` are the lengths of b and a, or the number of sections of order two. ``aligned`` says
     whether lines are read as vectors of 16 bytes, ``states`` whether states are given, and returned.
     """
 
@@ -100,7 +100,7 @@ class Kind:
 
     @property
     def lattice(self) -> bool:
-        """Whether tables are those of filters_lattice.cuh, which are of one section: lfilter's, of every order."""
+        """Whether tables come from filters_lattice.cuh: for a filter b, a of any order, not for sections."""
         return len(self.counts) == 2
 
     @property
@@ -115,7 +115,7 @@ class Kind:
 
     @property
     def together(self) -> int:
-        """How many sections one launch filters by: as many as its tables and registers have room for."""
+        """The most sections of a launch: as many as its tables and registers have room for."""
         return 4 if self.working == "float64" else 2
 
 
@@ -137,7 +137,7 @@ class _Cut:
         return max(1, self.lanes // 32)
 
     def table_bytes(self, kind: Kind, count: int) -> int:
-        """Return the size of the tables of powers of so many sections."""
+        """Return the size of the tables of powers of ``count`` sections."""
         k, wide_bytes = kind.order, kind.wide_bytes
         d, items = count * k, self.rounds * self.vector
         if not kind.lattice:
@@ -150,26 +150,26 @@ class _Cut:
         return -(-elements * wide_bytes // 16) * 16
 
     def spare_bytes(self, kind: Kind, count: int) -> int:
-        """Return the shared memory that tables are made in."""
+        """Return the shared memory in which tables are computed."""
         d = count * kind.order
         if not kind.lattice:
             return 2 * d * d * kind.wide_bytes
         return 2 * (4 * d * d + self.rounds * self.vector * d + 2 * (d + 1)) * kind.wide_bytes
 
     def shared_bytes(self, kind: Kind, count: int, size: int) -> int:
-        """Return the shared memory of a block: the tables, and samples of ``size`` bytes or what tables are made of."""
+        """Return the shared memory of a block: tables, and samples of ``size`` bytes or the input of tables."""
         places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
         spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # a launch before makes those of others
         return self.table_bytes(kind, count) + max(spare, places * self.vector * size)
 
     def fits(self, most: int, kind: Kind, count: int, size: int) -> bool:
-        """Return whether so much shared memory has room for it, and for what a launch before makes tables in."""
+        """Return whether ``most`` bytes of shared memory suffice, also for a launch that computes tables."""
         spare = self.spare_bytes(kind, count) if kind.lattice else 0
         return max(spare, self.shared_bytes(kind, count, size)) <= most
 
 
 def _cut(tuning: Tuning, kind: Kind, count: int, size: int, *, lines: int, n: int) -> _Cut:
-    """Return the division of lines for so many sections, given the larger itemsize of samples and results.
+    """Return the division of lines for ``count`` sections, given the larger itemsize of samples and results.
 
     Where shared memory has no room for the tile, its threads have fewer samples.
     """
@@ -206,7 +206,7 @@ def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, *, lines: int
 
 
 def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _cuda.Plan:
-    """Return the launches for so many lines of n samples, each of which begins ``step`` elements after the last.
+    """Return the launches for ``lines`` lines of n samples; each line begins ``step`` elements after the last.
 
     Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
     Outputs are the lines filtered, and the states after.
@@ -250,8 +250,8 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     "filters::make_lattice" if kind.lattice else "filters::make_tables",
                     (tables, wide),
                     (coefficients, made),
-                    1,
-                    tile.threads,
+                    grid=1,
+                    block=tile.threads,
                     shared_bytes=cut.spare_bytes(kind, count) + (0 if kind.lattice else table_bytes),
                 )
             )
@@ -296,8 +296,8 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     sections,
                     numbers("first", first),
                 ),
-                cut.grid,
-                tile.threads,
+                grid=cut.grid,
+                block=tile.threads,
                 shared_bytes=shared_bytes,
                 resident_blocks=tile.resident,
             )
@@ -323,16 +323,14 @@ def refusal(xp: Namespace, f: Filter) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     most = MOST_ORDER.get(dtype_kind(f.dtype), f.order)
     if f.order > most:
-        return (
-            f"there is no kernel of {dtype_name(f.dtype)} filters of order {f.order} for GPUs, only up to order {most}"
-        )
+        return f"there is no kernel of {dtype_name(f.dtype)} filters above order {most} for GPUs, got order {f.order}"
     if dtype_kind(f.dtype) not in ("float", "complex") or dtype_name(f.dtype) not in C_TYPES:
         return f"the kernel has no dtype {dtype_name(f.dtype)}"
     return _cuda.refusal(xp, tuple([derivative_rules.detached(x) for x in f.arrays]))
 
 
 def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter], Any]) -> Callable[..., Any]:
-    """Return what filters by the kernel, with the derivative of ``with_kernel``, the array form, on PyTorch."""
+    """Return a function that filters by the kernel. PyTorch differentiates ``with_kernel``, the array form."""
     if 0 in f.shape or f.order == 0:  # a filter of order 0 is a product
         nothing: Callable[..., Any] = directly(array)(xp, f)
         return nothing
@@ -412,7 +410,7 @@ def _runner(xp: Namespace, f: Filter, inputs: tuple[Array, ...]) -> _cuda.Run:
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield what each is for, and the plan, of every kind of kernel here."""
+    """Yield the name and the plan of every kind of kernel."""
     for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
         for counts in ((2, 2), (4, 3), (5, 5), (2,), (4,), (5,)):
             for states in (False, True):

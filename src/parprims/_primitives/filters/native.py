@@ -36,7 +36,7 @@ def refusal(xp: Namespace, f: Filter) -> str | None:
     if not in_numpy(xp, f.arrays):
         return f"{spoken(xp)} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, f.arrays):
-        return "a gradient is asked for, which SciPy does not carry"
+        return "SciPy computes no derivative, and PyTorch asks for one"
     if dtype_name(f.working) not in ("float32", "float64", "complex64", "complex128"):
         return f"SciPy does not filter {dtype_name(f.working)}"
     if 0 in f.shape:

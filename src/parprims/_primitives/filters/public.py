@@ -19,30 +19,31 @@ def lfilter(
 ) -> Any:
     """Filter along an axis: a[0] y[n] = b[0] x[n] + ... + b[k] x[n-k] - a[1] y[n-1] - ... - a[k] y[n-k].
 
-    It is SciPy's ``lfilter``: the recurrence of order k with constant coefficients, in the transposed direct form II.
+    The filter is a recurrence of order k with constant coefficients, in the transposed direct form II, like SciPy's
+    ``lfilter``.
 
     Parameters
     ----------
     b : array
         The coefficients of the numerator, of one dimension and a floating dtype, real or complex.
     a : array
-        The coefficients of the denominator, as b. The first must not be zero; all are divided by it. On a GPU, and of
-        arrays without values yet, it is not looked at: then results are not finite.
+        The coefficients of the denominator, of one dimension like b. a[0] must not be zero; all coefficients are
+        divided by it. On a GPU, and in a traced program, a[0] is not checked: if it is zero, results are not finite.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The state before the first sample, of the shape of x but for the length along the axis: k, the longer of b and a
-        less one. Along other axes the length may be 1, for channels that begin alike. By default it is zero.
+        The state before the first sample, of the shape of x except for the length along the axis: k, the larger length
+        of b and a, minus one. Along other axes the length may be 1, to broadcast. The default is zero.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
     Returns
     -------
     array or (array, array)
-        The filtered signal, of the shape of x and the promoted dtype; with zi also the state after the last sample, the
-        zi of what follows.
+        The filtered signal, of the shape of x and the promoted dtype; with zi also the state after the last sample, to
+        be passed as zi with the samples that follow.
 
     Raises
     ------
@@ -54,21 +55,33 @@ def lfilter(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    sosfilt : Cascades of sections of order two.
+    linear_recurrence : Recurrences of order one with varying coefficients.
 
     Notes
     -----
-    Work and depth: by array, one or two poles take about 70 + 4k multiplications for a sample in products of matrices,
-    of which log2 n / 2 come one after another; more take 200 + 3k in n / 64 steps, by JAX on a CPU 2k + 1 in n steps.
-    b is a convolution. By kernel and native 2k + 1 in n steps; by kernel on a GPU 4k + 2 and a scan of states.
+    Work and depth: by array, a filter of one or two poles takes about 70 + 4k multiplications for a sample, in a chain
+    of log2 n / 2 matrix products. With more poles it takes 200 + 3k multiplications in n / 64 steps, on JAX on a CPU
+    2k + 1 in n steps. Kernel and native take 2k + 1 in n steps; kernel on a GPU takes 4k + 2 and a scan of states.
     Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
     float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
     Reproducibility: the same input gives the same bits, run after run, by every method.
     Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
     the memory of a CPU), array.
-    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: they are
-    filters too, by the same method.
+    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: a derivative
+    is computed by filters too, with the method of the call.
     Memory and more: docs/filters.md.
+
+    References
+    ----------
+    D. Merrill and M. Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVR-2016-002, 2016.
+
+    R. H. Middleton and G. C. Goodwin, "Improved Finite Word Length Characteristics in Digital Control Using Delta
+    Operators", IEEE Trans. Automatic Control 31(11), 1986.
 
     Examples
     --------
@@ -90,22 +103,38 @@ def sosfilt(
     Parameters
     ----------
     sos : array
-        The sections, of shape (sections, 6) and a floating dtype, real or complex: b[0], b[1], b[2], a[0], a[1], a[2]
-        of each, as in `lfilter`. No a[0] may be zero; the coefficients of a section are divided by it.
+        The sections, of shape (sections, 6) and a floating dtype, real or complex. A row holds the coefficients b[0],
+        b[1], b[2], a[0], a[1], a[2] of a section, as in `lfilter`. No a[0] may be zero; the coefficients of a section
+        are divided by it.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The states before the first sample, of shape (sections, *shape of x) but for the length along the axis, 2. Along
-        axes of channels the length may be 1. By default they are zero.
+        The states before the first sample, of shape (sections, *shape of x) with length 2 along the axis. Along other
+        axes of x the length may be 1, to broadcast. The default is zero.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `lfilter`. The errors and notes of `lfilter` apply.
+        Implementation to use; see `methods`. The notes of `lfilter` apply.
 
     Returns
     -------
     array or (array, array)
         The filtered signal, of the shape of x and the promoted dtype; with zi also the states after the last sample.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or dtypes are no floats or do not promote together.
+    ValueError
+        If sos has another shape or an a[0] that is zero, zi has another shape, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    lfilter : A single filter of any order.
 
     Examples
     --------
@@ -122,13 +151,13 @@ def sosfilt(
 
 
 def _solved_by_kernel(xp: Namespace, a: Array, u: Array) -> Array:
-    """Return what `array.solved` returns, by the kernel."""
+    """Return y with A y = u (see `array.solved`), computed by the kernel."""
     y: Array = lfilter(xp.ones_like(a[:1]), a, u, method="kernel")
     return y
 
 
 def _with_kernel(xp: Namespace, f: Filter) -> Any:
-    """Return the result by operations with a derivative, by the kernel all the same."""
+    """Return the result by differentiable array operations that solve A y = u by the kernel."""
     return array(xp, f, _solved_by_kernel)
 
 

@@ -36,9 +36,9 @@ def array_refusal(xp: Namespace, h: Histogram) -> str | None:
 
 
 def parts(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Array, Array | None, Array]:
-    """Return the elements, the weights, both of one dimension, and the edges, which are no array of the call's.
+    """Return the elements and the weights, both of one dimension, and the edges, copied if they are the caller's array.
 
-    ``edges`` are these where they are known.
+    ``edges`` are the edges if they are known.
     """
     x = xp.reshape(h.arrays[0], (-1,))
     weights = xp.reshape(h.arrays[1], (-1,)) if h.weighted else None
@@ -51,7 +51,7 @@ def parts(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Arra
 
 
 def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
-    """Return edges at equal distances; no x is needed where the ends are given."""
+    """Return edges at equal distances; x may be None if the call has a range."""
     place = {"dtype": h.edges, "device": None if x is None else device(x)}
     if h.ends is not None or x.shape[0] == 0:
         return _between(xp, h.ends or (0.0, 1.0), h.bins, place)
@@ -70,9 +70,9 @@ def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
 
 
 def _between(xp: Namespace, ends: tuple[float, float], bins: int, place: dict[str, Any]) -> Array:
-    """Return edges at equal distances, rounded as NumPy rounds them, whatever a library or its compiler does.
+    """Return edges at equal distances, rounded as NumPy rounds them, on every library.
 
-    On JAX they are a constant of the program, which might else compute those it returns in another way than others.
+    On JAX they are a constant: a program might round the edges that it returns and the edges that it compares apart.
     """
     kind = np.dtype(dtype_name(place["dtype"])).type
     with np.errstate(all="ignore"):
@@ -95,9 +95,9 @@ def finished(xp: Namespace, h: Histogram, counts: Array, edges: Array) -> tuple[
 
 
 def bin_of(xp: Namespace, h: Histogram, x: Array, edges: Array, *, search: Callable[[Array, Array], Array]) -> Array:
-    """Return the bin of every element, and the number of bins for those that have none.
+    """Return the bin of every element, or the number of bins for an element in no bin.
 
-    ``search`` returns how many of the edges are at most each element.
+    ``search`` returns for each element the number of edges at most as large.
     """
     x = widened(xp, x, h.edges)
     one, ends = comparable(xp, x), comparable(xp, edges)
@@ -110,7 +110,7 @@ def bin_of(xp: Namespace, h: Histogram, x: Array, edges: Array, *, search: Calla
 
 
 def array(xp: Namespace, h: Histogram) -> tuple[Array, Array]:
-    """Return the counts by sorting the bins of elements: those of a bin lie side by side."""
+    """Return the counts by a sort of the bins of elements, which moves elements of a bin side by side."""
     x, weights, edges = parts(xp, h)
     numbers = bin_of(xp, h, x, edges, search=functools.partial(above, xp))
     narrow = next(one for one in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(one).max)

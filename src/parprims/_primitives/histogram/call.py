@@ -40,8 +40,8 @@ _UNORDERED = "bins must be edges that ascend, none of them NaN"
 class Histogram(Checked):
     """A checked call. ``arrays`` are x, the weights if ``weighted``, and the edges unless they are ``even``.
 
-    ``ends`` are the first and the last of even edges, None where x has them. ``edges`` is the dtype that elements and
-    edges are compared in, ``result`` that of the counts.
+    ``ends`` are the first and the last of even edges, None if they come from x. ``edges`` is the dtype in which
+    elements and edges are compared, ``result`` the dtype of counts.
     """
 
     bins: int
@@ -60,7 +60,7 @@ class Histogram(Checked):
 
 
 def named(x: Array, weights: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arrays by name, among them edges that are an array, and all other options."""
+    """Return the arrays by name, including edges if they are an array, and all other options."""
     arrays = {"x": x, "weights": weights}
     if is_array(options["bins"]):
         return {**arrays, "bins": options["bins"]}, {name: one for name, one in options.items() if name != "bins"}
@@ -68,9 +68,9 @@ def named(x: Array, weights: Any, options: dict[str, Any]) -> tuple[dict[str, An
 
 
 def plainer(asked: Arguments) -> Arguments | None:
-    """Return the call with Python's own numbers, and edges in a list as an array; None if it has these.
+    """Return the call with Python's own numbers, and edges in a list as an array; None if it has them already.
 
-    Where several devices, or chunks, hold x each makes an array of the edges.
+    If several devices or chunks hold x, the edges stay a tuple, and each device makes its array.
     """
     bins, x, weights = asked["bins"], asked["x"], asked["weights"]
     made = None
@@ -88,7 +88,7 @@ def plainer(asked: Arguments) -> Arguments | None:
 
 
 def check(asked: Arguments) -> tuple[Namespace, Histogram]:
-    """Return the namespace and the record of a histogram; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a histogram; raise, naming the argument, for wrong arguments."""
     bins, weighted = _bin_count(asked["bins"]), asked["weights"] is not None
     xp, arrays = admit(asked.given)
     x, *others = arrays
@@ -101,12 +101,12 @@ def check(asked: Arguments) -> tuple[Namespace, Histogram]:
     if bins is None:
         edges = others[-1]
         if asked["range"] is not None:
-            raise ValueError("range must be None where bins are edges")
+            raise ValueError("range must be None if bins are edges")
         if edges.ndim != 1 or edges.shape[0] < 2:
             got = f"shape {tuple(edges.shape)}"
             if edges.ndim == 0:
-                got += ": a number of bins is an int, in a program one that it does not trace"
-            raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
+                got += ": pass a number of bins as an int, which a program does not trace"
+            raise ValueError(f"bins must have one dimension and at least two edges, got {got}")
         # Edges in the memory of a CPU ascend, in later calls too.
         complete = None if isinstance(asked.method, Abstract) else checked_values(xp, edges, -1, _check_edges)
         dtype = _compared(xp, x, edges)
@@ -164,7 +164,7 @@ def _edge_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def _compared(xp: Namespace, x: Array, edges: Array) -> Any:
-    """Return the dtype that elements and given edges are compared in."""
+    """Return the dtype in which elements and the caller's edges are compared."""
     floats = [one for one in (edges, x) if dtype_kind(one.dtype) == "float"]
     if len(floats) == 1:
         return compute_dtype(xp, floats[0].dtype)

@@ -1,4 +1,4 @@
-"""Histograms by kernels for CPUs: what is generated for dtypes, how the work is cut, and the call."""
+"""Histograms by kernels for CPUs: the text for dtypes, the plan, and the prepared call."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from parprims._primitives.histogram.call import Histogram
 _BLOCK, _BLOCKS = 1 << 15, 64
 """The fewest elements of a block, and the most blocks."""
 _EACH = 4
-"""Elements of a block for each bin, at least, where there is more than one block."""
+"""The fewest elements of a block for each bin, if there is more than one block."""
 _LANES, _NARROW = 4, 1 << 11
-"""Tables that neighbouring elements are counted in, where there are so few bins."""
+"""The tables in which neighbouring elements are counted, and the most bins with several tables."""
 _ENDS = 6
-"""Where the bits of two ends are among the numbers."""
+"""The index of the bits of two ends among the numbers of a plan."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
 
 
 def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | None) -> tuple[str, ...]:
-    """Return the functions that the loops call, the last two dtypes being those of given edges and weights."""
+    """Return the functions that the loops call; ``given`` is the dtype of the caller's edges."""
     text, language = _cpu.text, _cpu.NUMBA
     element = language.cast(loaded(x, "load(inputs[0], i)"), x, edge)
     number = _cpu.register_type(edge)
@@ -60,7 +60,7 @@ def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | 
 
 
 def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
-    """Return the work on n elements, for inputs of these dtypes: elements, edges that are given, weights."""
+    """Return the plan for n elements and inputs of these dtypes: elements, the caller's edges, weights."""
     bins, edge = h.bins, dtype_name(h.edges)
     working = dtype_name(compute_dtype(xp, h.result))
     blocks = max(1, min(_BLOCKS, -(-n // _BLOCK), n // (_EACH * bins)))
@@ -75,10 +75,10 @@ def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
     return _cpu.Plan(
         tuple(launches),
         _texts(names[0], edge, working, given=None if h.even else names[1], weight=names[-1] if h.weighted else None),
-        tuple(names),
-        (((bins,), working), ((bins + 1,), edge)),
-        ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
-        (n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
+        inputs=tuple(names),
+        outputs=(((bins,), working), ((bins + 1,), edge)),
+        scratch=((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
+        numbers=(n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
     )
 
 
@@ -91,7 +91,7 @@ def refusal(xp: Namespace, h: Histogram) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Elements from which kernels are faster than the library's own way by a hundred-thousandth of a second or more."""
+"""The fewest elements for which kernels save 10 us over the library's own routine."""
 
 
 def slower(xp: Namespace, h: Histogram) -> str | None:
@@ -104,7 +104,7 @@ _runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()
 
 
 def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
-    """Return what computes the counts and the edges by the kernels."""
+    """Return a function that computes the counts and the edges by the kernels."""
     if 0 in h.arrays[0].shape:
         return quietly(directly(array)(xp, h))
     run, bare = _runner(xp, h), h.on(*(None,) * len(h.arrays))
@@ -116,7 +116,7 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
 def _runner(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges.
 
-    It is found again for arrays of the same signature: calls that give edges have no key, and come here every time.
+    It is remembered for the signature of the arrays, because calls with edges have no key and come here every time.
     """
     layouts = signature(h.arrays, gradient=True)
     if layouts is None:

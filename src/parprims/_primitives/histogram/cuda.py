@@ -1,4 +1,4 @@
-"""Histograms by CUDA kernels: how their work is cut, and the launches."""
+"""Histograms by CUDA kernels: the division of their work, and the launches."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Tuning(_cuda.Tuning):
     """
 
     threads: int
-    """Threads of a block, but of one with much shared memory."""
+    """Threads of a block, unless it has much shared memory (see ``many_threads``)."""
     blocks: int
     """The most blocks that count, or find the range."""
     each: int
-    """The fewest elements of a thread that counts, while there are more blocks to be had."""
+    """The fewest elements of a thread that counts, as long as ``blocks`` allows more blocks."""
     counters: int
     """The most counters of a block in shared memory, if they are words of 4 bytes."""
     shared_bytes: int
     """The most shared memory of a block for edges and counters, which are halves of words if there are more of them."""
     many_threads: int
-    """The threads of a block with more shared memory than so many counters of words take, at most 1024."""
+    """The threads of a block with more shared memory than ``counters`` words, at most 1024."""
     many_blocks: int
     """The most such blocks."""
     sums_bytes: int
@@ -49,7 +49,7 @@ class Tuning(_cuda.Tuning):
     runs: int
     """The most blocks that share the elements of one range of bins."""
     partial_bytes: int
-    """The most scratch for the sums of all blocks, where there is more than one for each bin."""
+    """The most scratch for the sums of blocks, if several blocks sum a bin."""
     sort_bytes: int
     """The bytes that could be moved in the time that the calls of a sort take besides (see `is_sorted`): by a
     model, 100 us at 2.5 TB/s."""
@@ -60,15 +60,15 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What kernels are made for: dtypes of elements, edges and result; of weights and their sums, or None.
+    """The specialisation of kernels: dtypes of elements, edges and result; of weights and their sums, or None.
 
-    ``bins`` is what the bins are made of: "edges", an input; "range", two numbers; "ends", an input that holds these;
-    or "data", the range of which is found first. If ``numbered``, the result is the number of the bin of every element.
+    ``bins`` names the source of the bins: "edges", an input; "range", two numbers; "ends", an input with two numbers;
+    or "data", the range of the elements. If ``numbered``, the result is the index of the bin of every element.
     """
 
     x: str
@@ -80,13 +80,13 @@ class Kind:
 
 
 def _width(kind: Kind, bins: int, tuning: Tuning) -> int:
-    """Return how many bins a block sums the weights of."""
+    """Return the number of bins for which a block sums weights."""
     assert kind.weights is not None
     return min(bins, tuning.sums_bytes // (tuning.threads // 32 * (dtype_bits(kind.weights[1]) // 8)))
 
 
 def number_dtype(bins: int) -> str:
-    """Return the narrowest dtype that holds the numbers of bins, and one more for the elements in none."""
+    """Return the narrowest dtype that holds the indices of bins, and one more index for elements in no bin."""
     return next(one for one in ("uint8", "uint16", "uint32") if bins <= np.iinfo(one).max)
 
 
@@ -107,7 +107,7 @@ def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
 
 
 def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, float] | None = None) -> _cuda.Plan:
-    """Return the launches for so many elements and bins, and for a range if that is what the bins are made of."""
+    """Return the launches for n elements and ``bins`` bins; ``ends`` is the range of bins of source "range"."""
     numbers, threads, way = _cuda.Numbers(), tuning.threads, "GLOBAL" if kind.bins == "edges" else "EVEN"
     source = _cuda.device_source("_primitives/histogram/histogram.cu")
     given = C_TYPES[kind.x], C_TYPES[kind.edges]
@@ -127,7 +127,9 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
     else:
         partials = _cuda.Pointer("scratch", "unsigned", bytes=16)
         found = x, made, partials, ticket, count
-        launches.append(_cuda.Launch(source, "histogram::find_ends", (*given, threads), found, blocks, threads))
+        launches.append(
+            _cuda.Launch(source, "histogram::find_ends", (*given, threads), found, grid=blocks, block=threads)
+        )
         bins_from, scratch_bytes = made, 16 + blocks * 2 * nbytes
     outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
     sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
@@ -149,7 +151,13 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
         if kind.numbered:
             parameters = x, bins_from, *outputs, *sizes
             launch = _cuda.Launch(
-                source, "histogram::number_bins", types, parameters, blocks, threads, shared_bytes=shared_bytes
+                source,
+                "histogram::number_bins",
+                types,
+                parameters,
+                grid=blocks,
+                block=threads,
+                shared_bytes=shared_bytes,
             )
         else:
             totals, stores = _cuda.Pointer("zeroed", "unsigned long long", bytes=16), bins <= 4 * threads
@@ -158,15 +166,17 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
                 "histogram::count_bins",
                 (*types, f"histogram::{counters}", stores),
                 (x, bins_from, *outputs, ticket, totals, *sizes),
-                blocks,
-                threads,
+                grid=blocks,
+                block=threads,
                 shared_bytes=shared_bytes,
             )
             if not stores:
                 launches.append(launch)
                 threads, stored = tuning.threads, (outputs[0], totals, sizes[1])
                 grid = min(tuning.blocks, -(-bins // (4 * threads)))
-                launch = _cuda.Launch(source, "histogram::store_counts", (C_TYPES[kind.result],), stored, grid, threads)
+                launch = _cuda.Launch(
+                    source, "histogram::store_counts", (C_TYPES[kind.result],), stored, grid=grid, block=threads
+                )
             zeroed_bytes += 8 * bins
     else:
         (weights, working), result = kind.weights, kind.result
@@ -188,8 +198,8 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
             "histogram::sum_bins",
             (*given, C_TYPES[weights], register_type(working), C_TYPES[result], f"histogram::{way}", warps),
             (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
-            groups * runs,
-            threads,
+            grid=groups * runs,
+            block=threads,
             shared_bytes=width * warps * nbytes,
         )
         inputs += 1
@@ -217,7 +227,7 @@ def refusal(xp: Namespace, h: Histogram) -> str | None:
 
 
 def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
-    """Return what computes the counts and the edges by CUDA kernels."""
+    """Return a function that computes the counts and the edges by CUDA kernels."""
     if 0 in h.arrays[0].shape:
         nothing: Callable[..., tuple[Array, Array]] = directly(array)(xp, h)
         return nothing
@@ -251,7 +261,7 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
 
 
 def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., tuple[Array, Array]]:
-    """Return what sums weights by the numbers of bins: sorted by them, and reduced by segments.
+    """Return a function that sorts weights by the indices of their bins, and reduces them by segments.
 
     ``h`` is the call without arrays, ``given`` are the elements, edges or ends if they are arrays, and the weights.
     """
@@ -274,7 +284,7 @@ def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., t
 
 
 def _kind_of(xp: Namespace, h: Histogram, given: list[Array]) -> Kind:
-    """Return what kernels are made for, given the call without arrays, and the arrays that they read."""
+    """Return the specialisation of kernels, given the call without arrays, and the arrays that they read."""
     x, *others = given
     summed = None
     if h.weighted:
@@ -299,8 +309,8 @@ def _runner(
 ) -> _cuda.Run:
     """Return a function that launches the kernels on elements, edges or ends if they are arrays, and weights.
 
-    ``h`` is the call without arrays; ``by_library`` takes its arrays, where a program of JAX runs on another device. If
-    ``numbered``, both return the number of every element's bin in the place of counts.
+    ``h`` is the call without arrays; ``by_library`` takes its arrays, in a program of JAX without a CUDA device. If
+    ``numbered``, both return the index of every element's bin instead of counts.
     """
     x, n = given[0], math.prod(given[0].shape)
     kind = _kind_of(xp, h, given)
@@ -328,7 +338,7 @@ def _runner(
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield what each is for, and the plan, of every kind of kernel here."""
+    """Yield the name and the plan of every kind of kernel."""
     sums = ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("int32", "int64")
     for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 20_000), (1 << 28, 50_000), (1 << 28, 200_000)):
         for way in ("data", "edges"):

@@ -56,7 +56,7 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
 
 
 def _prepare_even(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
-    """Return the same for NumPy and even edges, which are made of the elements unless their ends are known."""
+    """Return `prepare` for NumPy and even edges, which come from the elements unless their ends are known."""
     x, nothing = h.arrays[0], h.on(*(None,) * len(h.arrays))
     known, plain = None if h.ends is None else spaced(xp, None, h), x.dtype == h.edges and 0 not in x.shape
     made = even_edges(h.bins, np.dtype(h.edges)) if plain else None
@@ -126,5 +126,5 @@ def refusal(xp: Namespace, h: Histogram) -> str | None:
     if library(xp) == "other":
         return f"{spoken(xp)} has no histogram"
     if h.weighted and is_tensor(h.arrays[1]) and asked_for(h.arrays[1]):
-        return "a derivative by weights is asked for, which is computed by operations"
+        return "PyTorch asks for a derivative by weights, which method array computes"
     return array_refusal(xp, h)

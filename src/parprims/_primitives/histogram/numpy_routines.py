@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 FEW = 1000
-"""Elements up to which NumPy finds bins sooner by a search than by arithmetic, or by counting values of integers."""
+"""The most elements for which NumPy finds bins faster by a search than by arithmetic or counts of integers."""
 
 
 def searchable(edges: Any) -> Any:
-    """Return edges such that as many of them are at most x as the number of the bin that x is in, counted from 1.
+    """Return edges for a search to the right: the number of edges at most x is the bin of x, counted from 1.
 
-    It is 0 for what is below all bins, and more than there are bins for what is above, and for NaN.
+    It is 0 for x below all bins, and more than the number of bins for x above them and for NaN.
     """
     found = edges.copy()
     found[-1] = np.nextafter(edges[-1], edges.dtype.type(math.inf))
@@ -23,7 +23,7 @@ def searchable(edges: Any) -> Any:
 
 
 def even_edges(bins: int, dtype: Any) -> Callable[[Any], Any]:
-    """Return what makes edges of elements of a dtype, of which there are some; None where one is not finite."""
+    """Return a function: even edges of a non-empty array of elements, or None if an element is not finite."""
     numbers = np.arange(bins, dtype=dtype)
 
     def edges_of(x: Any) -> Any:
@@ -43,14 +43,14 @@ def even_edges(bins: int, dtype: Any) -> Callable[[Any], Any]:
 
 
 def is_almost_even(edges: Any) -> bool:
-    """Return whether a bin that is computed from the first edge and the mean width is at most one off in NumPy."""
+    """Return whether arithmetic with the first edge and the mean width finds bins with an error of at most one."""
     kind, bins, span = np.finfo(edges.dtype), len(edges) - 1, float(edges[-1] - edges[0])
     largest = max(abs(float(edges[0])), abs(float(edges[-1])), float(kind.smallest_normal / kind.eps))
     return 8 * float(kind.eps) * bins * largest < span < math.inf  # not where an edge is NaN
 
 
 def places_in_even(x: Any, edges: Any) -> Any:
-    """Return the bin of every element in NumPy, the number of bins for those that have none, for almost even edges."""
+    """Return the bin of every element for almost even edges, or the number of bins for an element in no bin."""
     bins, first, last = len(edges) - 1, edges[0], edges[-1]
     scale = bins / (last - first)
     found = np.empty(x.shape, np.intp)
@@ -65,7 +65,7 @@ def places_in_even(x: Any, edges: Any) -> Any:
 
 
 def counts_between(x: Any, edges: Any) -> Any:
-    """Return how many elements are between each edge and the next, given in NumPy and ascending.
+    """Return the number of elements between each edge and the next.
 
     A search for every element takes longer than to sort a part of them and to search it for every edge.
     """
@@ -76,7 +76,7 @@ def counts_between(x: Any, edges: Any) -> Any:
 
 
 def counts_of_integers(x: Any, edges: Any) -> Any:
-    """Return the same for integers in NumPy, compared in the dtype of the edges, or None if they differ too much.
+    """Return `counts_between` for integers, compared in the dtype of the edges, or None if their range is too large.
 
     Each value is counted, which takes less time than to find the bin of every element.
     """
@@ -92,13 +92,13 @@ def counts_of_integers(x: Any, edges: Any) -> Any:
 
 
 def _up_to(ascending: Any, edges: Any) -> Any:
-    """Return how many of the ascending numbers are before each edge, or at most the last."""
+    """Return the number of ascending numbers before each edge, and up to the last edge."""
     return np.append(ascending.searchsorted(edges[:-1], "left"), ascending.searchsorted(edges[-1], "right"))
 
 
 _SORTED = 2**16
-"""Elements that are sorted at once."""
+"""The elements of a sort."""
 _VALUES = 4
-"""Integers are counted by value if there are at most so many values for each element."""
+"""Integers are counted by value if there are at most this many values for each element."""
 _TOGETHER = 2**14
-"""Elements that NumPy finds the bins of at once: as many as stay in a cache."""
+"""The elements of a step of `places_in_even`: as many as stay in a cache."""

@@ -29,7 +29,7 @@ def histogram(
 ) -> tuple[Array, Array]:
     """Count the elements between each edge and the next: counts[b] of edges[b] <= x < edges[b + 1].
 
-    The last bin holds its right edge too. Elements outside of the edges, and NaN, count nowhere.
+    The last bin includes its right edge. Elements outside the edges, and NaN, are ignored.
 
     Parameters
     ----------
@@ -37,56 +37,65 @@ def histogram(
         The elements, of any shape and of an integer or real floating dtype.
     bins : int, array or sequence of float
         The number of bins of equal width, or their edges: one dimension, at least two elements, ascending. Edges that
-        do not ascend raise ValueError in the memory of a CPU; on a GPU, and in a program that is traced, they are not
-        looked at, and what they count is left open.
+        do not ascend raise ValueError in the memory of a CPU; on a GPU, and in a traced program, they are not checked,
+        and give unspecified counts.
     range : pair of float, optional
-        The first and the last edge, where bins is a number. By default the least and the largest element, and half
-        less and more where these are equal, or 0 and 1 where there are none.
+        The first and the last edge, if bins is a number. The default is the least and the largest element; if these are
+        equal, 0.5 below and above them; if x is empty, 0 and 1.
     weights : array, optional
-        What an element counts, of the shape of x and of an integer or real floating dtype; by default 1.
+        The weight of each element, of the shape of x and of an integer or real floating dtype. The default is 1.
     density : bool
-        Whether counts are divided by their sum and the width of their bin, so that the histogram has area 1.
+        Whether to divide counts by their sum and by the widths of the bins, so that the histogram has area 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
-        x, and weights, are split over: docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that x and weights are split
+        over: docs/devices.md.
 
     Returns
     -------
     counts : array
-        Of length bins: of the default integer dtype, of that of a sum of the weights, or with density of the edges'.
+        The counts, of length bins, and of the default integer dtype; the sums of weights, of the dtype of `sum`; or the
+        densities, of the dtype of the edges.
     edges : array
-        Of length bins + 1. Computed edges are of the dtype of x, float32 if that has 16 bits, and the widest floating
-        dtype the library has if x is of integers.
+        The edges, of length bins + 1. Computed edges have the dtype of x, float32 if x has 16-bit floats, or the widest
+        floating dtype of the library if x has integers.
 
     Raises
     ------
     TypeError
-        If x, weights or an array of bins is no array of numbers, or bins or range is not what is described above.
+        If x, weights or an array of bins is no array of numbers, or bins or range has another type than above.
     ValueError
-        If bins is less than 1 or has fewer than two edges, edges descend or hold NaN, range is not finite or
-        descends or stands beside edges, the
-        shapes of x and weights differ, or an argument has an unknown value.
+        If bins is less than 1 or has fewer than two edges, edges descend or hold NaN, range is not finite or descends,
+        range is given together with edges, the shapes of x and weights differ, or an argument has an unknown value.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    searchsorted : Indices of bins, given the edges.
+    segment_reduce : Any reduction of groups of elements.
 
     Notes
     -----
-    Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
-    launch that reads every element once, and one before it that finds the range where none is given. By CUDA, weights
-    in many bins (of float32 for 2^26 elements more than 5120) are sorted by the numbers of their bins.
-    Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
-    most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many, (n + bins) / 2^19 + 100 if sorted),
-    4 log2 n by array.
-    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
-    Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
-    Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
+    Work and depth: one search of the edges for each element, then a sort of the indices of bins (array). Kernel: one
+    launch that reads every element once, after a launch that finds the range if none is given. In CUDA, weights in many
+    bins (for 2^26 elements of float32, more than 5120) are sorted by the indices of their bins.
+    Error: counts are exact. Each addition to a sum of weights adds at most half a unit in the last place of the sum of
+    |weights|: at most n additions by kernel (in CUDA n / 2112 + 264 + 8 for many elements, (n + bins) / 2^19 + 100 if
+    sorted), 4 log2 n by array.
+    Bins: with every method, an element is counted in the bin between the returned edges that enclose it.
+    Non-finite elements: without range, if x holds an infinity or NaN, all edges are NaN and all counts are 0.
+    Reproducibility: the same input gives the same bits by kernel and array; by native too, except for weights on a GPU.
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
-    Memory besides the result: kernel a few MB, but by CUDA 14 bytes for each element with sorted weights of float32 in
-    up to 65 535 bins, 20 in more.
-    Memory of all cases, reference and more: docs/histogram.md.
+    Memory besides the result: a few MB by kernel; in CUDA, 14 bytes for each element if weights of float32 are sorted,
+    20 with more than 65 535 bins. More: docs/histogram.md.
+
+    References
+    ----------
+    C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, "High Performance Predictable Histogramming on GPUs",
+    GPGPU-4, 2011.
 
     Examples
     --------

@@ -38,7 +38,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
     a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
     tile = _tile_lengths(xp, lengths, p.tile, dtype_bits(p.working) // 8)
     if in_programs(xp) and tile != list(lengths) and 0 not in lengths:
-        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths, tile), p.shape)
+        return xp.reshape(tiles_in_a_loop(xp, p, a, b, lengths=lengths, tile=tile), p.shape)
     *outer, inner, rows, columns = (
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
@@ -70,22 +70,25 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
 
 
 def _out_of_place(x: Array) -> bool:
-    """Return whether PyTorch is to see no writing in place: in a transformation of torch.func, or its compiler."""
+    """Return whether PyTorch forbids writes in place: in a transformation of torch.func, or in its compiler."""
     return is_tensor(x) and (compiling(x) or _cuda.transformed())
 
 
 def _joined(
-    xp: Namespace, pieces: Sequence[Sequence[slice]], block: Callable[[tuple[slice, ...]], Any], *where: slice
+    xp: Namespace,
+    pieces: Sequence[Sequence[slice]],
+    block: Callable[[tuple[slice, ...]], Any],
+    where: tuple[slice, ...] = (),
 ) -> Array:
-    """Return the blocks, one for every choice of a piece of each axis, joined along the axes."""
+    """Return the array joined from blocks; ``block`` computes the block at a piece of each axis."""
     if not pieces:
         # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
         return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
-    return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+    return xp.concat([_joined(xp, pieces[1:], block, (*where, piece)) for piece in pieces[0]], axis=-len(pieces))
 
 
 def array(xp: Namespace, p: Product) -> Array:
-    """Return the product by `tiled_product`, by operators that are seen to leave their arguments as they are."""
+    """Return `tiled_product` with operators that cannot write to their arguments (see `harmless`)."""
     if p.ring:
         return tiled_product(xp, p)
     some = (cast(xp, p.a[:1, ...] if p.a.shape[0] else p.a, p.working),)
@@ -94,21 +97,21 @@ def array(xp: Namespace, p: Product) -> Array:
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Return the part of x that takes part at a place of the broadcast product."""
+    """Return the index of the part of x that a block of the broadcast product reads."""
     return tuple(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True))
 
 
 def _tile_lengths(
     xp: Namespace, lengths: tuple[int, ...], tile: tuple[int, int, int] | None, itemsize: int
 ) -> list[int]:
-    """Return how much of each axis of (..., k, m, n) is multiplied at once.
+    """Return the lengths of a tile along the axes (..., k, m, n).
 
-    Starting from everything, the longest axis is halved until the products are few enough; m, n and k only if they
-    are not asked for. JAX's batches, m and n are halved before, in this order, down to `_NARROWEST`: its loops over
-    parts of sums take up to four times as long as those over tiles.
+    The search starts from the whole product and halves the longest axis until the products of a tile fit the limit;
+    it keeps m, n and k if the caller gives ``tile``. On JAX it first halves batches, m and n, in this order, down to
+    `_NARROWEST`: loops over parts of sums take up to four times as long as loops over tiles.
     """
     block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
-    if in_programs(xp):  # whose length no tiles add to; products with a vector are no more than a matrix has elements
+    if in_programs(xp):  # JAX loops over tiles; products with a vector are few
         block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
     found = [max(length, 1) for length in lengths]
     free = len(found)
@@ -131,13 +134,13 @@ _NARROWEST = (8, 128)
 
 
 def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tuple[int, ...], tile: list[int]) -> Array:
-    """Return the product of a (..., k, m, 1) and b (..., k, 1, n) on JAX, whose program has a loop over all tiles.
+    """Return the product of a (..., k, m, 1) and b (..., k, 1, n) on JAX, by a loop over all tiles.
 
-    ``lengths`` and ``tile`` are those of the axes (..., k, m, n).
+    ``lengths`` and ``tile`` are lengths along the axes (..., k, m, n).
 
-    The last tile along an axis ends where the axis does, and has part of the one before again. Only along k, where
-    nothing is to be added twice, is the last one shorter. A derivative computes every tile again: to keep what it
-    needs of them all would take k times the memory of the product.
+    The last tile along an axis ends with the axis, and may overlap the tile before. Only along k, where no product may
+    be added twice, the last tile is shorter. A derivative computes every tile again: to keep the products of all tiles
+    would take k times the memory of the result.
     """
     import jax
     from jax import lax
@@ -149,7 +152,7 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
     across = [-(-lengths[axis] // tile[axis]) for axis in axes]
 
     def part(a: Array, b: Array, starts: list[Any], first: Any, length: int) -> tuple[Array, ...]:
-        """Return the products of a tile from a place of axis k on, so many of them, combined."""
+        """Return the sum of ``length`` products of a tile, from index ``first`` along axis k."""
         factors = []
         for x in (a, b):
             places = zip(x.shape, [*starts[:deep], first, *starts[deep:]], strict=True)
@@ -162,12 +165,12 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
     @partial(jax.checkpoint, prevent_cse=False)
     def block(a: Array, b: Array, starts: list[Any]) -> Array:
         def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            found: tuple[Array, ...] = p.add(total, part(a, b, starts, (i + 1) * step, step))
+            found: tuple[Array, ...] = p.add(total, part(a, b, starts, first=(i + 1) * step, length=step))
             return found
 
-        total = repeated(xp, count - 1, add, part(a, b, starts, 0, step))
+        total = repeated(xp, count - 1, add, part(a, b, starts, first=0, length=step))
         if rest:
-            total = p.add(total, part(a, b, starts, count * step, rest))
+            total = p.add(total, part(a, b, starts, first=count * step, length=rest))
         done = cast(xp, xp.squeeze(total[0], axis=deep), p.dtype)
         # An operator that returns one of its arguments leaves out an axis.
         return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))

@@ -34,7 +34,7 @@ PRECISIONS = ("float32", "tf32", "highest", "residues")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Product(Checked):
-    """One call, checked: what every method is given.
+    """A checked call of `matmul`.
 
     Parameters
     ----------
@@ -45,13 +45,13 @@ class Product(Checked):
     operation : tuple
         Keys of the operators, None for one that may change (see `lasting_key`).
     dtype, shape
-        Those of the result.
+        The dtype and the shape of the result.
     working : dtype
         The dtype computed in.
     batch : tuple of int
         The shape that the batches of a and b broadcast to.
     precision : str
-        How exactly float32 is multiplied.
+        The precision of products of float32.
     kernel : str, optional
         The kernel asked for.
     tile : tuple of int, optional
@@ -99,11 +99,11 @@ class Product(Checked):
             check_choice("kernel", kernel, KERNELS)
         if precision == "residues":
             if dtype_name(dtype) not in ("float32", "float64") or not ring:
-                what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
+                what = dtype_name(dtype) if ring else f"add={add.name}, multiply={multiply.name}"
                 raise ValueError(f"precision 'residues' is for sums of products of float32 or float64, got {what}")
         elif precision != "float32":
             if dtype_name(dtype) != "float32" or not ring:
-                what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
+                what = dtype_name(dtype) if ring else f"add={add.name}, multiply={multiply.name}"
                 raise ValueError(f"precision {precision!r} is for sums of products of float32, got {what}")
             if precision == "highest":
                 if is_jax(xp) and not mode(xp):
@@ -144,7 +144,7 @@ class Product(Checked):
         return self.arrays[1]
 
     def trial(self, xp: Namespace) -> str | None:
-        """Return what fails where the operators combine a few elements, or None."""
+        """Return the error of a trial of the operators on a few elements, or None."""
         if not (is_own(self.add) or is_own(self.multiply)):
             return None
         m, n = (min(2, x.shape[at]) if x.ndim > 1 else 1 for x, at in ((self.a, -2), (self.b, -1)))
@@ -155,10 +155,11 @@ class Product(Checked):
 
         if 0 in (*self.shape, k):
             return None
-        return Few(self.a, (2, 2), (), 0, tuple([x.dtype for x in self.arrays])).failure(xp, multiply)
+        few = Few(self.a, (2, 2), axes=(), most=0, dtypes=tuple([x.dtype for x in self.arrays]))
+        return few.failure(xp, multiply)
 
     def empty(self, xp: Namespace) -> Array:
-        """Return an array like the product, of which nothing is computed."""
+        """Return an uninitialised array like the product."""
         return xp.empty(self.shape, dtype=self.dtype, device=device(self.a))
 
     def identity(self) -> Any:
@@ -167,7 +168,7 @@ class Product(Checked):
         return None if found is None else found[0]
 
     def of_factors(self, xp: Namespace, a: Array, b: Array) -> Product:
-        """Return the same product of other factors, of other shapes perhaps."""
+        """Return the record of the call with other factors, which may have other shapes."""
         operators = self.add, self.multiply
         options: dict[str, Any] = {"tile": self.tile, "precision": self.precision, "kernel": self.kernel}
         return Product.of(xp, (a, b), operators, operation=self.operation, **options)
@@ -229,7 +230,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Product]:
 
 
 def as_operators(add: Any, multiply: Any) -> tuple[Operator, Operator]:
-    """Return both operators as such."""
+    """Return the arguments ``add`` and ``multiply`` as operators."""
     return as_operator(add, "add"), as_operator(multiply, "multiply")
 
 
@@ -239,7 +240,7 @@ def _is_ring(operators: tuple[Operator, Operator]) -> bool:
 
 
 def _tile(tile: Any) -> tuple[int, int, int] | None:
-    """Return the tile asked for as lengths of m, n and k."""
+    """Return the argument ``tile`` as lengths of m, n and k."""
     if tile is None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)

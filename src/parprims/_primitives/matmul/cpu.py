@@ -1,4 +1,4 @@
-"""The matrix product by a kernel for CPUs: what is generated for two operators, how work is cut, and the call."""
+"""The matrix product by a kernel for CPUs: the text for two operators, the plan, and the prepared call."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from parprims._primitives.matmul.array import tiled_product
 from parprims._primitives.matmul.call import Product
 
 _HEIGHT, _WIDTH, _DEPTH = 128, 256, 128
-"""Rows, columns and products of a chain that are computed at once: what is copied and summed stays in the cache."""
+"""Rows, columns and products of a chain in a tile: its copies and sums stay in the cache."""
 _ROWS, _DEEP = 4, 2
 """Rows and products of a step. More of them take little less time, and longer to compile."""
 _LONG = 24
-"""Lines of both operators from which they stand in a kernel as few times as can be: it would take long to compile."""
+"""The most lines of both operators that are repeated in a kernel; longer texts would take long to compile."""
 _TILES, _LOWEST = 8, 32
-"""Tiles that a product is cut into, as long as they have so many rows."""
+"""The fewest tiles of a product, as long as tiles have at least ``_LOWEST`` rows."""
 _NARROW, _SMALL = 4, 8
-"""Columns, and rows and columns, up to which no factor is copied and every row is computed by itself."""
+"""The most columns, and the most rows and columns, for which no factor is copied and rows are computed alone."""
 _FEW, _WIDE = 2, 2048
-"""Rows up to which a step has one row, and the columns of a tile then: what counts is reading the right factor."""
+"""The most rows for which a step has a single row, and the columns of a tile then: reading b takes the time."""
 _IN_PLACE = 1 << 13
-"""Elements of a factor up to which its adjacent columns are read where they are; so are those met by few rows."""
+"""The most elements of a factor with adjacent columns that is read in place."""
 _LEAST = 1 << 16
-"""Products that are worth a thread."""
+"""The fewest products for a thread."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ _traces: Memo[tuple[Trace, Trace]] = Memo()
 
 
 def _traced(p: Product) -> tuple[Trace, Trace]:
-    """Return add and multiply as a kernel's code, found again where it was made before; raise Untraceable."""
+    """Return the translations of add and multiply, remembered for the operators; raise Untraceable."""
     state = dtype_name(p.working)
     key = p.operation, state
     found = _traces.get(key) if p.lasts else None
@@ -69,22 +69,22 @@ def _traced(p: Product) -> tuple[Trace, Trace]:
 
 
 def _is_long(p: Product) -> bool:
-    """Return whether operators are so long, or call such functions, that nothing is gained by steps of several."""
+    """Return whether operators are too long, or call functions too slow, for steps of several products to pay."""
     lines = [one.lines for one in _traced(p)]
     return any(one.long for one in lines) or sum(map(len, lines)) > _LONG
 
 
 def _binary(name: str, of: Trace, *, backwards: bool = False) -> str:
-    """Return a function of two numbers, which may be given the later one first."""
+    """Return the text of an operator as a function of two numbers; ``backwards`` if the later number comes first."""
     sides = "later_0, earlier_0" if backwards else "earlier_0, later_0"
     return _cpu.text.function(f"{name}({sides})", (*of.lines, f"return {of.outputs[0]}"))
 
 
 def _extremum(p: Product, cut: _Cut) -> str | None:
-    """Return the comparison by which the sum keeps the earlier of two numbers neither of which is NaN.
+    """Return the comparison by which a minimum or maximum keeps the earlier of two numbers, if neither is NaN.
 
-    It takes half the time of one that minds NaN. None where the sum is no extremum of floats, where elements of the
-    factors do not tell whether a product is NaN, and where too few products are made of each for the question.
+    It takes half the time of a comparison that handles NaN. None if the sum is no extremum of floats, if the factors do
+    not show whether a product is NaN, or if rows are too few for this check to pay.
     """
     if cut.few or dtype_kind(p.working) != "float" or p.multiply not in (BUILT_IN["add"], BUILT_IN["multiply"]):
         return None
@@ -112,7 +112,7 @@ def _calm(p: Product, comparison: str | None) -> str:
 
 
 def _step(rows: int, deep: int) -> str:
-    """Return the function that adds so many products to the sums of so many rows.
+    """Return the function that adds ``deep`` products to the sums of ``rows`` rows.
 
     Each row of the sums is a region of its own, as is the right factor's panel.
     """
@@ -178,7 +178,7 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Factor:
-    """A factor as lines along k: how many, where the first begins, and the steps from line to line and along k."""
+    """A factor as lines along k: their number, the index of the first, and the strides between lines and along k."""
 
     lines: int
     begin: int
@@ -188,7 +188,7 @@ class _Factor:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """How a product is cut: the factors whose lines are rows and columns, and whether these are b and a."""
+    """The division of a product: the left factor has rows, the right has columns; ``swapped`` if these are b and a."""
 
     left: _Factor
     right: _Factor
@@ -200,7 +200,7 @@ class _Cut:
 
     @property
     def few(self) -> bool:
-        """Whether there are few rows, though results are not computed row by row."""
+        """Whether there are few rows, and results are not computed row by row."""
         return not self.by_rows and self.left.lines <= _FEW
 
 
@@ -215,7 +215,7 @@ def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]
         broadcast_strides(one[:-2], factor.shape[:-2], len(p.batch)) for one, factor in zip(steps, (x, y), strict=True)
     ]
     axes, _ = fold(p.batch, (), batches)
-    # Matrices that are multiplied by the same b, and whose rows all have one distance, are one matrix.
+    # Matrices that share b, and have one stride between all their rows, are one matrix.
     while axes and axes[-1][1][1] == 0 and (m == 1 or axes[-1][1][0] == m * down):
         length, (step, _) = axes.pop()
         m, down = m * length, step if m == 1 else down
@@ -231,11 +231,11 @@ def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]
     state, name = dtype_name(p.working), names[0 if swapped else 1]
     in_place = name == state and name not in SIXTEEN_BIT_FLOATS and right.line == 1
     in_place = in_place and (left.lines <= _SMALL or right.lines * k <= _IN_PLACE)
-    return _Cut(left, right, k, axes, swapped, by_rows, in_place)
+    return _Cut(left=left, right=right, k=k, axes=axes, swapped=swapped, by_rows=by_rows, in_place=in_place)
 
 
 def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
-    """Return the work on the left and the right factor of a cut, which have these dtypes."""
+    """Return the plan for the left and the right factor of a cut, which have these dtypes."""
     left, right, k = cut.left, cut.right, cut.k
     rows, columns = left.lines, right.lines
     matrices = math.prod(length for length, _ in cut.axes)
@@ -258,10 +258,10 @@ def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
     return _cpu.Plan(
         (_cpu.Launch(name, tasks, -(-_LEAST // each)),),
         _texts(p, names, cut),
-        tuple(names),
-        ((p.shape, dtype_name(p.dtype)),),
-        (),
-        numbers,
+        inputs=tuple(names),
+        outputs=((p.shape, dtype_name(p.dtype)),),
+        scratch=(),
+        numbers=numbers,
         captured=tuple([one for of in _traced(p) for one in of.captured]),
     )
 
@@ -275,9 +275,9 @@ def refusal(xp: Namespace, p: Product) -> str | None:
     if reason is not None:
         return reason
     if p.kernel is not None:
-        return f"kernel {p.kernel} is one for CUDA, and the arrays are not on a CUDA device"
+        return f"kernel {p.kernel} runs in CUDA, and the arrays are not on a CUDA device"
     if p.tile is not None:
-        return "the kernel for CPUs takes no tile: it has its own"
+        return "the kernel for CPUs takes no tile"
     reason = _cpu.unknown_dtype((*p.arrays, p))
     if reason is not None:
         return reason
@@ -309,8 +309,10 @@ def slower(xp: Namespace, p: Product) -> str | None:
         if reason is not None:
             return reason
     least = _cpu.for_processor(CROSSOVERS).of(library(xp))
-    if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
-        return f"{spoken(xp)}'s own way is preferred for so few products"
+    if k < least.get("length of operators", 0):
+        return f"{spoken(xp)}'s own way is preferred for sums of fewer than {least['length of operators']} products"
+    if math.prod(p.shape) * k < least["operators"]:
+        return f"{spoken(xp)}'s own way is preferred below {least['operators']} products"
     return None
 
 

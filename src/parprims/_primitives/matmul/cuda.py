@@ -28,6 +28,7 @@ from parprims._primitives.matmul.tiles import (
     Block,
     Copies,
     Factor,
+    Sizes,
     Tile,
     Tuning,
     choose_block,
@@ -38,7 +39,7 @@ from parprims._primitives.matmul.tiles import (
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A product without its arrays: all that a kernel is made for, except the memory layouts.
+    """A product without its arrays and their memory layouts: the specialisation of a kernel.
 
     Parameters
     ----------
@@ -71,21 +72,21 @@ class Problem:
         """Return the problem of a checked call."""
         a, b = p.arrays
         return Problem(
-            tuple(a.shape) if a.ndim > 1 else (1, *a.shape),
-            tuple(b.shape) if b.ndim > 1 else (*b.shape, 1),
-            p.batch,
-            p.shape,
-            Arithmetic.of(dtype_name(p.dtype), dtype_name(p.working), p.ring, p.precision),
-            p.add,
-            p.multiply,
-            p.kernel,
-            p.tile,
+            a=tuple(a.shape) if a.ndim > 1 else (1, *a.shape),
+            b=tuple(b.shape) if b.ndim > 1 else (*b.shape, 1),
+            batch=p.batch,
+            shape=p.shape,
+            arithmetic=Arithmetic.of(dtype_name(p.dtype), dtype_name(p.working), p.ring, p.precision),
+            add=p.add,
+            multiply=p.multiply,
+            kernel=p.kernel,
+            tile=p.tile,
         )
 
     def choose_kernel(self, capability: int) -> tuple[str, str | None]:
         """Return the kernel for a device, and the reason why it cannot serve or None."""
-        what = self.arithmetic.memory if self.arithmetic.ring else f"{self.add.name} of {self.multiply.name}"
-        return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what, capability)
+        what = self.arithmetic.memory if self.arithmetic.ring else f"add={self.add.name}, multiply={self.multiply.name}"
+        return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what=what, capability=capability)
 
 
 # ---- The text that is made for two operators --------------------------------------------------------------------
@@ -131,7 +132,7 @@ def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class _Folded:
+class Folded:
     """A batch of products as kernels see it: its axes (length, steps of a and of b), lengths and factors."""
 
     axes: list[tuple[int, tuple[int, ...]]]
@@ -144,7 +145,7 @@ class _Folded:
         return math.prod(length for length, _ in self.axes)
 
 
-def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
+def _folded(problem: Problem, layouts: Sequence[Layout]) -> Folded:
     """Return the batch with as few axes as the layouts allow."""
     (strides_a, address_a), (strides_b, address_b) = layouts
     m, k, n = problem.a[-2], problem.a[-1], problem.b[-1]
@@ -155,20 +156,24 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
         for strides, shape in ((strides_a, problem.a), (strides_b, problem.b))
     ]
     axes, _ = fold(problem.batch, (), steps)
-    # Matrices whose rows all have one distance, and which are multiplied by the same b, are one matrix.
+    # Matrices that share b, and have one stride between all their rows, are one matrix.
     while axes and axes[-1][1][1] == 0 and (axes[-1][1][0] == m * strides_a[-2] or m == 1):
         length, (step, _) = axes.pop()
         strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
         m *= length
-    a = Factor.of((strides_a[-2], strides_a[-1]), tuple(one[0] for _, one in axes), (m, k), address_a, size)
-    b = Factor.of((strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address_b, size)
-    return _Folded(axes, (m, n, k), a, b)
+    a = Factor.of(
+        (strides_a[-2], strides_a[-1]), tuple(one[0] for _, one in axes), (m, k), address=address_a, itemsize=size
+    )
+    b = Factor.of(
+        (strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address=address_b, itemsize=size
+    )
+    return Folded(axes, (m, n, k), a, b)
 
 
-class _Builder:
+class Builder:
     """Makes the launches of one plan, from the integers that they share and the batch of products."""
 
-    def __init__(self, problem: Problem, code: Semiring, batch: _Folded, tiles: int, splits: int, part: int) -> None:
+    def __init__(self, problem: Problem, code: Semiring, batch: Folded, tiles: int, splits: int, part: int) -> None:
         self.problem, self.text, self.batch = problem, code.text, batch
         self.captured = code.captured
         self.number = Numbers()
@@ -227,11 +232,11 @@ class _Builder:
 def make_plan(
     problem: Problem, code: Semiring, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
 ) -> Plan:
-    """Return the launches for factors of these layouts; ``code`` is what `semiring` returns for the problem."""
+    """Return the launches for factors of these layouts; ``code`` is the result of `semiring` for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
-        return residues.plan(_Builder, problem, code, batch, capability, multiprocessors)
+        return residues.plan(Builder, problem, code, batch, capability=capability, multiprocessors=multiprocessors)
     (m, n, k), matrices, tile = batch.lengths, batch.matrices, problem.tile
     if problem.kernel is None and tile is None:
         tile = tiny_tile(arithmetic, batch.lengths)
@@ -239,7 +244,13 @@ def make_plan(
     grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
     copies, one_by_one = grouped.copies if grouped else None, min(batch.a.vector, batch.b.vector) == 1
     block, splits, by_groups = choose_block(
-        arithmetic, kernel, tile, batch.lengths, matrices, capability, copies, one_by_one
+        arithmetic,
+        kernel,
+        tile,
+        Sizes(batch.lengths, matrices),
+        capability=capability,
+        copies=copies,
+        one_by_one=one_by_one,
     )
     if not by_groups:
         grouped = None
@@ -254,7 +265,7 @@ def make_plan(
     if units >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of {rows} x {columns}, got {units}")
 
-    make = _Builder(problem, code, batch, tiles, splits, part)
+    make = Builder(problem, code, batch, tiles=tiles, splits=splits, part=part)
     sizes: dict[str, Any] = {"grid": units, "block": block.threads, "shared_bytes": block.shared_bytes}
     if kernel == "naive":
         return make.plan(make.launch("multiply_naive", ("Semiring", rows, columns), **sizes))
@@ -284,7 +295,7 @@ def make_plan(
         most = max(1, (multiprocessors or tuned.multiprocessors) // blocks) * blocks
         grid = units * blocks if parts_of_cluster > 1 else min(units * blocks, most)
         sizes |= {"grid": grid, "cluster": blocks * parts_of_cluster, "own_instructions": True}
-        return _by_groups(make, units, block, grouped, accesses, sizes, scratch)
+        return _by_groups(make, units, block, grouped, accesses=accesses, sizes=sizes, scratch=scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *accesses, n % 2 == 0)
@@ -301,7 +312,7 @@ class _Grouped:
     copies: Copies
 
 
-def _for_groups(batch: _Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Grouped | None:
+def _for_groups(batch: Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Grouped | None:
     """Return how groups of four warps multiply the factors of a batch, or None.
 
     They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
@@ -336,17 +347,17 @@ def _for_groups(batch: _Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Group
     return _Grouped(a, b, to_pack, Copies(how, swapped, aligned, needed))
 
 
-def _packed_factor(batch: _Folded, name: str, size: int) -> Factor:
+def _packed_factor(batch: Folded, name: str, size: int) -> Factor:
     """Return the layout of a factor once it is packed: lines of float32 begin at 16 bytes, 16-bit floats at 128."""
     m, n, k = batch.lengths
     unit = 4 if size == 4 else 64
     lanes = -(-k // unit) * unit
     length, given = (m, batch.a) if name == "a" else (n, batch.b)
-    return Factor(lanes, 1, 16 // size, True, 0 if given.step == 0 else length * lanes)
+    return Factor(outer=lanes, along=1, vector=16 // size, along_k=True, step=0 if given.step == 0 else length * lanes)
 
 
 def _by_groups(
-    make: _Builder,
+    make: Builder,
     units: int,
     block: Block,
     grouped: _Grouped,
@@ -354,7 +365,7 @@ def _by_groups(
     sizes: dict[str, Any],
     scratch: dict[str, int],
 ) -> Plan:
-    """Return the launches for groups of four warps, whose blocks or clusters go from one unit of work to the next."""
+    """Return the launches for groups of four warps: blocks or clusters loop over units of work."""
     arithmetic, batch, copies = make.problem.arithmetic, make.batch, grouped.copies
     n, matrices, a, b = batch.lengths[1], batch.matrices, grouped.a, grouped.b
     packing: list[Launch] = []
@@ -385,7 +396,7 @@ def _by_groups(
 
 
 def _pack_lines(
-    make: _Builder, packed: dict[str, Factor], names: tuple[str, ...], scratch: dict[str, int]
+    make: Builder, packed: dict[str, Factor], names: tuple[str, ...], scratch: dict[str, int]
 ) -> tuple[Launch, dict[str, int]]:
     """Return the launch that packs factors of these names along k to the given layouts, and the scratch with room.
 
@@ -420,7 +431,7 @@ def _pack_lines(
     return launch, {**scratch, "temporary_bytes": end}
 
 
-def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:
+def _packed(make: Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:
     """Return the launches that pack a and b and multiply the packed factors."""
     rows, columns, depth, _ = tile
     m, n, k = make.batch.lengths
@@ -458,7 +469,7 @@ def refusal(xp: Namespace, p: Product) -> str | None:
         return f"the kernel has no dtype {dtype_name(p.dtype)}"
     problem = Problem.of(p)
     if not p.ring and sum_identity(problem) is None:
-        return f"op {p.add.name} has no identity, from which the kernel's sums begin"
+        return f"op {p.add.name} has no identity, and the kernel's sums begin with it"
     reason = problem.choose_kernel(_cuda.capability(xp, p.arrays[0]))[1]
     if reason is not None:
         return reason
@@ -541,10 +552,10 @@ def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
 
         return otherwise, batched
 
-    return _cuda.ready(xp, a, key, plan, in_program, code.captured)
+    return _cuda.ready(xp, a, key, plan, in_program=in_program, captured=code.captured)
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 _LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # which of a and b are transposed
@@ -552,21 +563,26 @@ _LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # which
 
 def cases() -> Iterator[tuple[str, Plan]]:
     """Yield the name and the plan of matrix products that reach every branch of the kernels' templates."""
+    for case in _cases():
+        yield case.name, case.plan()
+
+
+def _cases() -> Iterator[_Case]:
     for dtype in ("float32", "int8", "complex128"):
-        yield _case("naive", dtype)
-    yield _case(None, "float16", (3, 5, 7))
+        yield _Case("naive", dtype)
+    yield _Case(None, "float16", (3, 5, 7))
     for dtype in ("float32", "bfloat16", "uint64"):
-        yield _case("tiled", dtype)
+        yield _Case("tiled", dtype)
     for dtype in ("float64", "float16"):
-        yield _case("packed", dtype)
+        yield _Case("packed", dtype)
     for dtype in ("float32", "int8", "float64", "complex128"):
-        yield _case("conflict_free", dtype)
-    yield _case("conflict_free", "float32", transposed=(True, True))
-    yield _case("conflict_free", "float32", (300, 301, 303))
-    yield _case("conflict_free", "float32", unaligned=True)
-    yield _case("conflict_free", "float32", operators=("minimum", "add"))
-    yield _case("conflict_free", "float32", operators=("logaddexp", "add"))
-    yield _case("conflict_free", "bool", operators=("logical_or", "logical_and"))
+        yield _Case("conflict_free", dtype)
+    yield _Case("conflict_free", "float32", transposed=(True, True))
+    yield _Case("conflict_free", "float32", (300, 301, 303))
+    yield _Case("conflict_free", "float32", unaligned=True)
+    yield _Case("conflict_free", "float32", operators=("minimum", "add"))
+    yield _Case("conflict_free", "float32", operators=("logaddexp", "add"))
+    yield _Case("conflict_free", "bool", operators=("logical_or", "logical_and"))
     # Tensor cores by single warps: every kind of instruction and every layout of the factors with few rows, which
     # compile the fastest; then the large tiles.
     few = (16, 8192, 8192)
@@ -578,59 +594,76 @@ def cases() -> Iterator[tuple[str, Plan]]:
         ("float32", "highest"),
         ("float64", "float32"),
     ):
-        yield _case("tensor", dtype, few, precision=precision, capability=80)
+        yield _Case("tensor", dtype, few, precision=precision, capability=80)
         if precision == "float32":
-            yield _case("tensor", dtype, few, transposed=(True, True), capability=80)
-    yield _case("tensor", "bfloat16", few, transposed=(False, True), capability=80)
-    yield _case("tensor", "bfloat16", few, unaligned=True, capability=80)
-    yield _case("tensor", "float32", (16, 301, 303), capability=80)
+            yield _Case("tensor", dtype, few, transposed=(True, True), capability=80)
+    yield _Case("tensor", "bfloat16", few, transposed=(False, True), capability=80)
+    yield _Case("tensor", "bfloat16", few, unaligned=True, capability=80)
+    yield _Case("tensor", "float32", (16, 301, 303), capability=80)
     for dtype in ("float16", "float32", "float64"):
-        yield _case("tensor", dtype, capability=80)
-    yield _case("tensor", "float32", precision="tf32", capability=80)
-    yield _case("tensor", "float32", (512, 512, 512), capability=80)
+        yield _Case("tensor", dtype, capability=80)
+    yield _Case("tensor", "float32", precision="tf32", capability=80)
+    yield _Case("tensor", "float32", (512, 512, 512), capability=80)
     # And by groups of four warps: 16-bit floats; float32 swapped or not, with the left factor along k or not; float64.
-    yield _case("tensor", "float16")
-    yield _case("tensor", "bfloat16", (3000, 5000, 2000))
-    yield _case("tensor", "bfloat16", (1088, 2224, 7024))
-    yield _case("tensor", "float16", (3001, 5007, 2003))
-    yield _case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
-    yield _case("tensor", "bfloat16", (512,) * 3, transposed=(True, True))
-    yield _case("tensor", "float32", precision="tf32")
+    yield _Case("tensor", "float16")
+    yield _Case("tensor", "bfloat16", (3000, 5000, 2000))
+    yield _Case("tensor", "bfloat16", (1088, 2224, 7024))
+    yield _Case("tensor", "float16", (3001, 5007, 2003))
+    yield _Case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
+    yield _Case("tensor", "bfloat16", (512,) * 3, transposed=(True, True))
+    yield _Case("tensor", "float32", precision="tf32")
     for lengths in ((1024, 1024, 1024), (3000, 5000, 2000), (2047, 2048, 2049), (256, 64, 4096)):
-        yield _case("tensor", "float32", lengths, precision="tf32", transposed=(False, True))
+        yield _Case("tensor", "float32", lengths, precision="tf32", transposed=(False, True))
     for lengths in ((1024, 1024, 1024), (8192, 8192, 96), (256, 256, 256)):
-        yield _case("tensor", "float32", lengths, transposed=(False, True))
+        yield _Case("tensor", "float32", lengths, transposed=(False, True))
     for both in _LAYOUTS:
-        yield _case("tensor", "float32", transposed=both)
-    yield _case("tensor", "float64")
-    yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
-    yield _case("tensor", "float32", precision="highest")
+        yield _Case("tensor", "float32", transposed=both)
+    yield _Case("tensor", "float64")
+    yield _Case("tensor", "float64", (300, 301, 303), transposed=(True, False))
+    yield _Case("tensor", "float32", precision="highest")
     for dtype, both in itertools.product(("float32", "float64"), _LAYOUTS):
-        yield _case("tensor", dtype, precision="residues", transposed=both)
-    yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
+        yield _Case("tensor", dtype, precision="residues", transposed=both)
+    yield _Case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 
-def _case(
-    kernel: str | None,
-    dtype: str,
-    lengths: Tile = (8192, 8192, 8192),
-    *,
-    precision: str = "float32",
-    operators: tuple[str, str] = ("add", "multiply"),
-    transposed: tuple[bool, bool] = (False, False),
-    unaligned: bool = False,
-    capability: int = 90,
-) -> tuple[str, Plan]:
-    m, k, n = lengths
-    ring = operators == ("add", "multiply")
-    working = "float32" if dtype in SIXTEEN_BIT_FLOATS else "float64" if precision == "highest" else dtype
-    arithmetic = Arithmetic.of(dtype, working, ring, precision)
-    add, multiply = (BUILT_IN[name] for name in operators)
-    problem = Problem((m, k), (k, n), (), (m, n), arithmetic, add, multiply, kernel, None)
-    layouts = [
-        ((1, rows) if across else (columns, 1), arithmetic.memory_bytes if unaligned else 0)
-        for across, (rows, columns) in zip(transposed, ((m, k), (k, n)), strict=True)
-    ]
-    plan = make_plan(problem, semiring(problem, immutable=False), layouts, capability)
-    words = {"_".join(operators): not ring, precision: precision != "float32", "unaligned": unaligned}
-    return " ".join(("matmul", dtype, *(word for word, set_ in words.items() if set_))), plan
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A product of matrices of lengths (m, k, n) that `cases` compiles: the arguments of its call, and the device."""
+
+    kernel: str | None
+    dtype: str
+    lengths: Tile = (8192, 8192, 8192)
+    precision: str = "float32"
+    operators: tuple[str, str] = ("add", "multiply")
+    transposed: tuple[bool, bool] = (False, False)
+    unaligned: bool = False
+    capability: int = 90
+
+    @property
+    def ring(self) -> bool:
+        return self.operators == ("add", "multiply")
+
+    @property
+    def name(self) -> str:
+        words = {
+            "_".join(self.operators): not self.ring,
+            self.precision: self.precision != "float32",
+            "unaligned": self.unaligned,
+        }
+        return " ".join(("matmul", self.dtype, *(word for word, is_said in words.items() if is_said)))
+
+    def plan(self) -> Plan:
+        m, k, n = self.lengths
+        dtype = self.dtype
+        working = "float32" if dtype in SIXTEEN_BIT_FLOATS else "float64" if self.precision == "highest" else dtype
+        arithmetic = Arithmetic.of(dtype, working, self.ring, self.precision)
+        add, multiply = (BUILT_IN[name] for name in self.operators)
+        problem = Problem(
+            a=(m, k), b=(k, n), batch=(), shape=(m, n), arithmetic=arithmetic,
+            add=add, multiply=multiply, kernel=self.kernel, tile=None,
+        )  # fmt: skip
+        layouts = [
+            ((1, rows) if across else (columns, 1), arithmetic.memory_bytes if self.unaligned else 0)
+            for across, (rows, columns) in zip(self.transposed, ((m, k), (k, n)), strict=True)
+        ]
+        return make_plan(problem, semiring(problem, immutable=False), layouts, self.capability)

@@ -1,7 +1,7 @@
-"""Products of integer matrices by float products, for which there is BLAS, exact all the same.
+"""Exact products of integer matrices by float products, for which there is BLAS.
 
-A float64 product is exact as long as all its sums stay within 2^53. Where they might not, the numbers are cut into
-digits whose products do, and those are put together modulo the range of the integers.
+A float64 product is exact as long as all its sums stay within 2^53. If they might not, the numbers are cut into digits
+with exact products, and these are combined modulo the range of the integers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from parprims._core.arrays import dtype_bits, dtype_kind
 
 _PRODUCTS, _ROWS = 2**16, 4
-"""So many products of elements, and rows and columns of the result, are worth one float product and its casts.
+"""The fewest products of elements, and rows and columns of the result, for a float product and its casts.
 
 Measured on int8, int32 and int64, squares of 8 to 512, and 1000 columns of 1000 with 1 to 16 rows.
 """
 _PRODUCTS_OF_TORCH = 2**23
-"""The same where the other way is PyTorch's product of integers, which has blocks but not BLAS's."""
+"""The fewest products of elements if the alternative is PyTorch's product of integers."""
 
 _MOST = {32: 1, 64: 3}
-"""How many float products of whole matrices take no longer than loops compiled for integers of so many bits."""
+"""By the bits of integers: the most float products of whole matrices that take no longer than compiled loops."""
 
 
 def is_large(a: Any, b: Any, library: str = "numpy") -> bool:
-    """Return whether a float product of two matrices, or batches of them, can take less time than one of integers."""
+    """Return whether a float product of two matrices, or of batches, can take less time than an integer product."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     return bool(m * k * n >= (_PRODUCTS if library == "numpy" else _PRODUCTS_OF_TORCH) and min(m, n) >= _ROWS)
 
@@ -38,7 +38,7 @@ def product(
 ) -> Any:
     """Return the product of integer matrices in an integer dtype, in which it wraps around.
 
-    ``loops`` are compiled ones, for numbers of which they take less time than floats: than ``most`` float products.
+    ``loops`` is a compiled integer product, for numbers that would take more than ``most`` float products.
     """
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     sums = (k - 1).bit_length()
@@ -61,7 +61,7 @@ def product(
 
 
 def _width(x: Any) -> int:
-    """Return how many bits the absolute values of integers take."""
+    """Return the number of bits of the largest absolute value."""
     return int(max(-int(x.min()), int(x.max()))).bit_length() if x.size else 0
 
 
@@ -69,9 +69,9 @@ def _width(x: Any) -> int:
 def _plan(
     width: int, other: int, sums: int, bits: int
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[tuple[int, int], ...]] | None:
-    """Return the widths and numbers of digits of both factors, and which are multiplied: as few as can be exact.
+    """Return the widths and numbers of digits of both factors, and the fewest pairs of digits for an exact product.
 
-    Pairs whose product is a multiple of 2^bits add nothing. None if there is no such way.
+    Pairs with products that are multiples of 2^bits add nothing. None if no digits are exact.
     """
     found = None
     for count, number in itertools.product(range(1, 5), repeat=2):
@@ -86,7 +86,7 @@ def _plan(
 
 
 def _digits(x: Any, width: int, count: int, floats: Any) -> list[Any]:
-    """Return integers as sums of digits times powers of 2^width: all but the last of a number are not negative."""
+    """Return integers as digits, factors of powers of 2^width; only the last digit may be negative."""
     if count == 1:
         return [x.astype(floats)]
     x = x.astype(np.uint64 if dtype_kind(x.dtype) == "uint" else np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Matrix products by the library's own routine, in the dtype in which it computes as promised."""
+"""Matrix products by the library's own routine, in a dtype in which it keeps the documented error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from parprims._primitives.matmul.call import Product
 
 
 def prepare(xp: Namespace, p: Product) -> Callable[..., Array]:
-    """Return the product of both factors by the library's own routine; of many integers by float products."""
+    """Return a function of both factors: the library's own routine, or float products for large integer matrices."""
     routine = _prepare_routine(xp, p)
     if not by_floats(xp, p):
         return routine
@@ -78,7 +78,7 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
 
 
 def _with_all_bits(xp: Namespace, a: Array, b: Array) -> Array:
-    """Multiply by CuPy's routine, in float64 if CuPy has been told to form products of float32 with fewer bits."""
+    """Multiply by CuPy's routine, in float64 if CuPy's settings form products of float32 with fewer bits."""
     if not narrowed_in_cupy():
         return xp.matmul(a, b)
     wide = xp.float64 if dtype_kind(a.dtype) == "float" else xp.complex128
@@ -110,7 +110,7 @@ def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> 
 
 
 def _native_dtype(xp: Namespace, p: Product) -> Any:
-    """Return the dtype to hand to the library: its own where it computes as promised, else a wider one."""
+    """Return the dtype for the library's routine: of the call, or wider to keep the documented error."""
     if dtype_name(p.dtype) in SIXTEEN_BIT_FLOATS:
         # NumPy has no fast routine for these.
         wide = array_api_compat.is_numpy_namespace(xp)
@@ -126,14 +126,14 @@ def _native_dtype(xp: Namespace, p: Product) -> Any:
 
 
 def is_narrowed(p: Product) -> bool:
-    """Return whether the library has been told to form products of float32 with fewer bits than the call asks for."""
+    """Return whether the library's settings form products of float32 with fewer bits than the call asks for."""
     single = dtype_name(p.dtype) in ("float32", "complex64")
     return single and is_tensor(p.a) and narrowed(p.a, p.precision)
 
 
 def refusal(xp: Namespace, p: Product) -> str | None:
     if not p.ring:
-        return f"{spoken(xp)} has no matrix product by {p.add.name} of {p.multiply.name}"
+        return f"{spoken(xp)} has no matrix product with add={p.add.name}, multiply={p.multiply.name}"
     if p.tile is not None:
         return f"the routine of {spoken(xp)} takes no tile"
     if lacks_products(xp, p.a, p.dtype):

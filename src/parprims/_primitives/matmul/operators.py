@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parprims._core.arrays import dtype_bits
 from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
 from parprims._operators.operator import Operator
 from parprims._operators.tracing import Trace, Untraceable, trace
+
+if TYPE_CHECKING:
+    from parprims._primitives.matmul.cuda import Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,17 +23,17 @@ class Semiring:
     text : str
         The definition of the struct ``Semiring``, which is `Op` of kernels/matmul.cu.
     captured : tuple of Captured
-        The numbers of the operators that the text does not hold.
+        The numbers of the operators that are parameters and not in the text.
     """
 
     text: str
     captured: tuple[Captured, ...]
 
 
-def semiring(problem: Any, *, immutable: bool) -> Semiring:
+def semiring(problem: Problem, *, immutable: bool) -> Semiring:
     """Return the operators of a problem as device code.
 
-    ``immutable`` tells that the library's arrays cannot be written to (see `trace`).
+    ``immutable`` says that arrays of the library are immutable (see `trace`).
     """
     arithmetic = problem.arithmetic
     dtype, memory = arithmetic.registers, arithmetic.memory
@@ -64,7 +67,7 @@ def semiring(problem: Any, *, immutable: bool) -> Semiring:
         captured, identity = (*captured, one), language.captured(one.name, dtype)
     else:
         identity = literal(found, dtype)
-    # What is unrolled should fit the instruction cache, and not take long to compile.
+    # An unrolled loop should fit the instruction cache, and not take long to compile.
     steps = 1 if product.lines.long or total.lines.long else 16 if arithmetic.ring else 8
     text = "\n".join(
         (
@@ -89,7 +92,7 @@ def semiring(problem: Any, *, immutable: bool) -> Semiring:
     return Semiring(text, captured)
 
 
-def sum_identity(problem: Any) -> Any:
+def sum_identity(problem: Problem) -> Any:
     """Return the identity of the sum, or None if it has none."""
     found = problem.add.identity(problem.arithmetic.registers)
     return None if found is None else found[0]

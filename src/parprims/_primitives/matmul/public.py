@@ -36,7 +36,7 @@ def matmul(
 ) -> Array:
     """Multiply matrices, c[i, j] = sum over k of a[i, k] b[k, j]: the array API standard's ``matmul``.
 
-    The sum and the product may be any two operators: ``matmul(a, b, add="minimum", multiply="add")`` prolongs shortest
+    The sum and the product may be any two operators: ``matmul(a, b, add="minimum", multiply="add")`` extends shortest
     paths, ``add="logaddexp", multiply="add"`` multiplies probabilities given by their logarithms.
 
     Parameters
@@ -46,29 +46,29 @@ def matmul(
         the operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a
         vector of length k, and the result then lacks the axis of length m or n.
     add : str, Operator or callable
-        What combines the products, associative, in the order of k.
+        The associative operator that combines the products, in the order of k.
     multiply : str, Operator or callable
-        What makes a product of an element of a and one of b, in this order.
+        The operator that multiplies an element of a by an element of b, in this order.
     precision : {"float32", "tf32", "highest", "residues"}
-        How exactly float32 factors are multiplied: with errors like those of a chain of float32 products and sums; with
-        factors that may be rounded, or cut, to 10 fraction bits first; or in float64, rounded once. Residues are as
-        exact as the default, and faster for large matrices of float32 and float64 where integers on tensor cores are.
-        Other factors have but one precision, the default.
+        The precision of products of float32. "float32": the error of a chain of float32 products and sums. "tf32":
+        factors may be rounded, or cut, to 10 fraction bits first. "highest": computed in float64 and rounded once.
+        "residues": as exact as "float32", and for large matrices of float32 and float64 faster on GPUs with fast
+        integer tensor cores. Factors of other dtypes take the default only.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
-        Which kernel is to run, by method kernel; the best for the call if not given.
+        The kernel that method "kernel" runs. The default is the fastest for the call.
     tile : int or sequence of int, optional
-        The lengths of m, n and k that are multiplied at once, by ``array`` or by a block of the kernel, which for
-        naive and tiled ones has m n threads; one number stands for all three.
+        The lengths of m, n and k that method "array", or a block of the kernel, multiplies at once; one number for all
+        three. A block of the kernels "naive" and "tiled" has m n threads.
     method : {"auto", "native", "kernel", "array"}, default "auto"
         Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
-        k is split over in both factors: docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that k is split over in both
+        factors: docs/devices.md.
 
     Returns
     -------
     array
-        The product, of shape (..., m, n) and of the promoted dtype; where k is 0 the identity of add, zero.
+        The product, of shape (..., m, n) and of the promoted dtype. If k is 0, every element is the identity of add.
 
     Raises
     ------
@@ -77,10 +77,16 @@ def matmul(
         together, an operator does not work on them, or tile does not consist of integers.
     ValueError
         If a factor has no dimensions, k differs between the factors, the batches do not broadcast, an argument has an
-        unknown value or one that contradicts another, tile is not positive or no block of the kernel named can have
-        it, or k is 0 and add has no identity.
+        unknown value or contradicts another argument, tile is not positive or does not fit the kernel, or k is 0 and
+        add has no identity.
     MethodRefused
-        If the method or kernel asked for cannot serve this call.
+        If the method or kernel cannot compute this call.
+
+    See Also
+    --------
+    reduce : A reduction by any associative operator.
+    scan : Prefix combinations by any associative operator.
+    Operator : An operator with its identity and properties.
 
     Notes
     -----
@@ -88,13 +94,24 @@ def matmul(
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. By residues, within (2 sqrt(k) + 1)
-    eps sum |a| |b|, or where that cannot be told, as otherwise. Integers wrap.
+    eps sum |a| |b|, or within the default bound where residues cannot prove it. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
-    kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or
-    is refused. torch.autocast changes nothing.
-    Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
-    Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
+    kernel or tile, by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), array. With ``kernel`` the call runs
+    that kernel or raises MethodRefused. torch.autocast changes nothing.
+    Derivatives: of sum and product, by every method on PyTorch and JAX; of other operators, as the library derives
+    them.
+    Memory, measured errors and more: docs/matmul.md and docs/libraries.md.
+
+    References
+    ----------
+    G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th ed., Johns Hopkins, 2013, chapter 1.
+
+    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+    theoretical peak performance", IJHPCA 36(4), 2022.
+
+    K. Ozaki, Y. Uchino and T. Imamura, "Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix
+    multiplication using an integer modular technique", arXiv 2504.08009, 2025.
 
     Examples
     --------
@@ -106,7 +123,7 @@ def matmul(
     >>> parprims.matmul(np.array([[1, 2], [3, 4]]), np.array([10, 1]), tile=1)
     array([12, 34])
     >>> ways = np.array([[0.0, 3.0, np.inf], [np.inf, 0.0, 1.0], [5.0, np.inf, 0.0]])
-    >>> parprims.matmul(ways, ways, add="minimum", multiply="add")  # lengths of ways of at most two steps
+    >>> parprims.matmul(ways, ways, add="minimum", multiply="add")  # lengths of paths of at most two steps
     array([[0., 3., 4.],
            [6., 0., 1.],
            [5., 8., 0.]])
@@ -116,7 +133,7 @@ def matmul(
 
 
 def _multiplied(methods: Methods, method: str, xp: Namespace, p: Product) -> Array:
-    """Return the product; a kernel that is named runs, or the call is refused."""
+    """Return the product. A call that names a kernel runs it, or raises MethodRefused."""
     if p.kernel is not None and not isinstance(method, Abstract):
         method = "kernel"
     product: Array = methods(method, xp, p)
@@ -128,12 +145,12 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if crossover.is_integer(p) and _cpu.on_cpu(xp, p.arrays):
         kernel = not native.by_floats(xp, p) and cpu.is_faster_for_integers(xp, p)
         kernel = kernel and cpu.refusal(xp, p) is None
-        return f"the kernel multiplies so many integers faster than {spoken(xp)}" if kernel else None
+        return f"the kernel multiplies integers of this size faster than {spoken(xp)}" if kernel else None
     narrow = p.precision not in ("highest", "residues") and native.is_narrowed(p)
     if not (narrow or crossover.may_be_faster(p)) or cuda.refusal(xp, p) is not None:
         return None
     if narrow:
-        return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
+        return "PyTorch's settings multiply float32 with fewer bits, so its routine would have to compute in float64"
     return crossover.kernel_faster(xp, p)
 
 

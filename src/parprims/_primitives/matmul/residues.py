@@ -1,18 +1,22 @@
-"""The matrix product by residues: which moduli, what they promise, and the plan of launches."""
+"""The matrix product by residues: the moduli, their error bound, and the plan of launches."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parprims import _cuda
 from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct
 from parprims._primitives.matmul.tiles import TUNING, block
 
+if TYPE_CHECKING:
+    from parprims._primitives.matmul.cuda import Builder, Folded, Problem
+    from parprims._primitives.matmul.operators import Semiring
+
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
-"""Numbers of at most 8 bits of which no two have a common divisor, the largest there are."""
+"""The largest numbers of at most 8 bits that are pairwise coprime."""
 
 TOLERANCE = 1.5
 """The error that rounding to integers may have, in units of eps sqrt(k) sum |a| |b|; the promise has 2 of these."""
@@ -31,7 +35,7 @@ TILE = SIDE, 2 * SIDE, SIDE
 
 
 def largest_norm(count: int) -> float:
-    """Return the largest norm that lines of integers may have, so that their products are found by so many moduli."""
+    """Return the largest norm of lines of integers for which ``count`` moduli determine their products."""
     return math.sqrt(math.prod(MODULI[:count]) / 2 * (1 - 2**-8))
 
 
@@ -84,7 +88,7 @@ def moduli_text(dtype: str, count: int) -> str:
 
 
 def wgmma_text(columns: int) -> str:
-    """Return the definition of the struct ``ByteWgmma`` of kernels/matmul_bytes.cu, for so many columns."""
+    """Return the definition of the struct ``ByteWgmma`` of kernels/matmul_bytes.cu, for a number of columns."""
     half = columns // 2
     sums = ", ".join(f"%{i}" for i in range(half))
     outputs = ", ".join(f'"+r"(c[{i}])' for i in range(half))
@@ -112,22 +116,28 @@ def wgmma_text(columns: int) -> str:
 
 
 class _Scratch:
-    """Lays out what the launches of a plan share in its temporary memory."""
+    """Divides the temporary memory of a plan between the arrays that its launches share."""
 
-    def __init__(self, make: Any) -> None:
+    def __init__(self, make: Builder) -> None:
         self.make, self.bytes = make, 0
 
     def __call__(self, name: str, nbytes: int, type: str) -> Pointer:
-        """Return the pointer to so many bytes more."""
+        """Return a pointer to ``nbytes`` bytes that are not taken yet."""
         place = self.make.number(name, self.bytes)
         self.bytes += -(-nbytes // 256) * 256
         return Pointer("temporary", type, bytes=place)
 
 
 def plan(
-    builder: Callable[..., Any], problem: Any, code: Any, batch: Any, capability: int, multiprocessors: int | None
+    builder: type[Builder],
+    problem: Problem,
+    code: Semiring,
+    batch: Folded,
+    *,
+    capability: int,
+    multiprocessors: int | None,
 ) -> Plan:
-    """Return the launches, made by a ``builder`` that takes problem, code, batch, tiles, and parts of a sum."""
+    """Return the launches for a batch of products, which an instance of ``builder`` makes."""
     (m, n, k), dtype = batch.lengths, problem.arithmetic.memory
     matrices, entry = batch.matrices, _cuda.tuned(TUNING, capability)
     tuned = entry.residues
@@ -136,7 +146,7 @@ def plan(
     tiles = down * across * matrices
     if max(16 * tiles, 4 * (down + 2 * across) * deep * matrices) >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {tiles}")
-    make = builder(problem, code, batch, down * across, 1, k)
+    make = builder(problem, code, batch, tiles=down * across, splits=1, part=k)
     make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
     number, scratch = make.number, _Scratch(make)
     lines = [
@@ -154,8 +164,7 @@ def plan(
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **options: Any) -> Launch:
         options = {"file": "matmul_residues.cu", **options}
-        found: Launch = make.launch(f"residues::{name}", arguments, parameters, **options)
-        return found
+        return make.launch(f"residues::{name}", arguments, parameters, **options)
 
     a, b = batch.a, batch.b
     groups = [-(-length // 32) for length in (m, n)]
@@ -187,16 +196,15 @@ def plan(
         launch("combine_residues", ("Moduli",), (marks, residues, *lines), grid=16 * tiles, block=512),
     ]  # fmt: skip
     launches.append(_in_float64(make, marks, launch, capability))
-    found: Plan = make.plan(*launches, temporary_bytes=scratch.bytes)
-    return found
+    return make.plan(*launches, temporary_bytes=scratch.bytes)
 
 
-def _in_float64(make: Any, marks: Pointer, launch: Callable[..., Launch], capability: int) -> Launch:
+def _in_float64(make: Builder, marks: Pointer, launch: Callable[..., Launch], capability: int) -> Launch:
     """Return the launch that multiplies the tiles that are marked."""
     (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TUNING, capability)
     arithmetic = dataclasses.replace(make.problem.arithmetic, kind="DOUBLE")
     tile = tuned.tensor["DOUBLE"][0]
-    own = block("tensor", tile, arithmetic, _cuda.shared_bytes(capability), tuned)
+    own = block("tensor", tile, arithmetic, most=_cuda.shared_bytes(capability), tuned=tuned)
     accesses: list[bool | int] = []
     for one, length in ((make.batch.a, tile[0]), (make.batch.b, tile[1])):
         accesses += [math.gcd(one.vector, tile[2] if one.along_k else length), one.along_k]

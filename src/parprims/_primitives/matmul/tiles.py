@@ -1,4 +1,4 @@
-"""Which kernel multiplies matrices, and with what tile: the tuning of the matrix product."""
+"""The choice of the kernel and the tile of a matrix product, and its tuning."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 @dataclasses.dataclass(frozen=True)
 class Residues:
-    """What was measured of products by residues.
+    """The tuning of products by residues.
 
     Parameters
     ----------
     moduli : dict of str to int
-        How many moduli there are, by the dtype of the factors.
+        The number of moduli, by the dtype of the factors.
     stages : int
         The tiles in shared memory.
     tested : dict of str to int
-        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
-        found of all.
+        The lower bound of sum |a| |b| is computed from the first of this many parts of k, and from all of k if that
+        does not suffice.
     tested_from : int
-        It is found of all at once if there are fewer tiles along k.
+        With fewer tiles along k than this, it is computed from all of k at once.
     least : dict of str to int
-        The least number of products from which on residues are faster than other ways, by the dtype.
+        The least number of products for which residues are faster than other methods, by the dtype.
     """
 
     moduli: dict[str, int]
@@ -46,7 +46,7 @@ class Residues:
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """From what size on a kernel takes less time than the library's own routine.
+    """The least sizes for which a kernel takes less time than the library's own routine.
 
     Parameters
     ----------
@@ -66,20 +66,20 @@ class Least:
     products: int = 1
 
     def reached(self, m: int, n: int, k: int, matrices: int) -> bool:
-        """Return whether so many products of matrices of these lengths are large enough."""
+        """Return whether ``matrices`` products of these lengths are large enough."""
         long = min(m, n) >= self.lines and k >= self.depth
         return long and m * n >= self.results and m * n * k * matrices >= self.products
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
-    """What was measured on devices of one compute capability.
+    """The measured tuning of devices of one compute capability.
 
     Lists of tiles begin with the largest. `choose_block` leaves out tiles that compute more than twice as much as the
     best one, because of the edges, and takes the one that it estimates to be the fastest of the others. If the sum is
-    split, bits depend on the tile and on the number of parts. So they depend on every field here but those that tell
-    what is preferred, and the multiprocessors are those of the entry, not those of the device at hand. Only the number
-    of blocks that go from one unit of work to the next is the device's.
+    split, bits depend on the tile and on the number of parts. So they depend on every field here except the fields of
+    preferences, and the number of multiprocessors is from the entry, not from the device. Only the number of blocks
+    that loop over units of work is from the device.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ class Tuning(_cuda.Tuning):
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
     preferred, preferred_in_jax : dict of str to Least
-        From what size on `auto` takes the kernel, by the family of the product (see `crossover`): in calls of CuPy
-        and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
+        The least sizes for which `auto` takes the kernel, by the family of the product (see `crossover`): in calls of
+        CuPy and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
         ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json are among what was
         measured.
     small, small_matrices : int
@@ -126,9 +126,9 @@ class Tuning(_cuda.Tuning):
     costs : dict of str to dict of str to Costs
         Those of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
         ``groups`` of four multiply. They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts
-        of the sum. What is chosen by them takes 2 % longer than what is the fastest, on average.
+        of the sum. The tile chosen by them takes 2 % longer than the fastest tile, on average.
     parts : dict of str to (float, float)
-        What it costs to split sums, in us, by the kind: once, and for each element of each part of a tile.
+        The costs of split sums, in us, by the kind: once, and for each element of each part of a tile.
     """
 
     naive: Tile
@@ -155,9 +155,9 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
-# ---- What a kernel computes with --------------------------------------------------------------------------------
+# ---- Arithmetic of kernels --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,11 +228,18 @@ class Arithmetic:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes of a batch of products: m, n and k of each, and how many matrices there are."""
+
+    lengths: Tile
+    matrices: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Block:
     """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory.
 
-    A ``cluster`` of blocks has so many tiles of the result below one another and side by side, and so many parts of
-    their sums.
+    ``cluster`` counts the blocks of a cluster: tiles below one another, tiles side by side, and parts of their sums.
     """
 
     tile: Tile
@@ -276,7 +283,9 @@ class Factor:
         if unit == 1:
             steps = [16, address, *(itemsize * step for step in (other, *batch))]
             vector = max(1, math.gcd(*steps) // itemsize)
-        return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
+        return Factor(
+            outer=outer, along=along, vector=vector, along_k=along_k, step=None if len(batch) > 1 else sum(batch)
+        )
 
     @property
     def pitch(self) -> int:
@@ -346,7 +355,7 @@ def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tun
 
 
 def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int = 90) -> str | None:
-    """Return why no block of a kernel can have a tile, or None."""
+    """Return the reason why no block of a kernel can have a tile, or None."""
     m, n, k = tile
     if kernel in ("naive", "tiled", "packed"):
         if m * n > 1024:
@@ -358,7 +367,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         if m % rows or n % columns:
             return f"m and n must be multiples of {rows} and {columns}, the tile of a warp"
         if m // rows * (n // columns) > 16:
-            return f"it asks for {m // rows * (n // columns)} warps of a block, whose registers suffice for 16"
+            return f"it asks for {m // rows * (n // columns)} warps of a block, which has registers for 16"
         if k & (k - 1):
             return "k must be a power of two"
     elif arithmetic.kind is not None:
@@ -371,8 +380,8 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         down, across = arithmetic.warps(tile)
         most = 16 if arithmetic.kind == "SPLIT" else 8  # the warps of SPLIT have smaller tiles
         if down * across > most:
-            return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
-    need = block(kernel, tile, arithmetic, 0, _cuda.tuned(TUNING, capability)).shared_bytes
+            return f"it asks for {down * across} warps of a block, which has registers for {most}"
+    need = block(kernel, tile, arithmetic, most=0, tuned=_cuda.tuned(TUNING, capability)).shared_bytes
     there = _cuda.shared_bytes(capability)
     if need > there:
         return f"it asks for {need} bytes of shared memory, a block has {there}"
@@ -387,7 +396,7 @@ def choose_kernel(
 ) -> tuple[str, str | None]:
     """Return the kernel for a product of length k, and why it cannot serve, or None.
 
-    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names what is multiplied.
+    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names the product in messages.
     """
     if arithmetic.kind == "RESIDUES":
         if kernel not in (None, "tensor") or tile is not None:
@@ -433,22 +442,22 @@ def choose_block(
     arithmetic: Arithmetic,
     kernel: str,
     tile: Tile | None,
-    lengths: Tile,
-    matrices: int,
+    sizes: Sizes,
+    *,
     capability: int,
     copies: Copies | None,
     one_by_one: bool = False,
 ) -> tuple[Block, int, bool]:
     """Return the block, the number of parts that the sum is split into, and whether groups of four warps multiply.
 
-    ``tile`` is the one that the caller asks for, if any, and ``lengths`` are those of each of the ``matrices``.
-    ``copies`` is None if groups cannot multiply. ``one_by_one`` tells that no vectors of a factor can be loaded.
+    ``tile`` is the tile that the caller asks for, if any. ``copies`` is None if groups cannot multiply. ``one_by_one``
+    says that no vectors of a factor can be loaded.
     """
-    m, n, k = lengths
+    (m, n, k), matrices = sizes.lengths, sizes.matrices
     most, tuned = _cuda.shared_bytes(capability), _cuda.tuned(TUNING, capability)
     if kernel in ("naive", "tiled", "packed"):
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
-        return block(kernel, own_tile, arithmetic, most, tuned), 1, False
+        return block(kernel, own_tile, arithmetic, most=most, tuned=tuned), 1, False
     kind = arithmetic.tuned_as if kernel == "tensor" else ""
     choices = [("groups", one) for one in (() if copies is None else tuned.groups[kind])]
     swapped = copies is not None and copies.swapped
@@ -471,7 +480,7 @@ def choose_block(
     for name, one in choices:
         if tiles_of(name, one) * one[0] * one[1] > 2 * least:
             continue
-        candidate, deep = block(name, one, arithmetic, most, tuned), -(-k // one[2])
+        candidate, deep = block(name, one, arithmetic, most=most, tuned=tuned), -(-k // one[2])
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
@@ -490,15 +499,16 @@ def choose_block(
             for parts, in_cluster, at_once in ways:
                 units, whole = tiles * parts, (*cluster, in_cluster)
                 beside = min(resident, -(-units // processors))
+                work = _Work(units=units, at_once=at_once, beside=beside, deep=deep, parts=parts)
                 if copies is not None and modelled:
-                    time = _time_of_groups(one, whole, deep / parts, parts, units, at_once, copies.aligned, n % 8 != 0)
+                    time = _time_of_groups(one, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
                 elif costs is not None:
-                    time = costs.time(one, beside, -(-deep // parts), units, at_once, one_by_one)
+                    time = costs.time(one, work, one_by_one)
                     if parts > 1:
                         once, each = tuned.parts[kind]
                         time += once + each * parts * one[0] * one[1]
                 else:
-                    time = _time(one, beside, deep / parts, parts, kind) * -(-units // at_once)
+                    time = _time(one, work, kind)
                 if found is None or time < found[0]:
                     found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
     assert found is not None
@@ -519,36 +529,58 @@ def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The work of a product as estimates of its time see it.
+
+    Parameters
+    ----------
+    units : int
+        The units of work: tiles of the result, times the parts of a sum.
+    at_once : int
+        The units that the device works on at the same time.
+    beside : int
+        The units that a multiprocessor works on at the same time.
+    deep : int
+        The tiles along k of a whole sum.
+    parts : int
+        The parts that a sum is split into.
+    """
+
+    units: int
+    at_once: int
+    beside: int
+    deep: int
+    parts: int
+
+    @property
+    def turns(self) -> int:
+        """The number of times that the device takes ``at_once`` units."""
+        return -(-self.units // self.at_once)
+
+
 def _time_of_groups(
-    tile: Tile,
-    cluster: tuple[int, int, int],
-    deep: float,
-    parts: int,
-    units: int,
-    at_once: int,
-    aligned: tuple[bool, bool],
-    staged: bool,
+    tile: Tile, cluster: tuple[int, int, int], work: _Work, *, aligned: tuple[bool, bool], staged: bool
 ) -> float:
-    """Return an estimate of how long a product of 16-bit floats by groups of four warps takes, but for what all take.
+    """Return an estimate of the time of a product of 16-bit floats by groups of four warps, without constant costs.
 
-    Sums are split into ``parts`` of ``deep`` tiles along k. There are so many ``units`` of work, of which so many are
-    done ``at_once``. Results whose rows are not whole vectors are ``staged`` in shared memory.
+    Results are ``staged`` in shared memory if their rows are not whole vectors.
 
-    The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. What is chosen by them takes 2 % longer
-    than what is the fastest, on average. A step along k has a latency, its products, of which one group forms fewer
-    at a time than two, and its loads: all blocks share the L2 cache, of which lines that are not aligned take more,
-    and a block of a cluster loads a part.
+    The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. The tile chosen by them takes 2 % longer
+    than the fastest, on average. The time of a step along k has three terms: a latency; products, which a single group
+    forms slower than two groups; and loads from the L2 cache, which all blocks share. Unaligned lines take more loads,
+    and a block of a cluster loads only a part.
     """
     (m, n, _), (down, across, in_cluster) = tile, cluster
-    blocks = min(units, at_once) * down * across
+    blocks = min(work.units, work.at_once) * down * across
     loads = blocks * (m / across * (1.7 if aligned[0] else 4.5) + n / down * (1.7 if aligned[1] else 4.5))
     step = 57e3 + m * n * (14.6 if m > 64 else 19.5) + loads
-    time = -(-units // at_once) * (deep * step + 154e3 + m * n * (295 if staged else 45))
+    time = work.turns * (work.deep / work.parts * step + 154e3 + m * n * (295 if staged else 45))
     time += 206e3 * (down * across > 1)
     if in_cluster > 1:
         time += 414e3 + 186 * m * n
-    elif parts > 1:
-        time += 2700e3 + 54 * parts * m * n
+    elif work.parts > 1:
+        time += 2700e3 + 54 * work.parts * m * n
     return float(time) / _UNIT
 
 
@@ -558,7 +590,7 @@ _UNIT = 18
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What blocks of the kernel tensor cost that multiply float32 or float64, in us.
+    """The costs, in us, of blocks of the kernel tensor that multiply float32 or float64.
 
     Parameters
     ----------
@@ -567,13 +599,13 @@ class Costs:
     line : float
         A line of a factor, in such a step.
     latency : float
-        What a step takes more where no other block of the multiprocessor hides it.
+        The additional time of a step that no other block of the multiprocessor hides.
     block : float
         A block, besides its steps and results.
     result : float
         An element of the result.
     one_by_one : float
-        How many times as long a step takes if elements of a factor are loaded one by one.
+        The factor of the time of a step if elements of a factor are loaded one by one.
     """
 
     product: float
@@ -583,23 +615,24 @@ class Costs:
     result: float
     one_by_one: float
 
-    def time(self, tile: Tile, beside: int, deep: int, units: int, at_once: int, one_by_one: bool) -> float:
-        """Return the modelled time of units of work, ``at_once`` at a time, ``beside`` of them on a multiprocessor."""
-        m, n, _ = tile
+    def time(self, tile: Tile, work: _Work, one_by_one: bool) -> float:
+        """Return the modelled time of a product, without the costs of split sums."""
+        (m, n, _), deep = tile, -(-work.deep // work.parts)
         step = m * n * self.product + (m + n) * self.line
-        steps = deep * max(step + self.latency, step * beside) * (self.one_by_one if one_by_one else 1)
-        return -(-units // at_once) * (steps + self.block + m * n * self.result * beside)
+        steps = deep * max(step + self.latency, step * work.beside) * (self.one_by_one if one_by_one else 1)
+        return work.turns * (steps + self.block + m * n * self.result * work.beside)
 
 
-def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str) -> float:
-    """Return an estimate of how long blocks of conflict_free, or of 16-bit floats by single warps, take.
+def _time(tile: Tile, work: _Work, kind: str) -> float:
+    """Return an estimate of the time of a product by conflict_free, or of 16-bit floats by single warps.
 
-    A step is a tile along k, of which there are ``deep``.
+    A step is a tile along k.
     Measured on an H200: a step costs a block as much as 2048 more sums, and has a latency of 8192 sums unless other
     blocks hide it. A block has an overhead of 9 steps of 16-bit floats; if the sum is split, of 4 more, and of 2 for
     every part. Single warps take twice as long as groups.
     """
     slowness = 1.0 if kind == "HALF" else tile[2] / 4
-    besides = 9 + (4 + 2 * splits) * (splits > 1)
+    besides = 9 + (4 + 2 * work.parts) * (work.parts > 1)
     sums = tile[0] * tile[1] + 2048
-    return 2 * max(sums + 8192, sums * resident) * (deep * slowness + besides)
+    block = 2 * max(sums + 8192, sums * work.beside) * (work.deep / work.parts * slowness + besides)
+    return block * work.turns

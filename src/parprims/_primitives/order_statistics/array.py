@@ -17,7 +17,7 @@ from parprims._primitives.sort.public import argsort, sort
 
 
 def fixed(x: Array) -> Array:
-    """Return x for an order, by which there is no derivative."""
+    """Return x without a derivative: indices have none."""
     return constant(x) if asked_for(x) else x
 
 
@@ -39,9 +39,9 @@ def top_parts(xp: Namespace, c: Selection) -> list[Part]:
 
 
 def _chunk(c: Selection) -> int:
-    """Return the length of chunks that an axis is cut into, or 0 where all of it is to be sorted.
+    """Return the length of chunks that an axis is cut into, or 0 if the whole axis is to be sorted.
 
-    Of every chunk the best element is found, then that many chunks are searched: both are as much at this length.
+    The best element of every chunk is found, then k chunks are searched: both steps cost as much at this length.
     """
     (x,), (k,) = c.arrays, c.places
     length = math.isqrt(x.shape[c.axis] // k) if k else 0
@@ -54,10 +54,10 @@ def _as_signed(xp: Namespace, x: Array) -> bool:
 
 
 def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
-    """Return the indices of the first of all elements in order.
+    """Return the indices of the k first elements in order.
 
     An element that is one of the first k is in one of the first k chunks, in the order of their best elements: each
-    chunk before its own has an element that comes before it. Only these, and what is left over, are sorted.
+    chunk before its own has an element that comes before it. Only these chunks, and the rest of the axis, are sorted.
     """
     (x,), (k,), length = c.arrays, c.places, _chunk(c)
     x = fixed(x)
@@ -84,13 +84,13 @@ def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
 
 
 def top(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
-    """Return the first of all elements, and their indices."""
+    """Return the k first elements, and their indices."""
     index = _first_of_all(xp, c, method)
     return moved(xp, c.arrays[0], lambda one: gathered(xp, one, index, c.axis)), index
 
 
 def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
-    """Return the same, by JAX's own function where that is there."""
+    """Return `top`, by JAX's own function on JAX."""
     if not is_jax(xp) or 0 in c.arrays[0].shape:
         return top(xp, c, method)
     import jax

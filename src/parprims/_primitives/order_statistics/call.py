@@ -30,7 +30,7 @@ from parprims._dispatch.primitive import Arguments, plainer
 from parprims._primitives.sort.call import index_dtype
 
 INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
-"""What may stand between two elements."""
+"""The interpolations of `quantile` between two elements."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +61,7 @@ class Quantiles(Composed):
 
 
 def check_top_k(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the namespace and the record of the first of all elements; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a call of `top_k`; raise, naming the argument, for wrong arguments."""
     xp, x = _admitted(asked)
     check_choice("mode", asked["mode"], ("largest", "smallest"))
     check_flag("sorted", asked["sorted"])
@@ -79,35 +79,35 @@ def check_top_k(asked: Arguments) -> tuple[Namespace, Selection]:
 
 
 def check_partition(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the same of elements around places."""
+    """Return the namespace and the record of a call of `partition`."""
     xp, x = _admitted(asked)
     return xp, _partition(asked, x, x.dtype)
 
 
 def check_argpartition(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the same of the indices of such elements."""
+    """Return the namespace and the record of a call of `argpartition`."""
     xp, x = _admitted(asked)
     return xp, _partition(asked, x, index_dtype(xp))
 
 
 def check_median(asked: Arguments) -> tuple[Namespace, Quantiles]:
-    """Return the same of the middle of all elements."""
+    """Return the namespace and the record of a call of `median`."""
     return _quantiles(asked, 0.5, "linear")
 
 
 def check_quantile(asked: Arguments) -> tuple[Namespace, Quantiles]:
-    """Return the same of shares."""
+    """Return the namespace and the record of a call of `quantile`."""
     return _quantiles(asked, asked["q"], asked["interpolation"])
 
 
 def plainer_axes(asked: Arguments) -> Arguments | None:
-    """Return the call of a quantile with Python's own numbers and tuples in its options, None if it has these.
+    """Return the call of a quantile with Python's own numbers and tuples as options, None if it has them already.
 
-    ValueError if the method is a word of NumPy's for what stands between elements.
+    Raise ValueError if the method is one of the names that NumPy's ``method`` gives to interpolations.
     """
     method = asked.method
     if isinstance(method, str) and method in INTERPOLATIONS:
-        raise ValueError(f"method must be who computes, got {method!r}: what stands between elements is interpolation")
+        raise ValueError(f"method must name an implementation, got {method!r}: pass it as interpolation")
     return plainer(asked, several=("axis",))
 
 
@@ -120,13 +120,13 @@ def _admitted(asked: Arguments) -> tuple[Namespace, Array]:
 
 
 def _partition(asked: Arguments, x: Array, dtype: Any) -> Selection:
-    """Return the record of a partition, whose result is of a dtype."""
+    """Return the record of a partition with a result of a dtype."""
     axis, kth = normalize_axis(asked["axis"], x.ndim), asked["kth"]
     n, places = x.shape[axis], kth if isinstance(kth, tuple) else (kth,)
     if not places:
-        raise ValueError("kth must hold at least one place, got ()")
+        raise ValueError("kth must hold at least one index, got ()")
     if n == 0:
-        raise ValueError(f"kth must be a place of the axis, which has no elements, got {shown(kth)}")
+        raise ValueError(f"kth must be an index along the axis, which is empty, got {shown(kth)}")
     places = tuple([integer_of("kth", place, -n, n - 1) % n for place in places])
     results = ((tuple(x.shape), dtype),)
     return Selection(arrays=(x,), key=asked.key_of(x), results=results, single=True, axis=axis, places=places)
@@ -143,7 +143,7 @@ def _quantiles(asked: Arguments, q: Any, interpolation: Any) -> tuple[Namespace,
         raise ValueError(f"x must not be empty along the axes of a {asked.name}, got shape {tuple(x.shape)}")
     many = isinstance(q, tuple)
     if many and not q:
-        raise ValueError("q must hold at least one share, got ()")
+        raise ValueError("q must hold at least one number, got ()")
     steps = tuple([_step(_share_of(share), n, str(interpolation)) for share in (q if many else (q,))])
     shape = [1 if axis in axes else m for axis, m in enumerate(x.shape) if keepdims or axis not in axes]
     dtype = x.dtype
@@ -162,22 +162,22 @@ def _quantiles(asked: Arguments, q: Any, interpolation: Any) -> tuple[Namespace,
 
 
 def _share_of(q: Any) -> float:
-    """Return a share as a number; raise, naming the argument, for anything else."""
+    """Return an element of q as a float; raise, naming the argument, for anything else."""
     if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
-        raise TypeError(f"q must be a number or several, got {shown(q)}")
+        raise TypeError(f"q must be a number or a sequence of numbers, got {shown(q)}")
     try:
         share = float(q) if not isinstance(q, (str, bytes)) else None
     except (TypeError, ValueError, RuntimeError):
         share = None
     if share is None:
-        raise TypeError(f"q must be a number or several, got {shown(q)}")
+        raise TypeError(f"q must be a number or a sequence of numbers, got {shown(q)}")
     if not 0 <= share <= 1:
         raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
     return share
 
 
 def _step(share: float, n: int, interpolation: str) -> tuple[int, int, float]:
-    """Return the places of the elements before and after a share of n, and how far it is from the first."""
+    """Return the indices of the sorted elements below and above a fraction of n, and the weight of the upper one."""
     place = share * (n - 1)
     low = min(math.floor(place), n - 1)
     high, part = min(low + 1, n - 1), place - low

@@ -63,7 +63,7 @@ class Tuning(_cuda.Tuning):
     digits : tuple of (bytes, items)
         By the bytes of a key, the elements that a thread loads at once where it counts digits.
     counting : int
-        The threads of a block that counts digits, of which two are to fit on a multiprocessor.
+        The threads of a block that counts digits. Two blocks are to fit on a multiprocessor.
     several : int
         The most places of sorted rows that are found one after another; for more, rows are sorted whole.
     blocks : int
@@ -87,7 +87,7 @@ class Tuning(_cuda.Tuning):
     scaled = ("blocks", "counting_blocks")
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, whose blocks have room for the candidates."""
+        """Return the entry for another device, with blocks that have room for the candidates."""
         tiles = []
         for tile in self.tiles:
             while tile.capacity * _candidate_bytes(tile.key_bytes) > device.room(1):
@@ -102,7 +102,7 @@ def _candidate_bytes(key_bytes: int) -> int:
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 _DIGIT = 11
 """BITS in quantile.cu."""
@@ -118,7 +118,7 @@ def plan(
 ) -> Plan:
     """Return the launch that finds k elements along the last axis of a contiguous array, and their positions."""
     sizes, numbers = tuning or TUNING[90], Numbers()
-    spec = Specialisation(dtype, descending, True, (), index)
+    spec = Specialisation(dtype, descending=descending, keyed=True, values=(), index=index)
     n, rows = shape[-1], math.prod(shape[:-1])
     fitting = (one for one in sizes.tiles if spec.key_bytes <= one.key_bytes and n <= one.longest and k <= one.wanted)
     threads, items, capacity, resident = next(one for one in fitting if rows > sizes.blocks or not one.many)[4:]
@@ -158,18 +158,18 @@ def plan(
 
 
 def finds_places(n: int, places: int, tuning: Tuning | None = None) -> bool:
-    """Return whether the kernel finds what is at so many places of sorted rows of length n, which else are sorted."""
+    """Return whether the kernel, not a sort, finds this many order statistics of rows of length n."""
     sizes = tuning or TUNING[90]
     return n >= sizes.least and places <= sizes.several
 
 
 def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tuning: Tuning | None = None) -> Plan:
-    """Return the launches that find what is at places of the sorted rows of a contiguous array.
+    """Return the launches that find order statistics of the rows of a contiguous array.
 
-    For each place they find the element there, the one after it and the last one.
+    For each place they find the element there in the sorted row, the next element, and the last.
     """
     sizes, numbers = tuning or TUNING[90], Numbers()
-    spec = Specialisation(dtype, False, True, (), None)
+    spec = Specialisation(dtype, descending=False, keyed=True, values=(), index=None)
     n, rows, key_bytes = shape[-1], math.prod(shape[:-1]), spec.key_bytes
     items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
     parts = max(1, min(sizes.counting_blocks // rows, n // sizes.part), -(-n // _LONGEST))
@@ -188,7 +188,9 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
 
     def launch(name: str, arguments: tuple[Any, ...], parameters: tuple[Parameter, ...], grid: int) -> None:
         whole = f"quantiles::{name}"
-        launches.append(Launch(source, whole, arguments, parameters, grid, sizes.counting, resident_blocks=2))
+        launches.append(
+            Launch(source, whole, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
+        )
 
     for at, place in enumerate(places):
         where = numbers("place", place), numbers("column", 3 * at), columns
@@ -216,7 +218,7 @@ _MOST = 32
 def between_plan(
     dtype: str, length: int, rows: int, steps: tuple[tuple[int, int, float], ...], result: tuple[tuple[int, ...], str]
 ) -> Plan:
-    """Return the launch that finds what is between elements of contiguous rows of a length (see `Quantiles`)."""
+    """Return the launch that interpolates between elements of contiguous rows of a length (see `Quantiles`)."""
     numbers, threads = Numbers(), 128
     bits = np.array([part for *_, part in steps]).view(np.int64)
     each = [
@@ -246,19 +248,19 @@ Run = Callable[[Array], tuple[Array, Array]]
 
 
 def top_refusal(xp: Namespace, c: Selection) -> str | None:
-    """Return the sentence why the kernel cannot find the first of all elements, or None."""
+    """Return the sentence why the kernel cannot find the k first elements, or None."""
     return _cuda.refusal(xp, tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays)
 
 
 def finds_top(c: Selection) -> bool:
-    """Return whether the kernel finds the first of all elements, and no sort of them all does."""
+    """Return whether the kernel, not a sort, finds the k first elements."""
     (x,), (k,), sizes = c.arrays, c.places, TUNING[90]
     n = x.shape[c.axis]
     return 0 not in x.shape and n >= sizes.least and 0 < k <= min(n, sizes.most)
 
 
 def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, Array]]:
-    """Return what finds the first of all elements by the kernel of a GPU."""
+    """Return a function that finds the k first elements by the kernel of a GPU."""
     (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
     carried = asked_by_torch((x,))
     rows = _rows_of(xp, constant(x) if carried else x, c.axis)
@@ -288,7 +290,7 @@ def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
 def _finder(xp: Namespace, x: Array, k: int, *, descending: bool, otherwise: Run) -> Run:
     """Return a function of contiguous arrays like x that finds k elements along the last axis, and their positions.
 
-    ``otherwise`` is what a JAX program computes away from CUDA devices, for arrays of any dimensions.
+    ``otherwise`` replaces the kernel in a JAX program without a CUDA device, for arrays of any dimensions.
     """
     dtype, index, shape = dtype_name(x.dtype), dtype_name(index_dtype(xp)), tuple(x.shape)
 
@@ -305,7 +307,7 @@ def _finder(xp: Namespace, x: Array, k: int, *, descending: bool, otherwise: Run
 def prepare_places(
     xp: Namespace, x: Array, places: tuple[int, ...], otherwise: Callable[[Array], tuple[Array]]
 ) -> Callable[[Array], tuple[Array]]:
-    """Return a function of contiguous arrays like x that carries out `places_plan`; ``otherwise`` as above."""
+    """Return a function of contiguous arrays like x that runs `places_plan`; ``otherwise`` as for `_finder`."""
     dtype, shape = dtype_name(x.dtype), tuple(x.shape)
 
     def made() -> Plan:
@@ -318,11 +320,11 @@ def prepare_places(
 
 
 _WHOLE = 1 << 14
-"""The longest lines that are sorted whole: of longer ones the best parts are sought in several steps."""
+"""The longest lines that are sorted whole; longer lines are searched by chunks (see `array.top`)."""
 
 
 def prepare_top_by_sort(xp: Namespace, c: Selection) -> Callable[[Array], tuple[Array, ...]] | None:
-    """Return what sorts short lines by the kernel, elements and indices together, and keeps the first, or None."""
+    """Return a function that sorts short lines by the kernel, with their indices, and keeps the first k; or None."""
     (x,), (k,), axis = c.arrays, c.places, c.axis
     if is_jax(xp) or 0 in x.shape or k == 0 or x.shape[axis] > _WHOLE or asked_by_torch((x,)):
         return None
@@ -334,7 +336,7 @@ def prepare_top_by_sort(xp: Namespace, c: Selection) -> Callable[[Array], tuple[
 def prepare_between(xp: Namespace, c: Quantiles, x: Array, length: int) -> Callable[[Array], Array]:
     """Return a function that computes `between` of contiguous rows of a length, of the dtype and on the device of x.
 
-    It is for arrays of CuPy and PyTorch. In a program of JAX the operations are one kernel anyhow.
+    It launches a kernel for arrays of CuPy and PyTorch. In a program of JAX, XLA fuses the operations to one kernel.
     """
     if is_jax(xp) or len(c.steps) > _MOST:
         return functools.partial(between, xp, c)
@@ -357,7 +359,7 @@ def quantiles_refusal(xp: Namespace, c: Quantiles) -> str | None:
 
 
 def finds_quantiles(c: Quantiles) -> bool:
-    """Return whether the kernel finds the elements, and no sort does, which a derivative goes through."""
+    """Return whether the kernel, not a sort, finds the elements; PyTorch's derivatives need the sort."""
     (x,) = c.arrays
     if 0 in x.shape or asked_by_torch((x,)):
         return False
@@ -365,7 +367,7 @@ def finds_quantiles(c: Quantiles) -> bool:
 
 
 def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
-    """Return what finds quantiles by the kernel of a GPU."""
+    """Return a function that finds quantiles by the kernel of a GPU."""
     lows, bare = c.lows, c.on(None)
     steps = tuple([(3 * lows.index(low), 3 * lows.index(low) + (high > low), part) for low, high, part in c.steps])
     between_places = dataclasses.replace(bare, steps=steps, key=None)
@@ -385,7 +387,7 @@ def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
 
 
 def prepare_quantiles_by_sort(xp: Namespace, c: Quantiles) -> Callable[..., Array] | None:
-    """Return what sorts by the kernel and finds quantiles by another, or None."""
+    """Return a function that sorts by a kernel and interpolates by another, or None."""
     (x,), bare = c.arrays, c.on(None)
     if is_jax(xp) or 0 in x.shape or asked_by_torch((x,)):
         return None
@@ -398,7 +400,7 @@ def prepare_quantiles_by_sort(xp: Namespace, c: Quantiles) -> Callable[..., Arra
     return run
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

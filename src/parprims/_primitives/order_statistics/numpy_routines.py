@@ -1,4 +1,4 @@
-"""Order statistics in NumPy: functions of arrays with little around NumPy's own routines, made once for a call."""
+"""Order statistics in NumPy: functions of arrays that call NumPy's own routines, prepared once for a call."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ Pair = tuple[Array, Array]
 """Elements and their indices."""
 
 _SORTED, _ORDERED = 200, 2000
-"""Elements of a row up to which it is sorted whole, and those up to which NumPy's stable sort is the fastest."""
+"""The longest rows that are sorted whole, and the longest for which NumPy's stable sort is the fastest."""
 _CHUNK = 8
-"""Elements of a chunk from which on the best of every chunk are found first."""
+"""The shortest chunks for which the best element of every chunk is found first."""
 _CACHED, _LEAST = 1 << 22, 256
-"""Bytes of a row from which on a second look at it takes longer than the best of chunks of neighbours, if these have
-so many elements."""
+"""Rows of more bytes than a cache are cut into chunks of adjacent elements, if chunks have at least ``_LEAST``."""
 _LONG = 4000
-"""Elements of a row from which on rows are searched one after another."""
+"""Rows of this length and longer are searched one after another."""
 _SHORT = 24
-"""Elements of one of many rows up to which it is sorted whole."""
+"""The longest rows that are sorted whole if there are many."""
 
 
 def serves(xp: Namespace, c: Selection | Quantiles) -> bool:
-    """Return whether NumPy finds elements of a call in our order, by its own routines alone."""
+    """Return whether NumPy's own routines alone compute a call, in the order of `sort`."""
     return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and numpy_orders(c.arrays[0].dtype)
 
 
 def is_ordered(xp: Namespace, c: Selection | Quantiles) -> bool:
-    """Return whether the namespace is NumPy's and partitions in our order."""
+    """Return whether the namespace is NumPy's, and NumPy partitions in the order of `sort`."""
     return library(xp) == "numpy" and numpy_orders(c.arrays[0].dtype)
 
 
@@ -55,7 +54,7 @@ def is_ordered(xp: Namespace, c: Selection | Quantiles) -> bool:
 
 
 def prepare_partition(name: str, xp: Namespace, c: Selection) -> Callable[[Array], Array] | None:
-    """Return what partitions elements or finds the indices that do; None where there is more to do."""
+    """Return a function that partitions, or finds the indices, by NumPy; None if NumPy does not compute the call."""
     if not serves(xp, c):
         return None
     places, axis, index = np.array(c.places), c.axis, np.dtype(dtype_name(c.results[0][1]))
@@ -80,7 +79,7 @@ def prepare_partition(name: str, xp: Namespace, c: Selection) -> Callable[[Array
 
 
 def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[[Array], Array] | None:
-    """Return what finds quantiles by a partition; None where there is more to do."""
+    """Return a function that finds quantiles by NumPy's partition; None if NumPy does not compute the call."""
     if not serves(xp, c):
         return None
     x = as_numpy(c.arrays[0])
@@ -103,7 +102,7 @@ def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[[Array], Array] |
 
 
 def quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
-    """Return quantiles, where NumPy's order is ours by its own partition."""
+    """Return quantiles, by NumPy's partition where it has the order of `sort`."""
     if not is_ordered(xp, c):
         return array.quantiles(xp, c, method)
     rows = quantiles.rows_of(xp, c)
@@ -115,7 +114,7 @@ def quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
 
 
 def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what finds the first of all elements, and their indices; None where there is more to do."""
+    """Return a function that finds the k first elements in NumPy, and their indices, or None."""
     (x,), (k,) = c.arrays, c.places
     if not k or not serves(xp, c):
         return None
@@ -132,7 +131,7 @@ def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]]
 
 
 def _top(shape: tuple[int, ...], dtype: Any, axis: int, *, k: int, descending: bool) -> Callable[[Array], Pair]:
-    """Return what finds the first k of all elements along an axis, and their indices; neither may be 0."""
+    """Return a function that finds the k > 0 first elements along an axis, and their indices."""
     n, last = shape[axis], len(shape) - 1
     rows = math.prod(shape) // n
     kept = (*shape[:axis], *shape[axis + 1 :], k)
@@ -165,7 +164,7 @@ def _row_by_row(one: Callable[[Array], Pair], rows: int, k: int, dtype: Any) -> 
 
 
 def _ordering(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Array]:
-    """Return the first k indices of a stable argsort along the last axis, of arrays that are about so long."""
+    """Return a function: the first k indices of a stable argsort along the last axis, tuned for about this length."""
     if length > _ORDERED:
         x = np.empty(length, dtype)
         call = Sorting(arrays=(x,), axis=0, descending=descending, stable=True, keyed=False, indices=True)
@@ -178,10 +177,10 @@ def _ordering(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Ar
 
 
 def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
-    """Return the same for one row.
+    """Return a function that finds the k first elements of a row, and their indices.
 
-    A threshold is found which k elements reach at least: the k-th of all, or that of the best of every chunk, whose
-    elements stand far apart. The elements that reach it are sorted.
+    It finds a threshold that at least k elements reach: the k-th of all elements, or of the best elements of chunks. A
+    chunk holds every ``count``-th element. Then it sorts the elements that reach the threshold.
     """
     if n <= _SORTED or 2 * k >= n:
         order = _ordering(n, dtype, k, descending)
@@ -209,7 +208,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
             reach = x != x if descending else np.ones(n, bool)
         index = reach.nonzero()[0]
         values = x[index]
-        if len(index) > 4 * k:  # many equal ones, of which the first are taken
+        if len(index) > 4 * k:  # many are equal: the first are taken
             index = np.delete(index, (values == threshold).nonzero()[0][k:])
             values = x[index]
         chosen = order(values)
@@ -219,12 +218,12 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
 
 
 def _best_of(descending: bool) -> Callable[..., Array]:
-    """Return the reduction by which NaN is the largest."""
+    """Return the reduction to the first element of an order in which NaN is the largest."""
     return np.maximum.reduce if descending else np.fmin.reduce
 
 
 def _by_chunks(n: int, length: int, dtype: Any, *, k: int, descending: bool) -> Callable[[Array], Pair]:
-    """Return the same for a row that is longer than a cache, and read once, in chunks of a length.
+    """Return the function of `_of_row` for a row longer than a cache, which is read once, in chunks of a length.
 
     An element that is one of the first k is in one of the first k chunks, in the order of their best elements: each
     chunk before its own has an element that comes before it.
@@ -244,7 +243,7 @@ def _by_chunks(n: int, length: int, dtype: Any, *, k: int, descending: bool) -> 
 
 
 def _of_rows(rows: int, n: int, dtype: Any, *, k: int, descending: bool) -> Callable[[Array], Pair]:
-    """Return the same for short rows, all at once."""
+    """Return a function that finds the k first elements of short rows, all rows at once, and their indices."""
     place = n - k if descending else k - 1
     first, begin = np.arange(rows).reshape(-1, 1) * k, np.arange(rows).reshape(-1, 1) * n
     order = _ordering(0, dtype, k, descending)
@@ -273,7 +272,7 @@ def _of_rows(rows: int, n: int, dtype: Any, *, k: int, descending: bool) -> Call
 
 
 def _first_equals(index: Array, equal: Array, row: Array, *, rows: int, k: int) -> Array:
-    """Return the indices that are left, k of every row, if of equal elements only the first are taken."""
+    """Return k of the indices for every row: of elements equal to the threshold only the first are kept."""
     equals = row[equal]
     counts = np.bincount(equals, None, rows)
     wanted = k - np.bincount(row, None, rows) + counts
@@ -284,7 +283,7 @@ def _first_equals(index: Array, equal: Array, row: Array, *, rows: int, k: int) 
 
 
 def partitioned(name: str, otherwise: Callable[[Namespace, Selection, str], Array]) -> Compose:
-    """Return what partitions by NumPy's function of a name, where its order is ours."""
+    """Return a composition: NumPy's function of this name where it has the order of `sort`, else ``otherwise``."""
 
     def compose(xp: Namespace, c: Selection, method: str) -> Array:
         if not is_ordered(xp, c):
@@ -296,11 +295,11 @@ def partitioned(name: str, otherwise: Callable[[Namespace, Selection, str], Arra
 
 
 def unless_partitions(sorts: Method) -> Method:
-    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
+    """Return the kernel, which sorts; it is marked slower for arrays that NumPy partitions."""
 
     def slower(xp: Namespace, c: Selection | Quantiles) -> str | None:
         if numpy_computes(xp, c.arrays):
-            return "numpy partitions, and sorts nothing"
+            return "NumPy is faster: it partitions without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
     return dataclasses.replace(sorts, slower=slower)

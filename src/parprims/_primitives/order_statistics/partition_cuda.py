@@ -40,7 +40,7 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 _COUNTS_BYTES = 16
 """sizeof(Counts) in partition.cu."""
@@ -59,7 +59,11 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
 
     ``index`` is the dtype of positions, or None for the elements themselves.
     """
-    spec, numbers, threads = Specialisation(dtype, False, True, (), None), Numbers(), tuning.threads
+    spec, numbers, threads = (
+        Specialisation(dtype, descending=False, keyed=True, values=(), index=None),
+        Numbers(),
+        tuning.threads,
+    )
     n, rows = shape[-1], math.prod(shape[:-1])
     items = next(one[1] for one in tuning.items if spec.key_bytes <= one[0])
     tiles = -(-n // (threads * items))
@@ -70,15 +74,24 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
     result = C_TYPES[index] if index else spec.word
     tile = threads, items
     launches = (
-        Launch(source, "partitions::count_parts", (*tile, "Order"), (*given, counts, *sizes), rows * tiles, threads),
-        Launch(source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), rows, tuning.scanning),
+        Launch(
+            source,
+            "partitions::count_parts",
+            (*tile, "Order"),
+            (*given, counts, *sizes),
+            grid=rows * tiles,
+            block=threads,
+        ),
+        Launch(
+            source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), grid=rows, block=tuning.scanning
+        ),
         Launch(
             source,
             "partitions::move_parts",
             (*tile, index is not None, "Order", result),
             (*given, counts, Pointer("out0", result), *sizes),
-            rows * tiles,
-            threads,
+            grid=rows * tiles,
+            block=threads,
             resident_blocks=tuning.resident,
         ),
     )
@@ -96,13 +109,13 @@ def refusal(xp: Namespace, c: Selection) -> str | None:
 
 
 def partitions(c: Selection) -> bool:
-    """Return whether the kernels partition, and no sort does: not short rows, nor around several places."""
+    """Return whether the kernels, not a sort, partition: long rows, around a single place."""
     (x,) = c.arrays
     return 0 not in x.shape and not asked_by_torch((x,)) and serves(x.shape[c.axis], c.places)
 
 
 def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
-    """Return what partitions, or finds indices, around what stands at the place of a call in the order."""
+    """Return a function that partitions, or finds the indices, around the element at the place of a call."""
     last, place = c.arrays[0].ndim - 1, c.places[0]
 
     def pivots(rows: Array) -> tuple[Array]:
@@ -137,10 +150,11 @@ def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
 def _parter(
     xp: Namespace, x: Array, places: bool, otherwise: Callable[[Array, Array], tuple[Array]]
 ) -> Callable[[Array, Array], tuple[Array]]:
-    """Return a function that partitions contiguous arrays like x along their last axis, given what `places_plan` finds.
+    """Return a function that partitions contiguous arrays like x along their last axis, given the outputs of
+    `places_plan`.
 
-    ``places`` asks for the positions of elements in the place of these. ``otherwise`` is what a JAX program computes
-    away from CUDA devices: in the same order, for the derivative is its.
+    ``places`` asks for the indices of elements instead of elements. ``otherwise`` replaces the kernel in a JAX program
+    without a CUDA device. It has the order of the kernel, because the derivative is taken through it.
     """
     dtype, shape = dtype_name(x.dtype), tuple(x.shape)
     index = dtype_name(index_dtype(xp)) if places else None
@@ -158,7 +172,7 @@ def _parter(
     return _cuda.ready(xp, x, key, made, in_program=lambda: (otherwise, batched))
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

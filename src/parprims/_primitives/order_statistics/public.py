@@ -1,4 +1,4 @@
-"""Order statistics: the largest or smallest elements, and what stands at a place of the sorted array."""
+"""Order statistics: the largest or smallest elements, partitions, and quantiles."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def top_k(
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`: NaN
         counts as larger than all others.
     k : int
-        How many elements are wanted, at most the length of the axis.
+        The number of elements to find, at most the length of the axis.
     axis : int
         The axis to search along.
     mode : {"largest", "smallest"}
-        Which elements are wanted.
+        Which elements to find.
     sorted : bool
-        Whether the results must be in order, the largest first, or the smallest. They are in any case.
+        Whether the results must be in order, the largest or the smallest first. They always are.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
     Returns
     -------
     values : array
-        The elements, of the shape of x but for length k along the axis, and of its dtype.
+        The elements, of the shape of x except for length k along the axis, and of the dtype of x.
     indices : array
-        Their positions along the axis, of the library's default dtype for indices. Of equal elements those of smaller
-        index are taken, and come first.
+        Their indices along the axis, of the library's default dtype for indices. Of equal elements the first in x are
+        taken, in the order of x.
 
     Raises
     ------
@@ -71,16 +71,23 @@ def top_k(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    partition : The k smallest elements in any order.
+    sort : All elements in order.
+    argmax : The index of the largest element.
 
     Notes
     -----
-    Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; else, and by array on JAX, those of `argsort`. Kernels go through all elements once: on GPUs in
-    one launch for k up to 1024, on CPUs for k up to n / 2.
+    Work and depth: for small k, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
+    sqrt(n k) elements; for larger k, and by array on JAX, those of `argsort`. Kernels read all elements once: on GPUs
+    in one launch for k up to 1024, on CPUs for k up to n / 2.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; else as `max` and `argsort`), array.
+    Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; on other libraries `max` and `argsort`),
+    array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -100,25 +107,42 @@ def top_k(
 def partition(
     x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto", **others: Never
 ) -> Array:
-    """Move elements so that the one that would stand at kth in the sorted array does, smaller ones before it.
+    """Reorder elements so that kth holds the element of the sorted array, and no smaller element follows it.
 
     Parameters
     ----------
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
     kth : int or sequence of int
-        The place, or several. Negative ones count from the end.
+        The index, or several indices. Negative indices count from the end.
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `sort`. The errors and notes of `sort` apply. NumPy's own routine and the kernel on
-        GPUs move no more elements than they must; all other implementations sort.
+        Implementation to use; see `methods`. The notes of `sort` apply. NumPy's own routine and the kernel on GPUs
+        partition; all other implementations sort.
 
     Returns
     -------
     array
-        The elements, of the shape and dtype of x. Those before kth are no larger than the one there, those after it no
-        smaller; their order is otherwise left open.
+        The elements, of the shape and dtype of x. Elements before kth are no larger than the element at kth, elements
+        after it no smaller; their order is unspecified.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order, or kth is no integer.
+    ValueError
+        If kth is out of range, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    argpartition : The indices that partition.
+    top_k : The k largest or smallest elements, in order.
+    sort : All elements in order.
 
     Examples
     --------
@@ -141,17 +165,33 @@ def argpartition(
     x : array
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
     kth : int or sequence of int
-        The place, or several. Negative ones count from the end.
+        The index, or several indices. Negative indices count from the end.
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `sort`. The errors and notes of `sort` apply. NumPy's own routine and the kernel on
-        GPUs move no more elements than they must; all other implementations sort.
+        Implementation to use; see `methods`. The notes of `sort` apply. NumPy's own routine and the kernel on GPUs
+        partition; all other implementations sort.
 
     Returns
     -------
     array
         The indices, of the shape of x and the library's default dtype for indices.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order, or kth is no integer.
+    ValueError
+        If kth is out of range, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    partition : The partitioned elements.
+    argsort : The indices that sort.
 
     Examples
     --------
@@ -173,7 +213,7 @@ def median(
     method: str = "auto",
     **others: Never,
 ) -> Array:
-    """Find the element in the middle along axes, or the mean of the two there.
+    """Find the median along axes: the middle of the sorted elements, or the mean of the two middle elements.
 
     Parameters
     ----------
@@ -184,12 +224,27 @@ def median(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `quantile`. The errors and notes of `quantile` apply.
+        Implementation to use; see `methods`. The notes of `quantile` apply.
 
     Returns
     -------
     array
-        The medians: NaN where there is a NaN. Of the dtype of x, or for integers of the default floating dtype.
+        The medians, NaN if a searched element is NaN. Of the dtype of x, or for integers of the default floating dtype.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order.
+    ValueError
+        If there is no element, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    quantile : Other quantiles.
 
     Examples
     --------
@@ -213,29 +268,29 @@ def quantile(
     method: str = "auto",
     **others: Never,
 ) -> Array:
-    """Find what stands at a share q of the sorted elements along axes.
+    """Find quantiles along axes: the value below which a fraction q of the sorted elements lies.
 
     Parameters
     ----------
     x : array
         The elements, of any shape and of integer or real floating dtype.
     q : float or sequence of float
-        The share, from 0 to 1, or several.
+        The fraction, from 0 to 1, or several fractions.
     axis : int, tuple of int or None
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
     interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}
-        What stands at a place between two elements: what lies on the line between them, the first, the second, the
-        nearer (that of even place if none is), or their mean.
+        The value between two neighbouring sorted elements: linear interpolation, the lower element, the higher, the
+        nearest (at equal distance the element of even index), or the mean of both.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
     Returns
     -------
     array
-        The quantiles, with an axis of the length of q in front if there are several: NaN where there is a NaN. Of the
-        dtype of x, or for integers of the default floating dtype.
+        The quantiles, NaN if a searched element is NaN. Several q add a leading axis of their number. Of the dtype of
+        x, or for integers of the default floating dtype.
 
     Raises
     ------
@@ -246,15 +301,21 @@ def quantile(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    median : The quantile 0.5.
+    partition : Elements around an index of the sorted array.
+    top_k : The k largest or smallest elements.
 
     Notes
     -----
-    Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too. Kernel on
-    GPUs, for up to three places, 256 elements or more and no derivative on PyTorch: for each place one pass over x for
-    each 11 bits of an element.
-    Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
-    Reproducibility: the same input gives the same bits by every method, but for the sign of a zero if x has both.
+    Work and depth: those of `sort`. Native is NumPy's partition on NumPy's arrays and PyTorch's CPU arrays. Kernel on
+    GPUs, for up to three quantiles of 256 elements or more without a derivative on PyTorch, passes over x once for each
+    quantile and each 11 bits of an element.
+    Error: 2 units in the last place of the larger of the two elements; none without interpolation.
+    Reproducibility: the same input gives the same bits by every method, except for the sign of a zero if x has both.
     Methods: kernel (CUDA arrays; on CPUs where `sort` has one), native, array.
     Derivatives: by x on PyTorch and JAX, by every method.
     Memory and more: docs/order_statistics.md.
@@ -325,7 +386,7 @@ _QUANTILES_ON_GPU = Method(cuda.prepare_quantiles, cuda.quantiles_refusal)
 
 
 def _on_gpu(xp: Namespace, c: Quantiles) -> Method:
-    """Return the kernel that finds a few places of a row, or the sort of the row."""
+    """Return the kernel that finds a few elements of a sorted row, or the sort of the row."""
     del xp
     return _QUANTILES_ON_GPU if cuda.finds_quantiles(c) else _QUANTILES_BY_SORT
 

@@ -1,4 +1,4 @@
-"""Quantiles: rows of elements, and what lies between the elements at two places of them."""
+"""Quantiles: the rows of a call, and the interpolation between two elements of a sorted row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parprims._primitives.order_statistics.call import Quantiles
 
 
 def rows_of(xp: Namespace, c: Quantiles) -> Array:
-    """Return the elements with the axes that are searched as the last one."""
+    """Return the elements with the searched axes merged into the last axis."""
     (x,) = c.arrays
     kept = [at for at in range(x.ndim) if at not in c.axes]
     rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
@@ -24,7 +24,7 @@ def rows_of(xp: Namespace, c: Quantiles) -> Array:
 
 
 def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
-    """Return the same where it is a view, else an array that stands for it."""
+    """Return `rows_of` if it is a view, else a stand-in with its shape and dtype, to ask a method about."""
     (x,) = c.arrays
     if len(c.axes) == 1:
         return rows_of(xp, c)
@@ -33,7 +33,7 @@ def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
 
 
 def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
-    """Return the quantiles, given rows that have the elements wanted, and the last, where they are if sorted."""
+    """Return the quantiles, given rows in which the elements needed, and the last, are where a sort would move them."""
     shape, dtype = c.results[0]
     last = rows[..., -1]
     found: list[Array] = []
@@ -41,7 +41,7 @@ def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
         one = cast(xp, rows[..., low], c.working)
         if part:
             other = cast(xp, rows[..., high], c.working)
-            one = xp.where(one == other, one, _on_the_line(xp, one, other, part))
+            one = xp.where(one == other, one, _interpolated(xp, one, other, part))
         if dtype_kind(last.dtype) == "float":
             one = xp.where(last == last, one, xp.full_like(one, math.nan))
         found.append(one)
@@ -49,19 +49,19 @@ def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
     return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
 
 
-def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
-    """Return what lies between two numbers, the first the smaller, without an overflow.
+def _interpolated(xp: Namespace, low: Array, high: Array, part: float) -> Array:
+    """Return the linear interpolation between two numbers, the first the smaller, without an overflow.
 
-    No difference is of numbers of other signs, and no sum of numbers of one, into which a compiler may turn products.
+    The code subtracts only numbers of equal sign and adds only numbers of opposite sign, even if a compiler rearranges.
     """
-    above, below = one + (other - one) * part, other + (one - other) * (1 - part)
-    return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
+    from_low, from_high = low + (high - low) * part, high + (low - high) * (1 - part)
+    return xp.where(low >= 0, from_low, xp.where(high <= 0, from_high, low * (1 - part) + high * part))
 
 
 def in_numpy(c: Quantiles, single: bool) -> Callable[[Any], Any]:
-    """Return `between` for rows of NumPy's, partitioned at the places of the elements and, if floats, the last.
+    """Return `between` for rows in NumPy, partitioned at the indices needed and, for floats, at the last.
 
-    ``single`` says that there is one row, which has one dimension.
+    ``single`` says that the rows are a single row, of one dimension.
     """
     shape, dtype = c.results[0][0], np.dtype(dtype_name(c.results[0][1]))
     working, is_float = np.dtype(dtype_name(c.working)), dtype_kind(c.arrays[0].dtype) == "float"
@@ -89,15 +89,15 @@ def _of_numbers(steps: tuple[tuple[int, int, float], ...], kind: Any, row: Any, 
     return np.array(found)
 
 
-def _between_numbers(one: Any, other: Any, part: Any, rest: Any) -> Any:
-    """Return what `_on_the_line` does."""
-    if one >= 0:
-        return one + (other - one) * part
-    return other + (one - other) * rest if other <= 0 else one * rest + other * part
+def _between_numbers(low: Any, high: Any, part: Any, rest: Any) -> Any:
+    """Return the interpolation of `_interpolated` for NumPy scalars."""
+    if low >= 0:
+        return low + (high - low) * part
+    return high + (low - high) * rest if high <= 0 else low * rest + high * part
 
 
 def _of_rows(steps: tuple[tuple[int, int, float], ...], kind: Any, rows: Any, is_float: bool) -> Any:
-    """Return quantiles of every row: the first of every row, then the next."""
+    """Return an array (quantiles, rows)."""
     last = rows[..., -1]
     odd = is_float and (last != last)
     found = np.empty((len(steps), *last.shape), kind)
@@ -105,7 +105,7 @@ def _of_rows(steps: tuple[tuple[int, int, float], ...], kind: Any, rows: Any, is
         to[...] = rows[..., low]
         if part:
             other = rows[..., high].astype(kind)
-            to[...] = np.where(to == other, to, _on_the_line(np, to, other, part))
+            to[...] = np.where(to == other, to, _interpolated(np, to, other, part))
         if is_float:
             to[odd] = math.nan
     return found

@@ -1,4 +1,4 @@
-"""Searches by array operations: by halving, for all places at once."""
+"""Searches by array operations: by bisection, for all elements at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keys(xp: Namespace, c: Search) -> tuple[Array, Array]:
 
 
 def above(xp: Namespace, ascending: Array, wanted: Array, strictly: bool = False) -> Array:
-    """Return how many of the ascending numbers are at most each of those wanted, or ``strictly`` below it."""
+    """Return the number of elements of ``ascending`` at most, or ``strictly`` below, each element of ``wanted``."""
     found = xp.zeros(wanted.shape, dtype=index_dtype(xp), device=device(wanted))
     n = ascending.shape[0]
     halvings = n.bit_length()

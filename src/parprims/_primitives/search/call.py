@@ -31,19 +31,19 @@ REAL = ("int", "uint", "float")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Search(Composed):
-    """A checked search. ``arrays`` are x1, x2 and perhaps the sorter; ``dtype`` is what elements are compared in."""
+    """A checked search. ``arrays`` are x1, x2 and perhaps the sorter; ``dtype`` is the dtype of comparisons."""
 
     dtype: Any
     right: bool
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to search in, or for."""
+        """Whether x1 or x2 is empty."""
         return 0 in self.arrays[0].shape or 0 in self.arrays[1].shape
 
 
 def check_searchsorted(asked: Arguments) -> tuple[Namespace, Search]:
-    """Return the namespace and the record of a search; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a search; raise, naming the argument, for wrong arguments."""
     xp, arrays = admit(asked.given)
     x1, x2, *sorter = arrays
     check_choice("side", asked["side"], ("left", "right"))
@@ -65,9 +65,9 @@ def check_searchsorted(asked: Arguments) -> tuple[Namespace, Search]:
 
 
 def with_array(asked: Arguments) -> Arguments:
-    """Return the call with a number that is searched for as an array of the dtype of x1, and the side of its place.
+    """Return the call with x2, if it is a number, as an array of the dtype of x1, and a side that finds its index.
 
-    A number that no integer is equal to has the place of the integer above, one beyond all that of all of them.
+    A number between two integers becomes the larger of them, a number out of range the largest or the smallest.
     """
     x1, x2, side = asked["x1"], asked["x2"], asked["side"]
     if type(x2) not in NUMBERS and (not isinstance(x2, np.generic) or isinstance(x1, np.ndarray)):

@@ -28,7 +28,7 @@ class Tuning(_cuda.Tuning):
     threads: int
     """The threads of a block."""
     each: tuple[int, int]
-    """For how many keys a thread searches at once, if they have at most 4 bytes and if they have 8."""
+    """The keys that a thread searches for at once, if they have at most 4 bytes and if they have 8."""
     shared_bytes: int
     """The most shared memory of a block."""
     blocks: int
@@ -36,20 +36,20 @@ class Tuning(_cuda.Tuning):
     resident: int
     """The blocks that are to fit on a multiprocessor."""
     few: int
-    """A tree is made for at least one key that is wanted for so many sorted ones."""
+    """A tree is built for at least n / ``few`` searches among n sorted keys."""
     alone: int
-    """The most keys for which no tree is made of more sorted ones than shared memory holds."""
+    """The most searches without a tree if shared memory does not hold the sorted keys."""
     alone_keys: int
-    """The most sorted keys of which no tree is made either, if shared memory does not hold them."""
+    """The most sorted keys without a tree if shared memory does not hold them."""
     alone_threads: int
-    """The threads of a block where no tree is made."""
+    """The threads of a block without a tree."""
 
     scaled = ("blocks", "alone")
     limited = ("shared_bytes",)
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 _FAN_BITS = 3
 """FAN_BITS in search_sorted.cu."""
@@ -64,11 +64,15 @@ def _shift(level: int, key_bytes: int) -> int:
 
 
 def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool, vector: bool, tuning: Tuning) -> Plan:
-    """Return the launches that search among n sorted keys for those of an array of a shape.
+    """Return the launches that search among n sorted keys for the elements of an array of a shape.
 
     ``vector`` says whether the sorted keys begin at a multiple of 16 bytes.
     """
-    spec, numbers, m = Specialisation(dtype, False, True, (), None), Numbers(), math.prod(shape)
+    spec, numbers, m = (
+        Specialisation(dtype, descending=False, keyed=True, values=(), index=None),
+        Numbers(),
+        math.prod(shape),
+    )
     source = spec.source("_primitives/search/search_sorted.cu")
     given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
@@ -82,8 +86,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
             "searches::search_directly",
             (threads, right, "Order", C_TYPES[index]),
             (*given, out, *sizes),
-            -(-m // threads),
-            threads,
+            grid=-(-m // threads),
+            block=threads,
         )
         return Plan((launch,), 2, outputs, numbers.all())
     threads, levels = tuning.threads, 0
@@ -96,8 +100,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         "searches::sample_keys",
         (threads, "Order"),
         (given[0], nodes, sizes[0], depth),
-        -(-taken // threads),
-        threads,
+        grid=-(-taken // threads),
+        block=threads,
     )
     each = tuning.each[nbytes == 8]
     search = Launch(
@@ -105,8 +109,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         "searches::search_tree",
         (threads, each, right, vector, "Order", C_TYPES[index]),
         (*given, out, nodes if levels else None, *sizes, depth),
-        min(tuning.blocks, -(-m // (threads * each))),
-        threads,
+        grid=min(tuning.blocks, -(-m // (threads * each))),
+        block=threads,
         shared_bytes=tuning.shared_bytes if levels else -(-n * nbytes // 16) * 16,
         resident_blocks=tuning.resident,
     )
@@ -123,19 +127,19 @@ def refusal(xp: Namespace, c: Search) -> str | None:
 
 
 def _fixed(x: Array) -> Array:
-    """Return x for a place, by which there is no derivative."""
+    """Return x without a derivative: indices have none."""
     return constant(x) if asked_for(x) else x
 
 
 def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
-    """Return what searches by the kernels."""
+    """Return a function that searches by the kernels."""
     if c.is_empty:
         return directly(array)(xp, c)
     dtype, right = c.dtype, c.right
     side = "right" if right else "left"
 
     def otherwise(x1: Array, x2: Array) -> Array:
-        """Search in a program of JAX that does not run on a GPU."""
+        """Search in a program of JAX without a CUDA device."""
         one, other = (ascending_integers(xp, x) for x in (x1, x2))
         return cast(xp, as_result(xp.searchsorted(one, other, side=side)), index_dtype(xp))
 
@@ -175,7 +179,7 @@ def _runner(
     )
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

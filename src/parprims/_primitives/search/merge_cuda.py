@@ -41,14 +41,14 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
 
 class Runs(NamedTuple):
-    """What a plan depends on.
+    """The sizes that a plan depends on.
 
     ``first``, ``second`` and ``n`` are the lengths of rows: of both runs, and of the result. ``bound`` is the dtype of
     an array of shape (rows, 5), or None where runs are whole rows: where the first run begins, its length, those of the
@@ -136,7 +136,7 @@ def merger(
     xp : namespace
         The namespace of the arrays.
     arrays : tuple of array
-        The keys of the first run and what moves with them, then those of the second run: of one dtype each.
+        The keys and values of the first run, then the keys and values of the second run, of equal dtypes.
     n : int
         The length of a row of the result.
     descending : bool
@@ -144,13 +144,19 @@ def merger(
     bound : str or None
         The dtype of a last argument of shape (rows, 5), see `Runs`.
     otherwise : callable
-        Computes the same in a program of JAX that does not run on a GPU, and has derivatives.
+        Merges in a program of JAX without a CUDA device, and has the derivatives.
     """
     each = len(arrays) // 2
     shape = (*arrays[0].shape[:-1], n)
     names = tuple([dtype_name(x.dtype) for x in arrays[:each]])
-    runs = Runs(math.prod(shape[:-1]), arrays[0].shape[-1], arrays[each].shape[-1], n, bound)
-    spec = Specialisation(names[0], descending, True, tuple([x.dtype.itemsize for x in arrays[1:each]]), None)
+    runs = Runs(rows=math.prod(shape[:-1]), first=arrays[0].shape[-1], second=arrays[each].shape[-1], n=n, bound=bound)
+    spec = Specialisation(
+        names[0],
+        descending=descending,
+        keyed=True,
+        values=tuple([x.dtype.itemsize for x in arrays[1:each]]),
+        index=None,
+    )
 
     return _cuda.ready(
         xp,
@@ -180,11 +186,11 @@ def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
             return sort_by_key(*rows, descending=descending, method="native")
 
     arrays, given = _cuda.arranged(laid_out, c.arrays)
-    run = given(merger(xp, arrays, sum(lengths), descending, None, otherwise))
+    run = given(merger(xp, arrays, sum(lengths), descending=descending, bound=None, otherwise=otherwise))
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
@@ -192,13 +198,16 @@ def cases() -> Iterator[tuple[str, Plan]]:
     for dtype in "bool int8 int16 int32 int64 uint8 uint32 uint64 float16 bfloat16 float32 float64".split():
         for values in ((), (4,)) if dtype in ("float32", "int64") else ((),):
             for bound in (None, "int32", "int64") if dtype in ("float32", "uint64") else (None,):
-                spec = Specialisation(dtype, dtype == "int32", True, values, None)
-                runs = Runs(1, 1 << 20, 1 << 20, 1 << 21, bound)
+                spec = Specialisation(dtype, descending=dtype == "int32", keyed=True, values=values, index=None)
+                runs = Runs(rows=1, first=1 << 20, second=1 << 20, n=1 << 21, bound=bound)
                 names = (dtype, *("float32" for _ in values))
                 yield f"merge {dtype} values {values} {bound}", plan(spec, names, runs, (runs.n,), tuning=TUNING[90])
     small = Runs(1, 1000, 1000, 2000)
-    spec = Specialisation("float32", False, True, (), None)
-    yield "merge float32 of few", plan(spec, ("float32",), small, (2000,), TUNING[90])
-    wide = Specialisation("float64", False, True, (1, 2, 8, 16), None)
+    spec = Specialisation("float32", descending=False, keyed=True, values=(), index=None)
+    yield "merge float32 of few", plan(spec, ("float32",), small, (2000,), tuning=TUNING[90])
+    wide = Specialisation("float64", descending=False, keyed=True, values=(1, 2, 8, 16), index=None)
     runs = Runs(3, 1000, 2000, 3000)
-    yield "merge wide", plan(wide, ("float64", "int8", "int16", "int64", "complex128"), runs, (3, 3000), TUNING[90])
+    yield (
+        "merge wide",
+        plan(wide, ("float64", "int8", "int16", "int64", "complex128"), runs, (3, 3000), tuning=TUNING[90]),
+    )

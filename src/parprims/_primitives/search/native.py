@@ -17,7 +17,7 @@ from parprims._primitives.sort.call import index_dtype
 
 
 def _by_library(xp: Namespace, c: Search) -> Array:
-    """Return the result of the library's own function, on integers where it has another order of floats."""
+    """Return the result of the library's own function, on integers if it orders floats in another way than `sort`."""
     if library(xp) == "numpy" and numpy_orders(c.dtype):
         x1, x2, *sorter = c.arrays
         found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
@@ -36,7 +36,7 @@ def _by_library(xp: Namespace, c: Search) -> Array:
 
 
 def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
-    """Return what searches by the library alone, where it takes the arrays as they are."""
+    """Return a search by the library's own function, without conversions if it takes the arrays as they are."""
     plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and numpy_orders(c.dtype)
     if plain and _torch_compares(xp, c) and all(x.is_contiguous() for x in c.arrays):
         return _prepare_torch(xp, c)
@@ -49,7 +49,7 @@ def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
 
 
 def _prepare_torch(xp: Namespace, c: Search) -> Callable[..., Array]:
-    """Return PyTorch's own search, after a look whether the last of the sorted elements is NaN."""
+    """Return PyTorch's own search; a call whose last sorted element is NaN goes by integers."""
     import torch
 
     search = functools.partial(torch.searchsorted, right=True) if c.right else torch.searchsorted
@@ -65,7 +65,7 @@ def _prepare_torch(xp: Namespace, c: Search) -> Callable[..., Array]:
 
 
 def _torch_compares(xp: Namespace, c: Search) -> bool:
-    """Return whether the elements may be given to PyTorch's search as they are, if there is no NaN."""
+    """Return whether PyTorch's search takes the elements as they are, if there is no NaN."""
     ordered = library(xp) == "torch" and len(c.arrays) == 2 and lacks_arithmetic(xp, [c.dtype]) is None
     return ordered and shares_memory(xp, c.arrays)
 
@@ -73,4 +73,4 @@ def _torch_compares(xp: Namespace, c: Search) -> bool:
 def refusal(xp: Namespace, c: Search) -> str | None:
     """Return the sentence why the library cannot serve the call, or None."""
     del c
-    return f"{spoken(xp)} has no search of its own" if library(xp) == "other" else None
+    return f"{spoken(xp)} has no searchsorted" if library(xp) == "other" else None

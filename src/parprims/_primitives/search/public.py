@@ -1,4 +1,4 @@
-"""Searches in sorted arrays, and merges of two: by halving, for all places at once."""
+"""Searches in sorted arrays, and merges of two sorted arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parprims._primitives.search.merges import numpy_routines
 def searchsorted(
     x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto", **others: Never
 ) -> Array:
-    """Find where elements would stand in a sorted array: the array API standard's ``searchsorted``.
+    """Find the indices at which elements keep a sorted array in order: the array API standard's ``searchsorted``.
 
     Parameters
     ----------
@@ -31,36 +31,47 @@ def searchsorted(
     x2 : array, or int or float
         The elements to search for, of any shape and of a dtype that promotes with that of x1.
     side : {"left", "right"}
-        Whether a place is before all equal elements, or behind them: x1[i - 1] < x2 <= x1[i], or
+        Whether an index is before all equal elements, x1[i - 1] < x2 <= x1[i], or behind them,
         x1[i - 1] <= x2 < x1[i].
     sorter : array, optional
-        The indices that sort x1, if that is not sorted, as `argsort` returns them.
+        The indices that sort x1, as `argsort` returns them, if x1 is not sorted.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
 
     Returns
     -------
     array
-        The places, of the shape of x2 and the library's default dtype for indices.
+        The indices, of the shape of x2 and the library's default dtype for indices.
 
     Raises
     ------
     TypeError
         If an argument is no array, or dtypes have no order or do not promote together.
     ValueError
-        If x1 has not one dimension, sorter not its shape, or an argument has an unknown value.
+        If x1 does not have one dimension, sorter has another shape than x1, or an argument has an unknown value.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    histogram : Counts of elements between edges.
+    merge : Two sorted arrays as one.
 
     Notes
     -----
     Work and depth: log2 n comparisons for every element of x2, one after another (array, native, kernel on CPUs), or
     by a tree (kernel on GPUs).
-    Error: none. If x1 is not sorted the places are any from 0 to n.
+    Error: none. If x1 is not sorted, indices are unspecified, from 0 to n.
     Reproducibility: the same input gives the same result by every method.
     Methods: kernel, native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
     Memory and more: docs/searchsorted.md.
+
+    References
+    ----------
+    C. Kim et al., "FAST: Fast Architecture Sensitive Tree Search on Modern CPUs and GPUs", SIGMOD, 2010.
+
+    P.-V. Khuong and P. Morin, "Array Layouts for Comparison-Based Searching", ACM J. Exp. Algorithmics 22, 2017.
 
     Examples
     --------
@@ -83,7 +94,7 @@ def merge(
     Parameters
     ----------
     x1, x2 : array
-        The elements, each sorted along the axis, of equal shapes but for its length, and of integer or real floating
+        The elements, sorted along the axis, of equal shapes except for its length, and of integer or real floating
         dtypes that promote together.
     axis : int
         The axis to merge along.
@@ -95,7 +106,7 @@ def merge(
     Returns
     -------
     array
-        All elements in order, those of x1 before equal ones of x2.
+        All elements in order. Elements of x1 come before equal elements of x2.
 
     Raises
     ------
@@ -106,18 +117,27 @@ def merge(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    merge_by_key : Merges keys, and moves values with them.
+    sort : Sorts an array.
 
     Notes
     -----
-    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one
-    (kernel); native sorts all elements, which is the same.
-    Error: none. If x1 or x2 is not sorted the result by array and by kernel holds any of their elements, by native all
-    in order.
+    Work and depth: for every element of the result a chain of log2 n comparisons (array), or about one comparison
+    (kernel); native sorts all elements.
+    Error: none. If x1 or x2 is not sorted, array and kernel return some of their elements in unspecified order, and
+    native sorts all.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel, native (as `sort` has it), array.
+    Methods: kernel, native (the native method of `sort`), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
     Memory and more: docs/searchsorted.md.
+
+    References
+    ----------
+    O. Green, R. McColl and D. A. Bader, "GPU Merge Path: A GPU Merging Algorithm", ICS, 2012.
 
     Examples
     --------
@@ -143,18 +163,18 @@ def merge_by_key(
     method: str = "auto",
     **others: Never,
 ) -> tuple[Array, Array]:
-    """Merge two arrays of sorted keys, and move values as their keys move.
+    """Merge two arrays of sorted keys, and move values with their keys.
 
     Parameters
     ----------
     keys1 : array
-        Sorted keys, as x1 of `merge`, whose errors and notes apply.
+        Sorted keys, as x1 of `merge`. The notes of `merge` apply.
     values1 : array
-        What belongs to keys1, of its shape and any dtype.
+        The values of keys1, of its shape and any dtype.
     keys2 : array
         Sorted keys, as x2 of `merge`.
     values2 : array
-        What belongs to keys2, of its shape and the dtype of values1.
+        The values of keys2, of its shape and the dtype of values1.
     axis : int
         The axis to merge along.
     descending : bool
@@ -165,9 +185,25 @@ def merge_by_key(
     Returns
     -------
     keys : array
-        All keys in order, those of keys1 before equal ones of keys2.
+        All keys in order. Keys of keys1 come before equal keys of keys2.
     values : array
         The values in the order of their keys.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, keys have no order or do not promote together, or values differ in dtype.
+    ValueError
+        If shapes differ in more than the length of the axis, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    merge : Merges keys alone.
+    sort_by_key : Sorts keys, and moves values with them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Selections by the operations of any method: the places of marked elements, and the elements there."""
+"""Selections by the operations of any method: the indices of true elements of a mask, and the elements there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from parprims._primitives.sort.public import argsort, sort
 
 
 def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[Array, Array]:
-    """Return the places of the first true elements of a flat mask, of as many as there are or ``size``, and the count.
+    """Return the indices of the true elements of a flat mask, all or the first ``size``, and their number.
 
-    Where there are fewer the place is the length of the mask.
+    If there are fewer than ``size``, the length of the mask fills up the indices.
     """
     index, n, name = index_dtype(xp), mask.shape[0], library(xp)
     if n == 0:
@@ -53,7 +53,7 @@ def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[
 
 
 def _fitted(xp: Namespace, x: Array, size: int, fill: int) -> Array:
-    """Return the first elements of x, or all and as many of a number as are missing."""
+    """Return the first ``size`` elements of x; if x is shorter, ``fill`` is appended."""
     missing = size - x.shape[0]
     if missing <= 0:
         return x[:size]
@@ -61,7 +61,7 @@ def _fitted(xp: Namespace, x: Array, size: int, fill: int) -> Array:
 
 
 def _taken(xp: Namespace, c: Selection, x: Array, places: Array) -> Array:
-    """Return the elements at places, and what fills up where there is none."""
+    """Return the elements at ``places``, and the fill value where a place is the length of x."""
     n = x.shape[0]
     if n == 0:
         return xp.full(places.shape, c.fill_value, dtype=x.dtype, device=device(x))
@@ -83,7 +83,7 @@ def flat(xp: Namespace, x: Array) -> Array:
 
 
 def _flat_to_ask_about(xp: Namespace, x: Array) -> Array:
-    """Return the same where it is a view, else an array that stands for it."""
+    """Return `flat` of x if it is a view, else a stand-in with its shape and dtype, to ask a method about."""
     return x if x.ndim == 1 else stand_in(xp, x, (math.prod(x.shape),), x.dtype)
 
 
@@ -110,7 +110,7 @@ def partition_by(xp: Namespace, c: Selection, method: str) -> tuple[Array, ...]:
 
 
 def _differ(xp: Namespace, x: Array) -> Array:
-    """Return where a run begins."""
+    """Return a mask of the elements that begin a run."""
     x = constant(x) if asked_for(x) else x
     if dtype_kind(x.dtype) == "uint" and dtype_bits(x.dtype) > 8 and library(xp) == "torch":
         x = x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))  # which PyTorch can compare
@@ -123,7 +123,7 @@ def _differ(xp: Namespace, x: Array) -> Array:
 
 
 def _runs(xp: Namespace, c: Selection, x: Array, method: str) -> tuple[Array, ...]:
-    """Return the runs of x, whose lengths are the distances of their beginnings."""
+    """Return the runs of x. Their lengths are the distances between their first elements."""
     n = x.shape[0]
     if cuda.launches(xp, c.on(x), method) and not asked_by_torch((x,)):
         return cuda.prepare("runs", run_lengths, xp, c.on(x))(x)

@@ -26,31 +26,31 @@ from parprims._libraries.numpy_bridge import shares_memory
 from parprims._libraries.settings import compiling
 from parprims._primitives.sort.call import index_dtype
 
-NO_SIZE = "size must be given where arrays have no values, inside a program that is traced or compiled"
-"""The error of a call without the length of its results, where the values that tell it are not there yet."""
+NO_SIZE = "size must be given inside jit, vmap and torch.compile, where the number of results is unknown"
+"""The error of a call without ``size`` in a program that is traced or compiled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Selection(Composed):
-    """A checked call. ``size`` is the length of the results, or None for as many as there are."""
+    """A checked call. ``size`` is the length of the results; None if the call counts them."""
 
     size: int | None
     fill_value: Any
 
 
 class Bounded(Selection):
-    """A call whose results hold all that there may be, and are shortened to those that there are."""
+    """A call whose results have the largest possible length at first, and are then shortened to their count."""
 
 
 def check_select(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the namespace and the record of the elements marked; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a call of `select`; raise, naming the argument, for wrong arguments."""
     xp, (x, mask) = admit(asked.arrays)
     _check_mask(x, mask)
     return xp, _sized(xp, asked, (x, mask), counted=False)
 
 
 def check_partition_by(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the same of all elements, those marked before the others."""
+    """Return the namespace and the record of a call of `partition_by`."""
     xp, (x, mask) = admit(asked.arrays)
     _check_mask(x, mask)
     return xp, Selection(
@@ -63,7 +63,7 @@ def check_partition_by(asked: Arguments) -> tuple[Namespace, Selection]:
 
 
 def check_run_lengths(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the same of the runs of equal neighbours."""
+    """Return the namespace and the record of a call of `run_lengths`."""
     xp, (x,) = admit(asked.arrays)
     if x.ndim != 1:
         raise ValueError(f"x must have one dimension, got shape {tuple(x.shape)}")
@@ -71,7 +71,7 @@ def check_run_lengths(asked: Arguments) -> tuple[Namespace, Selection]:
 
 
 def check_unique(asked: Arguments) -> tuple[Namespace, Selection]:
-    """Return the same of every element once."""
+    """Return the namespace and the record of a call of `unique`."""
     xp, (x,) = admit(asked.arrays)
     if dtype_kind(x.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(x.dtype) not in (8, 16, 32, 64):
         raise TypeError(f"x must be of bool, or of an integer or real floating dtype, got {dtype_name(x.dtype)}")
@@ -85,7 +85,7 @@ def _check_mask(x: Array, mask: Array) -> None:
 
 
 def _sized(xp: Namespace, asked: Arguments, arrays: tuple[Array, ...], *, counted: bool) -> Selection:
-    """Return the record of a call with a size; ``counted`` says that there is a count beside every element."""
+    """Return the record of a call with a size; ``counted`` says that a result counts each element."""
     x, size, fill_value = arrays[0], asked["size"], asked["fill_value"]
     length = None if size is None else integer_of("size", size, 0, 2**31 - 1)
     if type(fill_value) is int and fill_value == 0 and dtype_kind(x.dtype) == "bool":
@@ -93,7 +93,7 @@ def _sized(xp: Namespace, asked: Arguments, arrays: tuple[Array, ...], *, counte
     fill_value = as_scalar("fill_value", fill_value, x.dtype)
     if length is None and any(map(has_no_value, arrays)):
         raise ValueError(NO_SIZE)
-    # A program of JAX finds all that there may be, and is not one for every count. What NumPy computes is no program.
+    # A program of JAX returns the largest possible length, so one program serves every count. NumPy needs no program.
     by_numpy = asked.method in ("auto", "native") and shares_memory(xp, arrays)
     bounded = length is None and is_jax(xp) and not by_numpy
     n, index = math.prod(x.shape), index_dtype(xp)
@@ -109,7 +109,7 @@ def _sized(xp: Namespace, asked: Arguments, arrays: tuple[Array, ...], *, counte
 
 
 def has_no_value(x: Array) -> bool:
-    """Return whether an array is one of a program that is being made, or of a transformation."""
+    """Return whether an array belongs to a program being traced, or to a transformation, and has no values."""
     if is_tensor(x):
         import torch
 

@@ -14,11 +14,11 @@ from parprims._primitives.sort import cpu as sort_cpu
 
 
 def by_sort(compose: Compose, parts: Parts) -> Method:
-    """Return the kernel of what needs no order, which is slower than a library that finds what is marked."""
+    """Return the kernel of a selection, which sorts. It is slower than a library that finds true elements directly."""
 
     def slower(xp: Namespace, c: Selection) -> str | None:
         if library(xp) != "other":
-            return f"{spoken(xp)} finds what is marked without a sort"
+            return f"{spoken(xp)} is faster: it selects without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
     sorts = by_parts("kernel", compose, parts)
@@ -26,7 +26,7 @@ def by_sort(compose: Compose, parts: Parts) -> Method:
 
 
 def runs_in_order(sorts: Method) -> Method:
-    """Return the kernel that finds the runs of a sort, given the method that computes all parts by kernels."""
+    """Return the kernel of `unique`: the method ``sorts`` of sorts by kernels, or NumPy on elements sorted by one."""
 
     def prepare(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]]:
         run: Callable[..., tuple[Array, ...]] = numpy_routines.prepare_unique(xp, c, sort_cpu) or sorts.prepare(xp, c)

@@ -32,14 +32,14 @@ class Tuning(_cuda.Tuning):
     threads : int
         The threads of a block that counts marks.
     tiles : tuple of (bytes, threads, items, resident)
-        By the bytes of what is staged of an element, or compared: the threads of a block, the elements of a thread, and
-        the blocks on a multiprocessor.
+        By the most bytes of an element that are staged or compared: the threads of a block, the elements of a thread,
+        and the blocks on a multiprocessor.
     blocks : int
-        One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
+        The fewest blocks, one for each multiprocessor. Tiles shrink until there are as many.
     counters : int
         The most blocks that count marks.
     each : int
-        The fewest bytes of marks for a thread that counts, while there are more blocks to be had.
+        The fewest bytes of marks for a thread that counts, as long as ``counters`` allows more blocks.
     """
 
     threads: int
@@ -60,10 +60,10 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 FEWEST = 4
-"""Threads have a multiple of so many elements: vectors have no more."""
+"""The elements of a thread are a multiple of this: the largest length of a vector."""
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
@@ -73,11 +73,11 @@ _FILE = "_primitives/selection/compact.cu"
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What kernels are made for.
+    """The specialisation of kernels.
 
-    ``results`` is "values" (what is marked), "parted" (and then the others), "places" (where the marked ones are) or
-    "runs" (their elements and lengths). ``dtype`` is that of the elements, ``index`` that of counts and places. If
-    ``known``, an input says how many results there are, and no output does.
+    ``results`` is "values" (elements where the mask is true), "parted" (these, then all others), "places" (their
+    indices) or "runs" (the elements and lengths of runs). ``dtype`` is the dtype of elements, ``index`` the dtype of
+    counts and indices. If ``known``, the number of results is an input and not an output.
     """
 
     results: str
@@ -92,7 +92,7 @@ class Kind:
 
     @property
     def marks(self) -> tuple[str, Pointer, int]:
-        """The type of the marks, what they are read from, and the bytes of each."""
+        """The type of the marks, the pointer to them, and the bytes of each."""
         if self.results == "runs":
             name = C_TYPES[self.dtype]
             return f"compaction::Changes<{name}>", Pointer("in0", f"const {name}"), self.nbytes
@@ -143,7 +143,7 @@ def _count(kind: Kind, n: int, tuning: Tuning, length: Number, *, count: Pointer
 
 
 def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = (0, 0, 0, 0)) -> Plan:
-    """Return the launches that move what is marked among n elements, at least one, into results of a size."""
+    """Return the launches that move the selection from n >= 1 elements into results of length ``size``."""
     numbers, count = Numbers(), C_TYPES[kind.index]
     staged = kind.nbytes if kind.results in ("values", "parted") else 4
     widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
@@ -232,9 +232,9 @@ def launches(xp: Namespace, c: Selection, method: str) -> bool:
 
 
 def prepare(results: str, compose: Compose, xp: Namespace, c: Selection) -> Run:
-    """Return what computes a call by kernels of a GPU.
+    """Return a function that computes a call by kernels of a GPU.
 
-    Where PyTorch asks for a derivative it is that of its operations, and kernels only find out what is to be moved.
+    If PyTorch asks for a derivative, kernels find the indices and PyTorch's operations move the elements.
     """
     if 0 in c.arrays[0].shape or asked_by_torch(c.arrays):
         return directly(lambda xp, call: compose(xp, call, "kernel"))(xp, c)
@@ -259,10 +259,10 @@ def mover(
     size: int | None = None,
     fill: Any = 0,
 ) -> Run:
-    """Return a function of arrays like these, not empty, that launches the kernels and returns what `plan` does.
+    """Return a function of non-empty arrays like these that launches the kernels and returns the outputs of `plan`.
 
-    ``otherwise`` is what a JAX program computes away from CUDA devices; other libraries need none. Where ``size`` is
-    None, there are as many results as marks, for the number of which the device is waited.
+    ``otherwise`` replaces the kernels in a JAX program without a CUDA device; other libraries need none. If ``size`` is
+    None, the number of results is read from the device, which synchronises with it.
     """
     x, n = arrays[0], math.prod(arrays[0].shape)
     kind = Kind(results, dtype_name(x.dtype), dtype_name(index_dtype(xp)))
@@ -306,7 +306,7 @@ def mover(
 
 
 def _without(results: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the results of a call for none: how many there would be is the last one."""
+    """Return the results of a call with size 0: empty arrays, and the count."""
     return *[one[:0] for one in results[:-1]], results[-1]
 
 
@@ -316,7 +316,7 @@ def _flat(xp: Namespace, x: Array) -> Array:
     return _cuda.contiguous(xp, x if x.ndim == 1 else xp.reshape(x, (-1,)))
 
 
-# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:

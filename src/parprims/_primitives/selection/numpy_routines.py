@@ -1,4 +1,4 @@
-"""Selection in NumPy: functions of arrays with little around NumPy's own routines, made once for a call."""
+"""Selection in NumPy: functions of arrays that call NumPy's own routines, prepared once for a call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting
 
 _BLOCK = 1 << 16
-"""Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
+"""Elements that NumPy selects from at a time: the indices of so many stay in the cache."""
 _COMPARED = ("bool", "uint8", "int8", "int16", "int32", "int64")
-"""The dtypes of which PyTorch finds runs sooner than NumPy."""
+"""The dtypes for which PyTorch finds runs faster than NumPy."""
 _FEW = 1 << 10
-"""Elements that NumPy takes by a mask sooner than by places."""
+"""The most elements that NumPy takes faster by a mask than by indices."""
 
 
 def serves(xp: Namespace, c: Selection) -> bool:
@@ -29,7 +29,7 @@ def serves(xp: Namespace, c: Selection) -> bool:
 
 
 def prepare_select(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what keeps the marked elements; None where there is more to do."""
+    """Return a function that selects elements by NumPy; None if NumPy does not compute the call."""
     if not serves(xp, c):
         return None
     n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
@@ -47,7 +47,7 @@ def prepare_select(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ..
 
 
 def prepare_partition_by(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what moves the marked elements before the others; None where there is more to do."""
+    """Return a function that moves true elements to the front by NumPy; None if NumPy does not compute the call."""
     if not serves(xp, c):
         return None
     n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
@@ -68,7 +68,7 @@ def prepare_partition_by(xp: Namespace, c: Selection) -> Callable[..., tuple[Arr
 
 
 def moved(x: Array, mask: Array, out: Array) -> int:
-    """Copy the marked elements to the beginning of ``out``, no more than it holds, and return how many there are."""
+    """Copy the elements where the mask is true to the beginning of ``out``, as far as they fit; return their number."""
     count = 0
     for begin in range(0, x.size, _BLOCK):
         places = mask[begin : begin + _BLOCK].nonzero()[0]
@@ -79,7 +79,7 @@ def moved(x: Array, mask: Array, out: Array) -> int:
 
 
 def prepare_run_lengths(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what finds the runs of equal neighbours; None where there is more to do."""
+    """Return a function that finds runs by NumPy or PyTorch; None if neither computes the call."""
     if not serves(xp, c):
         return None
     if library(xp) == "torch" and c.size is None and dtype_name(c.arrays[0].dtype) in _COMPARED:
@@ -88,7 +88,7 @@ def prepare_run_lengths(xp: Namespace, c: Selection) -> Callable[..., tuple[Arra
 
 
 def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
-    """Return PyTorch's own search for runs, which tells NaN from NaN."""
+    """Return PyTorch's own search for runs, for dtypes without NaN."""
     import torch
 
     search, count = functools.partial(torch.unique_consecutive, return_counts=True), torch.from_numpy
@@ -101,7 +101,7 @@ def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
 
 
 def prepare_unique(xp: Namespace, c: Selection, sorts: Any = sort_native) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what sorts elements, as the module ``sorts`` does, and finds the runs; None where there is more to do."""
+    """Return a function that sorts by the module ``sorts`` and finds runs; None if NumPy does not compute the call."""
     if not serves(xp, c) or not numpy_orders(c.arrays[0].dtype):
         return None
     flat = as_numpy(c.arrays[0]).reshape(-1)
@@ -111,13 +111,13 @@ def prepare_unique(xp: Namespace, c: Selection, sorts: Any = sort_native) -> Cal
 
 
 def _runs(c: Selection, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, ...]]:
-    """Return what finds the runs of elements; those that are in order have NaN at their end."""
+    """Return a function that finds runs in NumPy; ``in_order`` says that the elements are sorted, NaN last."""
     n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
     size, fill, has_odd = c.size, c.fill_value, dtype.kind not in "biu"
 
     def found(x: Array) -> tuple[Array, ...]:
         before, here = x[:-1], x[1:]
-        begins = np.empty(n + 1, bool)  # whether a run begins or, behind the last one, all end
+        begins = np.empty(n + 1, bool)  # whether a run begins; the last is True, after the end of all runs
         begins[0] = begins[n] = True
         differ = np.not_equal(here, before, out=begins[1:n])
         if has_odd:
@@ -136,7 +136,7 @@ def _runs(c: Selection, dtype: Any, in_order: bool) -> Callable[[Array], tuple[A
 
 
 def _fitted(x: Array, size: int, fill: Any) -> Array:
-    """Return the first elements of x, with a number behind them where there are fewer."""
+    """Return the first ``size`` elements of x, or all of x followed by ``fill``."""
     found = np.full(size, fill, x.dtype)
     found[: len(x)] = x[:size]
     return found

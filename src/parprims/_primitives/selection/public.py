@@ -1,4 +1,4 @@
-"""Selection: the elements that are marked, runs of equal ones, and each element once."""
+"""Selection: elements where a mask is true, runs of equal elements, and distinct elements."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def select(
     x : array
         The elements, of any shape and dtype, taken in row-major order.
     mask : array
-        Which of them are kept: of dtype bool and the shape of x.
+        True for the elements to keep: of dtype bool and the shape of x.
     size : int, optional
-        The length of the result, which must be given where arrays have no values: inside jit, vmap and torch.compile.
-        By default the number of elements kept, which is read from the device.
+        The length of the result. It is required inside jit, vmap and torch.compile, where the number of results is
+        unknown. The default is the number of elements kept, which is read from the device.
     fill_value : scalar
         Fill value after the last element, if fewer than ``size`` are kept.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -48,23 +48,29 @@ def select(
     Returns
     -------
     values : array
-        The elements kept, of one dimension and the dtype of x: the first ``size`` of them if there are more.
+        The elements kept, of one dimension and the dtype of x; only the first ``size`` if there are more.
     count : array
-        How many are kept, of no dimension and the library's default dtype for indices. It may be more than ``size``.
+        The number of elements kept, a 0-d array of the library's default dtype for indices. It may exceed ``size``.
 
     Raises
     ------
     TypeError
         If an argument is no array, mask is not of dtype bool, or x cannot hold fill_value.
     ValueError
-        If shapes differ, size is negative, or is missing where arrays have no values.
+        If shapes differ, or size is negative, or missing inside jit, vmap or torch.compile.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    partition_by : Keeps the other elements too, behind.
+    unique : Every distinct element once.
 
     Notes
     -----
-    Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); one pass
-    over the mask and the elements kept, and one more over the mask without ``size``, except on JAX (kernel on GPUs).
+    Work and depth: a cumulative sum of the mask, and a search of this sum for every element of the result (array); one
+    pass over the mask and the elements kept, and without ``size`` another over the mask, except on JAX (kernel on
+    GPUs).
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (CUDA arrays; on CPUs where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
@@ -92,24 +98,38 @@ def select(
 
 @primitive
 def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Never) -> tuple[Array, Array]:
-    """Move the elements where a mask is true before the others, each in their order.
+    """Move the elements where a mask is true before all others, both in their order.
 
     Parameters
     ----------
     x : array
         The elements, of any shape and dtype, taken in row-major order.
     mask : array
-        Which of them come first: of dtype bool and the shape of x.
+        True for the elements that come first: of dtype bool and the shape of x.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use, as in `select`. The errors and notes of `select` apply. The kernel on GPUs reads the mask
-        twice and the elements once. NumPy's own routine takes both parts by the mask; all other implementations sort.
+        Implementation to use; see `methods`. The notes of `select` apply. The kernel on GPUs reads the mask twice and
+        the elements once. NumPy's own routine takes both parts by the mask; all other implementations sort.
 
     Returns
     -------
     values : array
         All elements, of one dimension and the dtype of x.
     count : array
-        How many come first, of no dimension and the library's default dtype for indices.
+        The number of elements where the mask is true, a 0-d array of the library's default dtype for indices.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or mask is not of dtype bool.
+    ValueError
+        If shapes differ, or an argument has an unknown value.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    select : Keeps only the elements where the mask is true.
+    partition : Reorders elements around an index of the sorted array.
 
     Examples
     --------
@@ -130,14 +150,14 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Ne
 def run_lengths(
     x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto", **others: Never
 ) -> tuple[Array, Array, Array]:
-    """Find the runs of equal neighbours: the element of each, and how many there are of it.
+    """Find the runs of equal neighbours: the element and the length of each run.
 
     Parameters
     ----------
     x : array
         The elements, of one dimension and any dtype. -0 and +0 are equal, and NaN and NaN.
     size : int, optional
-        The length of the results, as in `select`, whose errors and notes apply.
+        The length of the results, as in `select`. The notes of `select` apply.
     fill_value : scalar
         Fill value after the last element, where there are fewer than ``size`` runs.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -149,9 +169,23 @@ def run_lengths(
     values : array
         The first element of every run, of the dtype of x.
     lengths : array
-        The lengths of the runs, of the library's default dtype for indices, 0 behind the last.
+        The lengths of the runs, of the library's default dtype for indices, 0 after the last run.
     count : array
-        How many runs there are, of no dimension and the same dtype.
+        The number of runs, a 0-d array of the dtype of lengths.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, or cannot hold fill_value.
+    ValueError
+        If x does not have one dimension, or size is negative, or missing inside jit, vmap or torch.compile.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    unique : Every distinct element once.
+    segment_reduce : Reduces the elements of segments.
 
     Examples
     --------
@@ -169,14 +203,14 @@ def run_lengths(
 def unique(
     x: Array, /, *, size: int | None = None, fill_value: Any = 0, method: str = "auto", **others: Never
 ) -> tuple[Array, Array, Array]:
-    """Find every element once, in order, and how often it occurs.
+    """Find the distinct elements in order, and count them.
 
     Parameters
     ----------
     x : array
         The elements, of any shape and of a dtype that `sort` takes. -0 and +0 are equal, and NaN and NaN.
     size : int, optional
-        The length of the results, as in `select`, whose errors and notes apply.
+        The length of the results, as in `select`. The notes of `select` apply.
     fill_value : scalar
         Fill value after the last element, where there are fewer than ``size``.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -185,11 +219,25 @@ def unique(
     Returns
     -------
     values : array
-        The elements in the order of `sort`, of the dtype of x: of equal ones the first.
+        The distinct elements in the order of `sort`, of the dtype of x. The first of equal elements is kept.
     counts : array
-        How often each occurs, of the library's default dtype for indices, 0 behind the last.
+        The number of occurrences of each, of the library's default dtype for indices, 0 after the last.
     count : array
-        How many there are, of no dimension and the same dtype.
+        The number of distinct elements, a 0-d array of the dtype of counts.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, its dtype has no order, or it cannot hold fill_value.
+    ValueError
+        If size is negative, or missing inside jit, vmap or torch.compile, or an argument has an unknown value.
+    MethodRefused
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    run_lengths : Runs of equal neighbours, without a sort.
+    histogram : Counts between edges.
 
     Examples
     --------
@@ -215,7 +263,7 @@ def _in_graph(asked: Arguments) -> tuple[Array, ...]:
 
 
 def _shortened(methods: Methods, method: str, xp: Namespace, c: Selection) -> tuple[Array, ...]:
-    """Return the results by a method, and of all that there may be those that there are."""
+    """Return the results by a method. Results of the largest possible length are shortened to their count."""
     results: tuple[Array, ...] = methods(method, xp, c)
     if not isinstance(c, Bounded):
         return results
@@ -224,7 +272,7 @@ def _shortened(methods: Methods, method: str, xp: Namespace, c: Selection) -> tu
 
 
 def _methods(name: str, results: str, compose: Compose, parts: Parts, alone: Callable[..., Any]) -> Methods:
-    """Return the methods of a primitive whose kernel on GPUs finds the marked elements; ``alone`` is NumPy's way."""
+    """Return the methods of a primitive with a selection kernel on GPUs; ``alone`` prepares NumPy's own routine."""
 
     def prepare(xp: Namespace, c: Selection) -> cuda.Run:
         return cuda.prepare(results, compose, xp, c)
@@ -244,7 +292,7 @@ _UNIQUE_BY_SORT = by_parts("kernel", array.unique, array.unique_parts)
 
 
 def _prepare_unique(xp: Namespace, c: Selection) -> cuda.Run:
-    """Return what sorts on a GPU, and finds the runs of what is in order."""
+    """Return a function that sorts on a GPU and finds the runs of the sorted elements."""
     if not cuda.launches(xp, c, "kernel") or asked_by_torch(c.arrays):
         return _UNIQUE_BY_SORT.prepare(xp, c)
     bare = c.on(None)

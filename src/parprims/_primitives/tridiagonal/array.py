@@ -17,8 +17,8 @@ from parprims._primitives.tridiagonal.call import System, ends_cleared, nan, sli
 from parprims._primitives.tridiagonal.residual import backward_error, residual
 
 Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
-"""Takes lower, diag and upper of one shape and right-hand sides that broadcast against them. Returns the solution
-for each of these. Does not read lower[0] and upper[n-1]."""
+"""A function of lower, diag and upper of one shape, and right-hand sides that broadcast against them. It returns a
+solution for each right-hand side, and does not read lower[0] and upper[n-1]."""
 
 
 def array(xp: Namespace, s: System) -> Array:
@@ -61,7 +61,7 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
         improved = (found < error) | (i == 0)
         return xp.where(xp.expand_dims(improved, axis=s.axis), better, x), xp.where(improved, found, error)
 
-    if is_jax(xp):  # where x = 0 is refined twice, so that the program has what solves once
+    if is_jax(xp):  # refines x = 0 twice, so that the program holds the solver once
         x = xp.zeros_like(s.rhs, shape=s.shape)
         return repeated(xp, 2, refine, (x, xp.zeros_like(backward_error(xp, s, x))))[0]
     x = solve(s.rhs)
@@ -71,7 +71,7 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
 def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
     """Return a function that solves periodic systems along the last axis for right-hand sides.
 
-    It takes ceil(log2(n / 2)) steps to one segment of the tree, both ends of which are the same pair.
+    It takes ceil(log2(n / 2)) steps to the top segment of the tree. Both ends of this segment are one pair.
     """
     rows = Rows(xp, lower, diag, upper)
     close = closed(xp, rows.tree.top)
@@ -85,16 +85,16 @@ def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) ->
 
 
 class Tree:
-    """Elimination of the pairs of unknowns between segments, and what is needed to find these pairs again.
+    """Elimination of the pairs of unknowns between segments, and back substitution.
 
     A segment represents the rows i ... j-1 by two equations between the pairs of unknowns y[i] = (x[i-1], x[i]) and
     y[j] = (x[j-1], x[j]). Two adjacent segments make four equations between three pairs. If the pair that they share is
     eliminated, two equations remain, a segment of double length. The other two give the shared pair when the pairs
-    around it are known. An unknown occurs in two adjacent segments only, so all that is known of it is in their four
-    equations, and a pivot is found for every regular matrix.
+    around it are known. An unknown occurs in two adjacent segments only, so their four equations determine it, and a
+    pivot exists for every regular matrix.
 
     A segment is stored as two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis. All
-    segments of a system are along the last axis. ``top`` is the one that is left.
+    segments of a system are along the last axis. ``top`` is the last segment that remains.
     """
 
     def __init__(self, xp: Namespace, segments: tuple[Array, Array]) -> None:
@@ -118,7 +118,7 @@ class Tree:
         return tuple([row[2:, ...] for row in rows]), (first, second, *exchange, *exchange_again)
 
     def up(self, pair: list[Array]) -> tuple[list[Array], Any]:
-        """Return the right-hand sides of the segment that is left, given those of all, and what `down` is to know."""
+        """Return the right-hand sides of ``top``, given those of all segments, and the input of `down`."""
         xp = self._xp
 
         def combine(earlier: Any, later: Any, own: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -133,7 +133,7 @@ class Tree:
         return list(last), known
 
     def down(self, ends: tuple[tuple[Array, Array], ...], known: Any) -> tuple[Array, Array]:
-        """Return all pairs, as their first and their second unknowns, given both of these at both ends."""
+        """Return the first and the second unknowns of all pairs, given the pairs at both ends."""
 
         def between(before: Any, behind: Any, own: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
             (p, q, *_), (top, middle) = own, known
@@ -173,7 +173,7 @@ class Rows:
         )
 
     def pairs(self, rhs: Array) -> list[Array]:
-        """Return right-hand sides as those of the segments."""
+        """Return the right-hand sides of the segments."""
         rhs = rhs / self._scale
         if self._n % 2:
             rhs = self._xp.concat([rhs, self._xp.zeros_like(rhs[..., :1])], axis=-1)
@@ -186,7 +186,7 @@ class Rows:
 
 
 def closed(xp: Namespace, segment: tuple[Array, Array]) -> Callable[[list[Array]], tuple[Array, Array]]:
-    """Return what gives the pair at both ends of a segment, given the segment's right-hand sides."""
+    """Return a function of the right-hand sides of a segment: the pair at both ends of the segment."""
     rows = [xp.stack([x[0, ...] + x[2, ...], x[1, ...] + x[3, ...]]) for x in segment]
     first, (last,), closing = _pivoted(xp, rows, 0)
 
@@ -199,7 +199,7 @@ def closed(xp: Namespace, segment: tuple[Array, Array]) -> Callable[[list[Array]
 
 
 def _pivoted(xp: Namespace, rows: list[Array], column: int) -> tuple[Array, list[Array], list[Array]]:
-    """Return the row with the largest number in the column, the reduced others, and how to reduce rhs alike."""
+    """Return the pivot row, the other rows reduced by it, and the exchanges and factors to apply to rhs."""
     exchanges = []
     first, *others = rows
     for k, row in enumerate(others):
@@ -212,7 +212,7 @@ def _pivoted(xp: Namespace, rows: list[Array], column: int) -> tuple[Array, list
 
 
 def _exchanged(xp: Namespace, rhs: list[Array], how: Sequence[Array]) -> tuple[Array, list[Array]]:
-    """Return the right-hand side of the row that `_pivoted` chose, and those of the reduced others."""
+    """Return the right-hand side of the pivot row of `_pivoted`, and of the reduced rows."""
     first, *others = rhs
     exchanges, factors = how[: len(others)], how[len(others) :]
     for k, larger in enumerate(exchanges):
@@ -221,17 +221,17 @@ def _exchanged(xp: Namespace, rhs: list[Array], how: Sequence[Array]) -> tuple[A
 
 
 def _size(xp: Namespace, x: Array) -> Array:
-    """Return absolute values; for complex numbers the sum of those of their parts, which suffices for pivoting."""
+    """Return absolute values; for complex numbers |real| + |imag|, which suffices for pivoting."""
     return xp.abs(xp.real(x)) + xp.abs(xp.imag(x)) if dtype_kind(x.dtype) == "complex" else xp.abs(x)
 
 
 def _cyclic_reduction(
     xp: Namespace, axis: int, lower: Array, diag: Array, upper: Array, rhs: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """Solve by ceil(log2 n) steps, each of which eliminates the neighbours of every row at once.
+    """Solve by ceil(log2 n) steps. A step eliminates the neighbours of every row at once.
 
     Before the step of length s, row i is x[i] = a[i] x[i-s] + c[i] x[i+s] + d[i]. Substituting rows i-s and i+s gives
-    the same form for neighbours 2s away; neighbours past an end have coefficient zero. Only rows s, s+1, ... of a and
+    this form for neighbours 2s away; neighbours past an end have coefficient zero. Only rows s, s+1, ... of a and
     rows up to n-s-1 of c are stored, so that a[k] and c[k] connect rows k and k+s with each other. For four rows,
     s = 1 connects 0-1, 1-2, 2-3 and s = 2 connects 0-2, 1-3; then x = d.
     """
@@ -242,7 +242,7 @@ def _cyclic_reduction(
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
     c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
     if is_jax(xp):
-        return _cyclic_reduction_in_jax(xp, axis, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds)
+        return _cyclic_reduction_in_jax(xp, _at_end(xp, a, diag, axis), _at_start(xp, c, diag, axis), ds, axis=axis)
     step = 1
     while step < n:
         near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
@@ -256,20 +256,22 @@ def _cyclic_reduction(
     return ds
 
 
-def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the same on JAX, where a and c have all rows, zero where there is no neighbour.
+def _cyclic_reduction_in_jax(
+    xp: Namespace, a: Array, c: Array, ds: tuple[Array, ...], *, axis: int
+) -> tuple[Array, ...]:
+    """Return the result of `_cyclic_reduction` on JAX. a and c have all rows, with zeros for missing neighbours.
 
-    The steps are those of a loop, so that the program's size does not grow with n. Of many rows every second one is
-    eliminated before, which leaves half of them to the loop.
+    The steps are a loop, so that the size of the program does not grow with n. If there are many rows, every second row
+    is eliminated before the loop.
     """
     n = a.shape[axis]
     ds = tuple([xp.broadcast_to(d, broadcast_shapes(tuple(d.shape), tuple(a.shape))) for d in ds])
     if n < _HALVED:
-        return _doubled_in_jax(xp, axis, a, c, ds)
-    missing = n % 2  # the row x = 0, which is nobody's neighbour
+        return _doubled_in_jax(xp, a, c, ds, axis=axis)
+    missing = n % 2  # the row x = 0, which no other row refers to
     rows = [xp.concat([x, xp.zeros_like(x[slice_rows(axis, 0, missing)])], axis=axis) for x in (a, c, *ds)]
     (a, c, *ds_odd), (a_even, c_even, *ds_even) = _odds_alone(xp, axis, *rows)
-    xs = _doubled_in_jax(xp, axis, a, c, tuple(ds_odd))
+    xs = _doubled_in_jax(xp, a, c, tuple(ds_odd), axis=axis)
     both = [
         interleaved(xp, d + a_even * _previous(xp, x, axis) + c_even * x, x, axis)
         for d, x in zip(ds_even, xs, strict=True)
@@ -278,11 +280,11 @@ def _cyclic_reduction_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: t
 
 
 _HALVED = 2048
-"""Rows from which on every second one is eliminated first, for which the program is larger."""
+"""The fewest rows for which every second row is eliminated first, by a larger program."""
 
 
 def _odds_alone(xp: Namespace, axis: int, *rows: Array) -> tuple[list[Array], list[Array]]:
-    """Return rows 1, 3, ... as rows of each other, and rows 0, 2, ... as they are. There is an even number of them."""
+    """Return rows 1, 3, ..., which then refer to each other only, and rows 0, 2, ... unchanged; n is even."""
     rest = (slice(None),) * (-1 - axis)
     a, c, *ds = (x[(..., slice(1, None, 2), *rest)] for x in rows)
     evens = [x[(..., slice(0, None, 2), *rest)] for x in rows]
@@ -305,8 +307,8 @@ def _next(xp: Namespace, x: Array, axis: int) -> Array:
     return xp.concat([x[slice_rows(axis, 1, n)], xp.zeros_like(x[slice_rows(axis, 0, 1)])], axis=axis)
 
 
-def _doubled_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the same by ceil(log2 n) steps of a loop."""
+def _doubled_in_jax(xp: Namespace, a: Array, c: Array, ds: tuple[Array, ...], *, axis: int) -> tuple[Array, ...]:
+    """Return the result of `_cyclic_reduction` on JAX, by a loop of ceil(log2 n) steps."""
     from jax import lax
 
     n = a.shape[axis]
@@ -333,12 +335,12 @@ def _doubled_in_jax(xp: Namespace, axis: int, a: Array, c: Array, ds: tuple[Arra
 
 
 def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
-    """Return x, preceded by as many rows of zeros as make it as long as another array."""
+    """Return x, padded with rows of zeros at the start to the length of another array."""
     return xp.concat([xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])]), x], axis=axis)
 
 
 def _at_start(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
-    """Return x, followed by as many rows of zeros as make it as long as another array."""
+    """Return x, padded with rows of zeros at the end to the length of another array."""
     return xp.concat([x, xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])])], axis=axis)
 
 
@@ -360,8 +362,8 @@ def solve_by(xp: Namespace, s: System, eliminate: Eliminate) -> Array:
         return eliminate(both, diag, both, (s.rhs,))[0]
     first, inner, last = slice_rows(axis, 0, 1), slice_rows(axis, 1, n - 1), slice_rows(axis, n - 1, n)
     # Any g of opposite sign to diag[0] keeps a definite matrix definite, and an M-matrix an M-matrix. If |g| is at
-    # least |lower[0]|, dominant rows stay dominant. As the largest of its row, it adds no number larger than those
-    # there are.
+    # least |lower[0]|, dominant rows stay dominant. As g is the largest of its
+    # row, it adds no larger number.
     size = xp.maximum(xp.maximum(xp.abs(lower[first]), xp.abs(upper[first])), xp.abs(diag[first]))
     real = xp.real(diag[first]) if dtype_kind(diag.dtype) == "complex" else diag[first]
     g = xp.astype(xp.where(real < 0, size, -size), diag.dtype, copy=False)
@@ -381,9 +383,9 @@ def _unless_infinite(
     upper: Array,
     rhs: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Return the solutions by a method, NaN where a number that is read is not finite.
+    """Return the solutions by a solver, and NaN for systems with a number that is not finite.
 
-    Otherwise a row with an infinite pivot would make its unknown zero.
+    A solver alone would return zero for the unknown of an infinite pivot.
     """
     xs = eliminate(lower, diag, upper, rhs)
     n = diag.shape[axis]
@@ -392,11 +394,11 @@ def _unless_infinite(
     read = (lower[slice_rows(axis, 1, n)], diag, upper[slice_rows(axis, 0, n - 1)])
     if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
         return xs
-    if is_jax(xp):  # whose program is smaller if numbers are looked at together
+    if is_jax(xp):  # a joint test makes the program smaller
         lower, upper = ends_cleared(xp, lower, upper, axis)
         finite = xp.isfinite(lower) & xp.isfinite(diag) & xp.isfinite(upper)
-        whole_one = [xp.all(finite & xp.isfinite(one), axis=axis, keepdims=True) for one in rhs]
-        return tuple([xp.where(one, x, nan(xp, x, axis)) for one, x in zip(whole_one, xs, strict=True)])
+        known = [xp.all(finite & xp.isfinite(b), axis=axis, keepdims=True) for b in rhs]
+        return tuple([xp.where(inside, x, nan(xp, x, axis)) for inside, x in zip(known, xs, strict=True)])
     finite = functools.reduce(
         lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
     )

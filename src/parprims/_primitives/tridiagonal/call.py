@@ -1,4 +1,4 @@
-"""The record of a checked tridiagonal system, as all methods are given it, and the checks that make it."""
+"""The record of a checked tridiagonal system, and the checks that make it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parprims._dispatch.dispatch import Checked, listing
 from parprims._dispatch.primitive import Arguments
 
 LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "complex128": "zgtsv"}
-"""The dtypes that LAPACK and the kernel compute in, with LAPACK's routine."""
+"""Maps the dtypes of computation of LAPACK and the kernel to LAPACK's routine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +59,7 @@ class System(Checked):
 
     @property
     def is_single(self) -> bool:
-        """Whether the coefficients are those of one system only."""
+        """Whether the coefficients belong to a single system."""
         return math.prod(self.rows) == self.n
 
     def coefficients(self, xp: Namespace) -> tuple[Array, Array, Array]:
@@ -82,16 +82,16 @@ class System(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """What is asked for of a system.
+    """A system, and the results that the caller asks for.
 
     Parameters
     ----------
     system : System
-        What is solved.
+        The system to solve.
     dtype : dtype
         The dtype of the solution.
     columns : bool
-        Whether the last axis of rhs, as it was given, counts right-hand sides.
+        Whether the last axis of the caller's rhs counts right-hand sides.
     return_residual, return_status : bool
         Whether the backward error and the status are results too.
     """
@@ -133,12 +133,12 @@ def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[
 
 
 def nan(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return NaN for each solution, as an array: version 2023.12 of the standard has no `where` of numbers."""
+    """Return an array with NaN for each solution: version 2023.12 of the standard has no `where` of numbers."""
     return xp.full_like(x[slice_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
 
 
 def whole(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return x, with NaN for all unknowns of a solution if one is not finite."""
+    """Return x, with NaN for all unknowns of a solution that is not finite."""
     return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, nan(xp, x, axis))
 
 
@@ -147,7 +147,7 @@ _ROUNDED_TO_INFINITY = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
 
 
 def rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
-    """Return x in a 16-bit dtype, with NaN for all unknowns of a solution if one is not finite in it."""
+    """Return x in a 16-bit dtype, with NaN for all unknowns of a solution that is not finite in this dtype."""
     within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
     return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, nan(xp, x, axis)), dtype)
 
@@ -214,21 +214,21 @@ def checked(asked: Arguments, *, sharded: bool = False) -> tuple[Namespace, Solu
 
 
 UNUSED = {"lower": "lower[0]", "upper": "upper[n-1]"}
-"""Elements that are not read, unless a system is periodic."""
+"""Elements that are read only if a system is periodic."""
 
 
 def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
-    """Raise ValueError unless the lengths along the axis are one n, or 1 for coefficients."""
+    """Raise ValueError unless all lengths along the axis are n, or 1 for coefficients."""
     shapes = {name: x.shape[:-1] if columns and name == "rhs" else x.shape for name, x in arrays.items()}
     lengths = {name: shape[trailing] if len(shape) >= -trailing else None for name, shape in shapes.items()}
-    # The length that others are held against: that of diag, if it says anything.
+    # The array with the length to compare with: diag, unless it is constant.
     first = next((name for name in ("diag", "lower", "upper") if lengths[name] not in (1, None)), "rhs")
     for name, length in lengths.items():
         constant = name != "rhs" and (length == 1 or not shapes[name])
         if not constant and (length is None or length != lengths[first]):
             n = lengths[first]
             hint = (
-                f": {UNUSED[name]} stands for no element, so put any number there"
+                f": {UNUSED[name]} is not read, so put any number there"
                 if (name in UNUSED and n is not None and length == n - 1)
                 else ""
             )
@@ -246,13 +246,13 @@ def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ValueError(f"{names} must have shapes that broadcast, got {', '.join(map(str, shapes))}") from None
 
 
-def _completed(xp: Namespace, *given: Any) -> tuple[Array, ...]:
-    """Return coefficients and right-hand side with arrays of no dimension in place of numbers."""
-    rhs = given[3]
+def _completed(xp: Namespace, *arguments: Any) -> tuple[Array, ...]:
+    """Return coefficients and right-hand side with 0-d arrays for numbers."""
+    rhs = arguments[3]
     dtype, on = rhs.dtype, device(rhs)
-    found = list(given)
+    arrays = list(arguments)
     with quiet(xp):
         for index, name in enumerate(("lower", "diag", "upper")):
-            if is_scalar(given[index]):
-                found[index] = number_as_array(xp, as_scalar(name, given[index], dtype), dtype, on)
-    return tuple(found)
+            if is_scalar(arguments[index]):
+                arrays[index] = number_as_array(xp, as_scalar(name, arguments[index], dtype), dtype, on)
+    return tuple(arrays)

@@ -1,4 +1,4 @@
-"""Tridiagonal systems by kernels for CPUs: what is generated for a dtype and a layout, how work is cut, the call."""
+"""Tridiagonal systems by kernels for CPUs: the text for a dtype and a layout, the plan, and the prepared call."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from parprims._primitives.tridiagonal.call import LAPACK, System
 _CHUNK = 32
 """Rows that are copied at a time where lanes are not adjacent."""
 _LINE = 64
-"""Bytes of a line of the cache: so wide is a tile whose lanes are not adjacent, for a line of each lane is read."""
+"""Bytes of a line of the cache, the width of a tile of lanes that are not adjacent."""
 _TILE = 1 << 23
-"""Bytes of what a tile of adjacent lanes keeps between its two sweeps; it is written and read in order."""
+"""The most bytes that a tile of adjacent lanes keeps between its two sweeps; they are written and read in order."""
 _WIDEST = 256
-"""Lanes of a tile, whose states stay in the first cache."""
+"""The most lanes of a tile: their states stay in the first cache."""
 _NARROW = 32
-"""Lanes of a tile at least where narrower ones would give work to more threads."""
+"""The fewest lanes of a tile that is narrowed to give work to more threads."""
 _LEAST = 1 << 16
-"""Unknowns that are worth a thread."""
+"""The fewest unknowns for a thread."""
 _NUMBERS = 4
-"""The numbers before those of views: low, n, lanes and the width of a tile."""
+"""The numbers before the numbers of views: low, n, lanes and the width of a tile."""
 
 
-# ---- What is generated ------------------------------------------------------------------------------------------
+# ---- Specialisation ---------------------------------------------------------------------------------------------
 
 
 def _arithmetic(dtype: str) -> list[str]:
@@ -130,9 +130,9 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
 def _plan(
     s: System, shape: tuple[int, ...], axis: int, hosts: Sequence[np.ndarray[Any, Any]], columns: bool
 ) -> _cpu.Plan | None:
-    """Return the work on lower, diag, upper and rhs of these layouts, which broadcast to a shape.
+    """Return the plan for lower, diag, upper and rhs of these layouts, which broadcast to a shape.
 
-    With ``columns`` the first axis of x is its last in memory. None where the arrays cannot be seen as
+    With ``columns`` the first axis of x is its last in memory. None if no view of the arrays has axes
     (high, low, n, lanes) with one stride each.
     """
     made = (*shape[1:], shape[0]) if columns else shape
@@ -184,10 +184,10 @@ def _plan(
                 else "_primitives/tridiagonal/solvers/tridiagonal.numba"
             ),
         ),
-        (dtype,) * 4,
-        ((made, dtype),),
-        (),
-        (low, n, lanes, width, *(number for one in views for number in one.numbers)),
+        inputs=(dtype,) * 4,
+        outputs=((made, dtype),),
+        scratch=(),
+        numbers=(low, n, lanes, width, *(number for one in views for number in one.numbers)),
     )
 
 
@@ -209,7 +209,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None.
 
-    LAPACK's routine was measured on arrays that it reads as they are; to broadcast numbers takes longer than to solve.
+    LAPACK's routine was measured on arrays without conversions; a broadcast of numbers takes longer than a solve.
     """
     plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
     kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
@@ -220,7 +220,7 @@ _runs: Memo[Callable[..., Array]] = Memo()
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return a function of the arrays that computes the solutions, found again for arrays of the same signature.
+    """Return a function of the arrays that computes the solutions, remembered for the signature of the arrays.
 
     Calls that give coefficients as numbers have no key, and come here every time.
     """
@@ -237,7 +237,7 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     if s.periodic and s.n == 1:
         return directly(array)(xp, s)
     columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
-    plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns)
+    plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns=columns)
     if plan is not None:
         run = _cpu.runner(plan, s.arrays)
         if columns:

@@ -1,4 +1,4 @@
-"""Tridiagonal systems by CUDA kernels: what they refuse, the launches for short systems, and the prepared call."""
+"""Tridiagonal systems by CUDA kernels: refusals, the launches for short systems, and the prepared call."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
     def launch(
         solver: str,
-        template: str,
         block: Block,
-        *arguments: _cuda.Argument,
+        arguments: tuple[_cuda.Argument, ...],
+        *,
         lists: tuple[_cuda.Struct, ...],
         resident: int,
         most: int | None = None,
@@ -71,11 +71,11 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             blocks = min(blocks, max(1, most * max(1, together) // 16))
         return _cuda.Launch(
             source(solver),
-            template,
+            f"solve_{solver.replace(' ', '_')}",
             (problem.type, block.rows, block.threads, block.systems, interleaved, *arguments),
             (*batch.parameter.fields, *lists),
-            blocks,
-            block.size,
+            grid=blocks,
+            block=block.size,
             shared_bytes=block.shared_bytes,
             resident_blocks=resident,
             if_any=counts(due),
@@ -86,9 +86,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         # Few enough registers that two blocks of interleaved systems fit on a multiprocessor.
         two = interleaved and is_float32 and block.rows == 8 and block.size <= 512
         resident = 2 if two else 0
-        return launch(
-            "in order", "solve_in_order", block, is_checked, *batch.access, lists=(remaining,), resident=resident
-        )
+        return launch("in order", block, (is_checked, *batch.access), lists=(remaining,), resident=resident)
 
     def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
@@ -101,10 +99,8 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             resident = tuning.resident_blocks_exchanging
         return launch(
             "exchanging",
-            "solve_exchanging",
             block,
-            waits,
-            *batch.access,
+            (waits, *batch.access),
             lists=(given, remaining),
             resident=resident,
             most=most,
@@ -115,9 +111,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         block = stable_block(tuning, problem.nbytes, n, interleaved)
         resident = tuning.resident_blocks if is_float32 and block.size <= tuning.threads else 0
         arguments = pivot.upper(), problem.periodic
-        return launch(
-            "stable", "solve_stable", block, *arguments, lists=(given,), resident=resident, most=most, due=given
-        )
+        return launch("stable", block, arguments, lists=(given,), resident=resident, most=most, due=given)
 
     launches: tuple[_cuda.Launch, ...]
     lists = False
@@ -181,14 +175,14 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
     # If there are more axes than the coefficients have, the first one counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
     problem = Problem(
-        s.shape[1:] if columns else s.shape,
-        s.axis,
-        s.periodic,
-        s.pivot,
-        dtype_name(s.rhs.dtype),
-        columns,
-        tuple([tuple(x.shape) for x in arrays]),
-        tuple([_cuda.layout(xp, x) for x in arrays]),
+        shape=s.shape[1:] if columns else s.shape,
+        axis=s.axis,
+        periodic=s.periodic,
+        pivot=s.pivot,
+        dtype=dtype_name(s.rhs.dtype),
+        columns=columns,
+        shapes=tuple([tuple(x.shape) for x in arrays]),
+        layouts=tuple([_cuda.layout(xp, x) for x in arrays]),
     )
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
@@ -215,10 +209,10 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
     def plan() -> _cuda.Plan | None:
         return make_plan(problem, _cuda.tuned_for(TUNING, xp, arrays[3]))
 
-    return _cuda.ready(xp, arrays[3], problem, plan, in_program)
+    return _cuda.ready(xp, arrays[3], problem, plan, in_program=in_program)
 
 
-# ---- What CI compiles -------------------------------------------------------------------------------------------
+# ---- Kernels to compile without a GPU ---------------------------------------------------------------------------
 
 # Shapes and axes of systems that a thread, a warp and a block hold; of interleaved systems; of the longest that fit.
 _SHAPES = (
@@ -250,7 +244,16 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
 def _case(
     shape: tuple[int, ...], axis: int, dtype: str, pivot: str, *, periodic: bool = False
 ) -> tuple[str, _cuda.Plan]:
-    problem = Problem(shape, axis, periodic, pivot, dtype, 0, (shape,) * 4, ((row_major(shape), 0),) * 4)
+    problem = Problem(
+        shape=shape,
+        axis=axis,
+        periodic=periodic,
+        pivot=pivot,
+        dtype=dtype,
+        columns=0,
+        shapes=(shape,) * 4,
+        layouts=((row_major(shape), 0),) * 4,
+    )
     plan = make_plan(problem, TUNING[90])
     assert plan is not None
     return f"solve {dtype}", plan

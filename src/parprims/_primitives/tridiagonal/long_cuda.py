@@ -1,8 +1,9 @@
-"""The launches for tridiagonal systems that do not fit in a block: one to eight, some of which find nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: up to eight, and some may have nothing to do."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct, power_of_two
 from parprims._primitives.tridiagonal.problem import (
@@ -21,11 +22,11 @@ from parprims._primitives.tridiagonal.problem import (
 )
 
 _EVERYTHING = Struct(type="Worklist")
-"""The list of a launch that has to do with all systems."""
+"""The worklist of a launch for all systems."""
 
 
 def counts(*lists: Struct) -> tuple[int, ...]:
-    """Return which words of zeroed scratch count the systems on lists; a list of all systems has none."""
+    """Return the words of zeroed scratch that count the systems on worklists; a list of all systems has none."""
     found = [one.elements for each in lists for one in each.fields[:1] if isinstance(one, Pointer)]
     return tuple([word for word in found if isinstance(word, int)])
 
@@ -56,7 +57,7 @@ def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
 
 
 def _slot_bytes(nbytes: int, segments: int) -> int:
-    """Return the shared memory for so many segments."""
+    """Return the shared memory for ``segments`` segments."""
     return nbytes * SLOT_NUMBERS * (segments + 2)
 
 
@@ -74,7 +75,7 @@ def _chunk_threads(tuning: Tuning, nbytes: int, rows: int, most: int) -> int:
 
 @dataclasses.dataclass
 class _Call:
-    """What all launches of a plan have in common, and the memory that they have been given."""
+    """The problem and the memory that the launches of a plan share."""
 
     problem: Problem
     tuning: Tuning
@@ -98,7 +99,7 @@ class _Call:
         return Struct(self._zeroed(2), place, type="Worklist")
 
     def _levels(self, rows: int, left: int, numbers: int) -> Pointer:
-        """Return memory for the reduced systems: of each block's rows, ``rows`` for a thread, ``left`` are left.
+        """Return memory for the reduced systems: a block with ``rows`` rows for each thread leaves ``left`` rows.
 
         A row has ``numbers`` numbers, the unknown included.
         """
@@ -119,27 +120,18 @@ class _Call:
         template: str,
         arguments: tuple[Argument, ...],
         parameters: tuple[Parameter, ...],
-        grid: tuple[int, int],
         *,
+        grid: tuple[int, int],
         threads: int,
-        shared_bytes: int = 0,
-        resident: int = 0,
-        due: tuple[Struct, ...] = (),
+        **options: Any,
     ) -> Launch:
-        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system on the lists ``due``."""
+        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system.
+
+        ``options`` are further fields of `Launch`.
+        """
         blocks = min(grid[0], self.problem.systems * grid[1])
         types = (self.problem.type, *arguments)
-        return Launch(
-            source(solver),
-            template,
-            types,
-            parameters,
-            blocks,
-            threads,
-            shared_bytes,
-            resident_blocks=resident,
-            if_any=counts(*due),
-        )
+        return Launch(source(solver), template, types, parameters, grid=blocks, block=threads, **options)
 
     def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Parameter], tuple[int, int]]:
         """Return arguments, parameters and grid of a launch for reduced systems; a block leaves ``left`` rows."""
@@ -151,7 +143,7 @@ class _Call:
         return arguments, (self.batch.systems, n), (tuning.few_blocks, parts)
 
     def in_order(self, left: Struct | None) -> list[Launch]:
-        """Return the launches without row exchanges. They leave systems that are not dominant to the list."""
+        """Return the launches without row exchanges. They put systems that are not dominant on the list ``left``."""
         problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
         levels, is_checked = self._levels(rows, 1, INTERFACE_NUMBERS + 1), left is not None
@@ -163,14 +155,14 @@ class _Call:
         ways = rows, threads, is_checked
         return [
             self._launch(
-                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid, threads=threads
+                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid=grid, threads=threads
             ),
             self._launch(
                 "in order",
                 "solve_reduced_in_order",
                 (*sizes, is_checked),
                 (levels, *lengths, self._states, undominated, left or _EVERYTHING, self._counters),
-                few,
+                grid=few,
                 threads=tuning.reduced_threads,
             ),
             self._launch(
@@ -178,7 +170,7 @@ class _Call:
                 "expand_in_order",
                 (*ways, *access),
                 (*whole, self._states, lost, ticket),
-                grid,
+                grid=grid,
                 threads=threads,
             ),
         ]
@@ -205,28 +197,28 @@ class _Call:
                 "reduce_exchanging",
                 (rows, threads, *access[:4]),
                 (*whole, due),
-                grid,
+                grid=grid,
                 threads=threads,
-                due=(due,),
+                if_any=counts(due),
             ),
             self._launch(
                 "exchanging long",
                 "solve_reduced_exchanging",
                 sizes,
                 (levels, *lengths, self._states, due, self._counters),
-                few,
+                grid=few,
                 threads=tuning.reduced_threads,
-                due=(due,),
+                if_any=counts(due),
             ),
             self._launch(
                 "exchanging long",
                 "expand_exchanging",
                 (rows, threads, *access),
                 (*whole, self._states, marks, due, inaccurate),
-                grid,
+                grid=grid,
                 threads=threads,
-                resident=tuning.resident_blocks if problem.nbytes == 4 else 0,
-                due=(due,),
+                resident_blocks=tuning.resident_blocks if problem.nbytes == 4 else 0,
+                if_any=counts(due),
             ),
             self._windows(marks, (due, inaccurate, still, rest)),
         ]
@@ -244,9 +236,9 @@ class _Call:
             "refine_windows",
             (rows, *self.batch.access),
             (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
-            (tuning.few_blocks, -(-windows * 32 // (threads * each))),
+            grid=(tuning.few_blocks, -(-windows * 32 // (threads * each))),
             threads=threads,
-            due=lists[:2],  # it empties the first and, if that is not empty, reads the second
+            if_any=counts(*lists[:2]),  # it empties the first and, if that is not empty, reads the second
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
@@ -277,9 +269,9 @@ class _Call:
             "solve_stably",
             (rows, threads, tuning.rows_exchanging[problem.nbytes], bool(windowed.fields), exchanges, problem.periodic),
             (self.batch.parameter, levels, second, self._states, marks, windowed, due, again, self._counters),
-            (blocks, chunks),
+            grid=(blocks, chunks),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
-            resident=resident if problem.nbytes == 4 else 0,
-            due=(due, windowed),
+            resident_blocks=resident if problem.nbytes == 4 else 0,
+            if_any=counts(due, windowed),
         )

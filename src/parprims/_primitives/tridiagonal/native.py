@@ -34,6 +34,9 @@ from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, by_numpy, h
 from parprims._primitives.tridiagonal.array import empty, solve_by
 from parprims._primitives.tridiagonal.call import LAPACK, System, ends_cleared, whole
 
+_Coefficients = tuple[Array, Array, Array]
+"""Lower, diag and upper."""
+
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
@@ -81,8 +84,8 @@ def _by_library(xp: Namespace, s: System) -> Array:
     steps = array_api_compat.is_numpy_namespace(xp) and _side_by_side(batch, s.axis)
     # The axis comes before the systems where steps go along it, else behind them.
     to = -len(batch) if steps else -1
-    lower, diag, upper = (_axis_moved(xp, x, batch, s.axis, to) for x in s.coefficients(xp))
-    rhs = _axis_moved(xp, s.rhs, s.shape, s.axis, to)
+    lower, diag, upper = (_axis_moved(xp, x, batch, axis=s.axis, to=to) for x in s.coefficients(xp))
+    rhs = _axis_moved(xp, s.rhs, s.shape, axis=s.axis, to=to)
     shape = rhs.shape
     lower, diag, upper = (x.reshape((s.n, -1) if steps else (-1, s.n)) for x in (lower, diag, upper))
     rhs = rhs.reshape(-1, *diag.shape)
@@ -111,20 +114,21 @@ def _axis_moved(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int, to: 
 
 def _exchange_rows(
     xp: Namespace,
-    solve: Callable[..., Array],
+    solve: Callable[[Namespace, _Coefficients, Array], Array],
     lower: Array,
     diag: Array,
     upper: Array,
     rhs: tuple[Array, ...],
 ) -> tuple[Array, ...]:
+    coefficients = lower, diag, upper
     if len(rhs) == 1:
-        return (solve(xp, lower, diag, upper, rhs[0]),)
-    x = solve(xp, lower, diag, upper, xp.concat([rhs[0], xp.expand_dims(rhs[1], axis=0)]))
+        return (solve(xp, coefficients, rhs[0]),)
+    x = solve(xp, coefficients, xp.concat([rhs[0], xp.expand_dims(rhs[1], axis=0)]))
     return x[:-1, ...], x[-1, ...]
 
 
 _SIDE_BY_SIDE, _TOGETHER = 512, 64
-"""So many systems, and so many of them next to one another in memory, are solved by steps along all of them.
+"""The fewest systems, and the fewest adjacent in memory, that NumPy solves by steps along all of them.
 
 A step costs eight calls of NumPy, 5 to 10 microseconds, and LAPACK 30 to 50 ns for an unknown. Measured on 16 to 16384
 systems of 64 to 1000 unknowns.
@@ -132,27 +136,29 @@ systems of 64 to 1000 unknowns.
 
 
 def _side_by_side(batch: tuple[int, ...], axis: int) -> bool:
-    """Return whether so many systems lie side by side that steps along all of them are worth their calls."""
+    """Return whether enough systems are adjacent in memory for NumPy's steps along all of them to pay."""
     systems = math.prod(batch) // batch[axis]
     return systems >= _SIDE_BY_SIDE and math.prod(batch[len(batch) + axis + 1 :]) >= _TOGETHER
 
 
-def _by_steps(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
-    """Solve systems that lie side by side, all of them a row at a time, by LAPACK's elimination.
+def _by_steps(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
+    """Solve systems that are adjacent in memory, a row of all systems at a time, by LAPACK's elimination.
 
-    It exchanges rows where a number is larger than the pivot above it. Systems with such are left to LAPACK, and so
-    are those with numbers that are not finite.
+    LAPACK exchanges rows if a number is larger than the pivot above it. Such systems, and systems with numbers that are
+    not finite, are left to LAPACK.
     """
-    x, largest = _eliminated(lower, diag, upper, rhs)
-    others = np.flatnonzero(~(largest <= 1))
-    if others.size:
-        given = (np.ascontiguousarray(np.swapaxes(one[..., others], -1, -2)) for one in (lower, diag, upper, rhs))
-        x[..., others] = np.swapaxes(_lapack_solve(xp, *given), -1, -2)
+    x, largest = _eliminated(*coefficients, rhs)
+    exchanging = np.flatnonzero(~(largest <= 1))
+    if exchanging.size:
+        lower, diag, upper, right = (
+            np.ascontiguousarray(np.swapaxes(array[..., exchanging], -1, -2)) for array in (*coefficients, rhs)
+        )
+        x[..., exchanging] = np.swapaxes(_lapack_solve(xp, (lower, diag, upper), right), -1, -2)
     return x
 
 
 def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Array, Array]:
-    """Return solutions by an elimination without exchanges, and the largest factor that it took in each system."""
+    """Return solutions by an elimination without exchanges, and the largest factor of each system."""
     pivots, x = np.empty_like(diag), np.moveaxis(np.empty_like(rhs), -2, 0)
     rhs = np.moveaxis(rhs, -2, 0)
     factor, size, product = np.empty_like(diag[0]), np.empty(diag.shape[1:], abs(diag[:1]).dtype), np.empty_like(x[0])
@@ -171,13 +177,13 @@ def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Ar
     return np.moveaxis(x, 0, -2), largest
 
 
-def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
-    """Solve all systems as one, whose blocks are not coupled by any coefficient.
+def _lapack_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
+    """Solve all systems as a single system with uncoupled blocks.
 
     A number that is not finite, or a zero pivot, may still spoil other systems. Then each half of the systems is solved
     separately.
     """
-    columns, systems, n = rhs.shape
+    (lower, diag, upper), (columns, systems, n) = coefficients, rhs.shape
     if n == 1:
         return rhs / diag
     if systems > 1:
@@ -190,7 +196,7 @@ def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: A
         return np.full_like(rhs, math.nan)
     halves = slice(systems // 2), slice(systems // 2, systems)
     return np.concatenate(
-        [_lapack_solve(xp, lower[half], diag[half], upper[half], rhs[:, half]) for half in halves], axis=1
+        [_lapack_solve(xp, (lower[half], diag[half], upper[half]), rhs[:, half]) for half in halves], axis=1
     )
 
 
@@ -202,10 +208,10 @@ def _gtsv(dtype: str) -> Callable[..., Any]:
     return routine
 
 
-def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
+def _jax_solve(xp: Namespace, coefficients: _Coefficients, rhs: Array) -> Array:
     from jax.lax.linalg import tridiagonal_solve
 
-    lower, diag, upper, rhs = varying_alike((lower, diag, upper, rhs))
+    lower, diag, upper, rhs = varying_alike((*coefficients, rhs))
     lower, upper = ends_cleared(xp, lower, upper, -1)
     columns, systems, n = rhs.shape
     if systems > 1:
@@ -215,7 +221,7 @@ def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Arra
 
 
 _MOST = 2**31
-"""LAPACK counts fewer unknowns."""
+"""LAPACK counts unknowns below this number."""
 
 
 @functools.cache
@@ -244,5 +250,5 @@ def refusal(xp: Namespace, s: System) -> str | None:
 def slower(_: Namespace, s: System) -> str | None:
     """Return why ``auto`` does not take the library's routine, or None."""
     if s.periodic and s.pivot != "none":
-        return "a correction of rank one may lose digits that exchanges of rows keep"
+        return "its correction of rank one for periodic systems may lose digits that row exchanges keep"
     return None

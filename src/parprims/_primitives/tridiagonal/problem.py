@@ -1,4 +1,4 @@
-"""What the kernels of tridiagonal systems are given of a batch, the division of their work, and their memory."""
+"""The parameters of the kernels of tridiagonal systems, the division of their work, and their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tuning(_cuda.Tuning):
     rows: Mapping[int, int]
     """Rows of a thread, half as many where the stable solver is a fallback for a long system; bits depend on them."""
     threads: int
-    """The most threads of a block of short systems whose rows are adjacent in memory."""
+    """The most threads of a block of short systems with adjacent rows in memory."""
     interleaved_systems: int
     """The most systems of a block if systems are adjacent in memory."""
     interleaved_words: int
@@ -59,8 +59,8 @@ class Tuning(_cuda.Tuning):
     interleaved_block_exchanging: int
     """Threads of a block, approximately, if systems are adjacent in memory, for numbers of 4 bytes."""
     waiting_threads: Mapping[int, int]
-    """The threads of a system from which on rows wait in shared memory. If systems are adjacent in memory, they always
-    do."""
+    """The fewest threads of a system with rows that wait in shared memory. If systems are adjacent in memory, rows
+    always wait."""
     resident_threads_exchanging: Mapping[int, int]
     """If rows wait, the least threads that are to fit on a multiprocessor, half as many if they have twice as many
     rows; 0 leaves it open. If systems are adjacent in memory, it is of float32 alone."""
@@ -86,14 +86,14 @@ class Tuning(_cuda.Tuning):
     long_blocks: int
     """The most blocks that take parts in turn."""
     few_blocks: int
-    """The same for launches that may have nothing to do."""
+    """The most blocks of launches that may have nothing to do."""
 
     scaled = ("blocks", "long_blocks", "few_blocks")
     limited = ("shared_bytes",)
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
+"""By compute capability; `_cuda.tuned` gives the entry of any other device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
 
 
 def rows_wait(tuning: Tuning, nbytes: int, threads: int, interleaved: bool) -> bool:
-    """Return whether the rows of so many threads of a system wait in shared memory, for registers have no room."""
+    """Return whether rows wait in shared memory, because the registers of ``threads`` threads have no room."""
     return interleaved or threads >= tuning.waiting_threads[nbytes]
 
 
@@ -200,7 +200,7 @@ _SOLVERS = {
 
 
 def source(solver: str) -> str:
-    """Return the CUDA text of a solver, which asserts what Python assumes of it."""
+    """Return the CUDA text of a solver, with assertions of the sizes that Python assumes."""
     file, sizes = _SOLVERS[solver]
     text = device_source(f"_primitives/tridiagonal/solvers/{file}")
     return "\n".join((text, *(f"static_assert({one} == {size});" for one, size in sizes.items())))
@@ -211,7 +211,7 @@ def source(solver: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a plan is made for.
+    """The specialisation of a plan.
 
     Parameters
     ----------
@@ -220,12 +220,12 @@ class Problem:
     axis : int
         The axis of the unknowns, counted from the end.
     periodic, pivot, dtype
-        Those of the systems.
+        The options and the dtype of the systems.
     columns : int
         The number of right-hand sides of each system, along an axis before those axes of ``shape`` that the
         coefficients do not have; 0 if there is no such axis.
     shapes, layouts : tuple
-        Those of lower, diag, upper and rhs.
+        The shapes and layouts of lower, diag, upper and rhs.
     """
 
     shape: tuple[int, ...]
@@ -249,7 +249,7 @@ class Problem:
 
     @property
     def systems(self) -> int:
-        """How many systems there are, one for each right-hand side."""
+        """The number of systems, counted for each right-hand side."""
         return math.prod(self.whole) // self.n
 
     @property
@@ -265,7 +265,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch as the kernels are given it.
+    """The parameters of a batch for the kernels.
 
     Parameters
     ----------
@@ -310,12 +310,12 @@ def make_batch(problem: Problem) -> Batch | None:
         pointer = Pointer(memory, problem.type if name == "out" else f"const {problem.type}")
         arrays.append(Struct(pointer, *given, numbers(f"{name}_along", along)))
         reached = (*(step for (length, _), step in zip(axes, steps, strict=True) if length > 1), problem.n)
-        kinds.append(access(along, addresses[at], reached, 16 // nbytes, nbytes, backward=False))
+        kinds.append(access(along, addresses[at], reached, vector=16 // nbytes, itemsize=nbytes, backward=False))
     interleaved = axes[2][1][3] == 1 and strides[3][problem.axis] != 1
     systems = numbers("systems", problem.systems)
     lengths = systems, numbers("middles", axes[1][0]), numbers("lows", axes[2][0]), numbers("n", problem.n)
     parameter = Struct(*arrays, *lengths, type=f"SystemBatch<{problem.type}>")
-    return Batch(parameter, tuple(kinds), interleaved, numbers, systems)
+    return Batch(parameter=parameter, access=tuple(kinds), interleaved=interleaved, numbers=numbers, systems=systems)
 
 
 _ARRAYS = ("lower", "diag", "upper", "rhs", "out")

@@ -51,18 +51,17 @@ def solve_tridiagonal(
         upper[n-1] are not read, unless periodic.
     rhs : array
         The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients
-        broadcast to, it holds one right-hand side per system and broadcasts against them. With exactly one
-        dimension more, its last axis counts several right-hand sides of the same system, and its other axes
-        are matched with those of the coefficients; so coefficients of shape (n,) take rhs of shape (n,) or
-        (n, k). To solve one system for rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients
-        are numbers, rhs holds one right-hand side per system.
+        broadcast to, rhs holds one right-hand side per system and broadcasts against them. With exactly one
+        dimension more, its last axis counts right-hand sides of each system, and its other axes are matched with
+        the axes of the coefficients; so coefficients of shape (n,) take rhs of shape (n,) or (n, k). To solve one
+        system for rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients are numbers, rhs holds
+        one right-hand side per system.
     axis : int
-        The axis along which the unknowns are numbered, in the shape the coefficients broadcast to (that of rhs if
-        all are numbers).
+        The axis of the unknowns, in the shape that the coefficients broadcast to (the shape of rhs if all are numbers).
     pivot : {"auto", "partial", "none"}
-        Which systems must come out right. ``partial`` exchanges rows, which every regular matrix allows. ``none``
-        may leave them in their order: for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows
-        unless a matrix is seen to be diagonally dominant, so it is right wherever ``partial`` is.
+        Pivoting. ``partial`` exchanges rows, and solves every regular system. ``none`` may keep the order of rows,
+        which suffices for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows unless it finds that a
+        matrix is diagonally dominant, so it solves every system that ``partial`` solves.
     periodic : bool
         Whether the first and the last unknown are neighbours: lower[0] multiplies x[n-1] and upper[n-1]
         multiplies x[0].
@@ -76,8 +75,8 @@ def solve_tridiagonal(
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; see `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
-        the axis is split over: docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over:
+        docs/devices.md.
 
     Returns
     -------
@@ -85,16 +84,16 @@ def solve_tridiagonal(
         The unknowns, of the promoted dtype, of the shape coefficients and rhs broadcast to. If any input that is read
         or any unknown is not finite, all unknowns of that system are NaN.
     backward_error : array
-        Only with return_residual: for every solution max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, the
-        relative change of the system's numbers that makes x exact, 0 for 0/0; inf where x is not finite, and only
-        there. Real, of the precision computed in, of the shape of x without the axis. CuPy and XLA take
-        subnormal numbers for zero in it.
+        Only with return_residual. For every solution it is max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, where
+        0/0 is 0: the relative change of coefficients and rhs for which x is exact. It is inf if and only if x is not
+        finite. Real, of the precision computed in, of the shape of x without the axis. CuPy and XLA compute it with
+        subnormal numbers as zero.
     status : array
-        Only with return_status: for every solution 0 if it is one; 1 if there is none that is finite, because a pivot
-        was zero or a number was not finite or overflowed, and x is NaN; 2 if the backward error is above the square
-        root of eps of x's dtype. With row exchanges only these give that: a matrix singular to the precision once its
-        rows are scaled, numbers that underflow, a row whose unknowns and rhs should all be zero and are no more than
-        eps of others, and native of periodic systems. Of dtype int32.
+        Only with return_status, of dtype int32. 0: x is a solution. 1: x is NaN, because a pivot was zero or a number
+        was not finite or overflowed. 2: the backward error is above the square root of eps of the dtype of x. With row
+        exchanges, status 2 has four causes: the matrix with scaled rows is singular to the precision; numbers
+        underflow; the unknowns and rhs of a row should be zero and are at most eps of others; a periodic system is
+        solved by native.
 
     Raises
     ------
@@ -105,21 +104,36 @@ def solve_tridiagonal(
     IndexError
         If axis is out of range.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method cannot compute this call.
+
+    See Also
+    --------
+    solve_banded : Systems with more diagonals.
+    solve_block_tridiagonal : Block tridiagonal systems.
+    linear_recurrence : Bidiagonal systems.
 
     Notes
     -----
     Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native; kernel on a CPU). Kernel is O(n) on a GPU
     too: one to three launches for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
-    Error with row exchanges: a backward error of at most ten times that of LAPACK's gtsv, or of ten eps if that is
-    more; docs/solve_tridiagonal.md has the exceptions, which return_residual tells.
-    Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
+    Error with row exchanges: a backward error of at most ten times the error of LAPACK's gtsv, or ten eps if that is
+    more; docs/solve_tridiagonal.md lists the exceptions, and return_residual shows them.
+    Error without row exchanges: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
-    Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
+    Singular systems: x is NaN, or large because of rounding; no error is raised, and the status is not 0.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
-    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; NumPy and
-    PyTorch's CPU with SciPy), both of 32 and 64-bit floats and complex, array.
+    Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (JAX; with SciPy,
+    NumPy's and PyTorch's CPU arrays), both for 32- and 64-bit real and complex floats, and array.
     Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
+
+    References
+    ----------
+    R. W. Hockney and C. R. Jesshope, "Parallel Computers", 1981.
+
+    S. J. Wright, "Stable Parallel Algorithms for Two-Point Boundary Value Problems", SIAM J. Sci. Stat. Comput. 13(3),
+    1992.
+
+    N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapters 7, 9 and 12.
 
     Examples
     --------
@@ -152,7 +166,7 @@ def solve_tridiagonal(
 
 
 def _solved(methods: Methods, method: str, xp: Namespace, solution: Solution) -> Any:
-    """Return the solution, and what else is asked for."""
+    """Return the solution, and the backward error and the status if the caller asks for them."""
     s = solution.system
     x = derivative_rules.tridiagonal(methods, method, xp, s)
     with quiet(xp):
@@ -166,7 +180,7 @@ def _solved(methods: Methods, method: str, xp: Namespace, solution: Solution) ->
 
 
 def _verdicts(xp: Namespace, solution: Solution, x: Array) -> tuple[Array, ...]:
-    """Return what is asked for of the backward error and the status of unknowns, which were rounded to a dtype."""
+    """Return the backward error and the status of rounded unknowns, as far as the caller asks for them."""
     s, dtype = solution.system, solution.dtype
     arrays, bare, largest = (x, *s.arrays), s.on(*(None,) * 4), None
     if library(xp) in ("cupy", "torch") and getattr(x, "is_cuda", True) and signature(arrays) is not None:
@@ -177,7 +191,7 @@ def _verdicts(xp: Namespace, solution: Solution, x: Array) -> tuple[Array, ...]:
         error = safe_backward_error(xp, system, x, largest)
         found = [error] * solution.return_residual
         if solution.return_status:
-            found.append(status(xp, system, x, error, dtype))
+            found.append(status(xp, system, x, error, dtype=dtype))
         return tuple(map(as_result, found))
 
     # One operation after another takes up to a hundred times as long as a program, and by PyTorch several times as long

@@ -27,7 +27,7 @@ def _residual(xp: Namespace, rows: Rows, factor: Array | None = None) -> tuple[A
     """Return rhs - A x and |A| |x| + |rhs|.
 
     If there is a factor for each row, the coefficients and unknowns of the row are multiplied by it, and rhs by its
-    square. What becomes infinite by that counts as zero.
+    square. Products that overflow count as zero.
     """
 
     def scaled(y: Array) -> Array:
@@ -81,7 +81,7 @@ def _safe_ratio(least: float, exponents: int, *rows: Array) -> Array:
 def safe_backward_error(xp: Namespace, s: System, x: Array, largest: Callable[..., Array] | None = None) -> Array:
     """Return `backward_error`, but inf only for solutions that are not finite.
 
-    Rows whose products overflow are scaled down before, and rows whose products underflow are scaled up. The factors
+    Rows with products that overflow are scaled down first, and rows with products that underflow are scaled up. Factors
     are powers of two, so that other rows keep their bits. If all products of a row are near the least normal number, a
     factor of 2^(3/4 of the range of exponents) makes only such numbers overflow as are multiplied by zero.
 
@@ -103,7 +103,7 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def status(xp: Namespace, s: System, x: Array, error: Array, dtype: Any) -> Array:
-    """Return for each solution 0, or 1 if there is none, or 2 if its backward error is large for its dtype."""
+    """Return the status of each solution: 0, 1 if it is not finite, 2 if its backward error is large for the dtype."""
     finite = xp.all(xp.isfinite(x), axis=s.axis)
     eps = _EPS.get(dtype_name(dtype)) or xp.finfo(error.dtype).eps
     inaccurate = xp.astype(error > math.sqrt(eps), xp.int32)

@@ -18,18 +18,18 @@ from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_t
 _BLOCK, _BLOCK_OF_WIDE = 32, 64
 """Elements compared for each test that may end early: 32, or 64 if they have 64 bits."""
 _ROUNDS = 32
-"""Rounds of a choice among candidates after which these are sorted."""
+"""The most rounds of a choice among candidates; then they are sorted."""
 _LEAST = 1 << 16
-"""Elements that are worth a thread."""
+"""The fewest elements for a thread."""
 _PART, _EACH = 1 << 17, 64
-"""The fewest elements of a part of a row, and how many times as many they are as are wanted."""
+"""The fewest elements of a part of a row: 2^17, or 64 k if that is more."""
 
 
 def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.Plan:
     """Return the work on adjacent rows, given the shape of the results."""
     n = c.arrays[0].shape[c.axis]
     (k,), rows, threads = c.places, math.prod(shape[:-1]), _cpu.threads.limit()
-    kind = Kind(seen_as(name, moved=False), (), True, index, n >> NARROW == 0)
+    kind = Kind(seen_as(name, moved=False), values=(), keyed=True, index=index, narrow=n >> NARROW == 0)
     parts = 1 if rows >= threads else max(1, min(threads, n // max(_PART, _EACH * k)))
     block = _BLOCK_OF_WIDE if kind.bits == 64 else _BLOCK
     launches, scratch = [_cpu.Launch("top_of_rows", rows, -(-_LEAST // n))], []
@@ -43,10 +43,10 @@ def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.P
             _cpu.text.function("block()", (f"return {block}",)),
             _cpu.text.file("_primitives/order_statistics/top_k/top_k.numba"),
         ),
-        (kind.key,),
-        ((shape, name), (shape, index)),
-        tuple(scratch),
-        (n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
+        inputs=(kind.key,),
+        outputs=((shape, name), (shape, index)),
+        scratch=tuple(scratch),
+        numbers=(n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
         seen=kind.results,
     )
 
@@ -59,19 +59,19 @@ def _refusal(xp: Namespace, c: Selection) -> str | None:
 
 
 _FEW = 1 << 15
-"""Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
+"""The fewest elements for the kernel: below, it saves little, and the first call of a process waits for LLVM."""
 _SEVERAL, _SHARE = 32, 10
-"""Up to so many elements, or one of each 2^10, are found in less time than by NumPy in a row that is alone."""
+"""In a single row, the kernel is faster than NumPy for k up to 32, or up to n / 2^10 if that is more."""
 
 
 def _slower(xp: Namespace, c: Selection) -> str | None:
     (x,), (k,) = c.arrays, c.places
     n, elements = x.shape[c.axis], math.prod(x.shape)
     if elements < _FEW:
-        return f"{spoken(xp)} finds elements of so few in little time"
+        return f"{spoken(xp)} is faster below {_FEW} elements"
     many = elements == n and k > max(_SEVERAL, n >> _SHARE) and dtype_bits(x.dtype) != 16
     if many and numpy_routines.serves(xp, c):
-        return "numpy finds so many elements of one row in less time"
+        return f"NumPy is faster above {max(_SEVERAL, n >> _SHARE)} elements of a single row of {n}"
     return None
 
 
@@ -90,7 +90,7 @@ _KERNEL = Method(_prepare, _refusal, _slower)
 
 
 def or_by_sort(by_sort: Method) -> Method:
-    """Return the kernel, or a sort where more than half of a row is wanted, or PyTorch asks for a derivative."""
+    """Return the kernel, or ``by_sort`` if k is more than half of a row or PyTorch asks for a derivative."""
 
     def of(_: Namespace, c: Selection) -> Method:
         (x,), (k,) = c.arrays, c.places

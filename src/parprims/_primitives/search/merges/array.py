@@ -1,4 +1,4 @@
-"""Merges by the operations of any method: by a search for every place, or by a sort."""
+"""Merges by the operations of any method: by a bisection for every element of the result, or by a sort."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parprims._primitives.sort.public import sort, sort_by_key
 
 
 def joined(xp: Namespace, c: Merge) -> tuple[Array, ...]:
-    """Return keys, and values if there are, one after the other."""
+    """Return the keys of both runs joined along the axis, and the values if there are any."""
     return rows_joined(xp, c.arrays, c.dtypes, c.axis)
 
 
@@ -34,10 +34,10 @@ def by_sorting(xp: Namespace, c: Merge, method: str) -> tuple[Array, ...]:
 
 
 def array(xp: Namespace, c: Merge) -> tuple[Array, ...]:
-    """Return the merge by a search, for every place of the result, of how many elements before it are of x1.
+    """Return the merge. A bisection for every index t of the result finds the number i of elements of x1 before it.
 
-    Of the first t elements i are of x1 and t - i of x2 where x1[i - 1] comes before x2[t - i], but x1[i] does not come
-    before x2[t - i - 1].
+    The first t elements are i of x1 and t - i of x2 if x1[i - 1] comes before x2[t - i], and x1[i] does not come before
+    x2[t - i - 1].
     """
     each = c.each
     rows = [move_axis(xp, x, c.axis, -1) for x in c.arrays]
@@ -79,7 +79,7 @@ def array(xp: Namespace, c: Merge) -> tuple[Array, ...]:
 
 
 def rows_joined(xp: Namespace, rows: Sequence[Array], dtypes: tuple[Any, ...], axis: int) -> tuple[Array, ...]:
-    """Return the arrays of the first run in their dtypes, each with that of the second behind it."""
+    """Return the arrays of the first run joined with the arrays of the second, in the dtypes of the result."""
     each = len(dtypes)
     pairs = zip(rows[:each], rows[each:], dtypes, strict=True)
     return tuple([xp.concat([cast(xp, x, dtype), cast(xp, y, dtype)], axis=axis) for x, y, dtype in pairs])

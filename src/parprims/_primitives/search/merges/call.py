@@ -14,7 +14,7 @@ from parprims._primitives.search.call import REAL
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Merge(Composed):
-    """A checked merge. ``arrays`` are x1 and x2, or keys and values of each; ``dtypes`` those of the results."""
+    """A checked merge. ``arrays`` are x1 and x2, or keys1, values1, keys2, values2; ``dtypes`` are of the results."""
 
     axis: int
     descending: bool
@@ -32,7 +32,7 @@ class Merge(Composed):
 
 
 def check(asked: Arguments) -> tuple[Namespace, Merge]:
-    """Return the namespace and the record of a merge; raise, naming the argument, for wrong ones."""
+    """Return the namespace and the record of a merge; raise, naming the argument, for wrong arguments."""
     xp, arrays = admit(asked.arrays)
     descending = check_flag("descending", asked["descending"])
     names, each = list(asked.arrays), len(arrays) // 2
@@ -41,7 +41,7 @@ def check(asked: Arguments) -> tuple[Namespace, Merge]:
     axis = normalize_axis(asked["axis"], first.ndim)
     if _but(first, axis) != _but(second, axis):
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-        raise ValueError(f"{names[0]} and {names[each]} must have equal shapes but along axis {axis}, got {shapes}")
+        raise ValueError(f"{names[0]} and {names[each]} must have equal shapes except along axis {axis}, got {shapes}")
     if each == 2:
         for which in (1, 3):
             if arrays[which].shape != arrays[which - 1].shape:

@@ -1,4 +1,4 @@
-"""Merges by NumPy's stable sort, which merges what is in order."""
+"""Merges by NumPy's stable sort, which merges runs that are in order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parprims._primitives.sort.call import ascending_integers
 
 
 def _merges(xp: Namespace, c: Merge) -> bool:
-    """Return whether NumPy merges: its stable sort does so with what is in order, of all but the narrowest dtypes."""
+    """Return whether NumPy's stable sort computes the call. It merges sorted runs, except in the narrowest dtypes."""
     return numpy_computes(xp, c.arrays) and numpy_orders(c.dtypes[0])
 
 
 def by_merging(xp: Namespace, c: Merge, method: str) -> tuple[Array, ...]:
-    """Return the merge by NumPy's stable sort, or else by the library's."""
+    """Return the merge by NumPy's stable sort, or by the method ``method`` of `sort`."""
     if not _merges(xp, c):
         return by_sorting(xp, c, method)
     whole = joined(xp, c)
@@ -32,7 +32,7 @@ def by_merging(xp: Namespace, c: Merge, method: str) -> tuple[Array, ...]:
 
 
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what merges elements alone, of one dtype and ascending, in NumPy; None where there is more to do."""
+    """Return a merge in NumPy of ascending elements of one dtype without values; None for any other call."""
     if len(c.arrays) > 2 or c.descending or any(x.dtype != c.dtypes[0] for x in c.arrays) or not _merges(xp, c):
         return None
     axis = c.axis
@@ -46,5 +46,5 @@ def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]] | None:
 
 
 def parts(xp: Namespace, c: Merge) -> list[Part]:
-    """Return what the library's way is made of, where NumPy does not merge."""
+    """Return the parts of the native method: none if NumPy merges, else a sort."""
     return [] if _merges(xp, c) else sort_parts(xp, c)
