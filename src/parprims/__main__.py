@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -99,8 +100,12 @@ def _kept() -> str:
     place = disk_cache.folder()
     if place is None:
         return "memory only, for there is no home directory (PARPRIMS_CACHE_DIR names a folder)"
-    files = [path for path in pathlib.Path(place).rglob("*") if path.is_file()]
-    return f"{place} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB)"
+    sizes = []
+    for path in pathlib.Path(place).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the lock of another process, which has removed it
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+    return f"{place} ({len(sizes)} files, {sum(sizes) / 1e6:.1f} MB)"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -246,7 +246,7 @@ def linear_system(
     """Return the solutions of linear systems, with their derivatives, also under torch.func and in forward mode."""
     if _forward_over_forward():
         return solve(xp, matrix, coefficients, b)  # its operations keep the derivatives that a rule would lose here
-    x: Array = _LinearSystem.apply((xp, matrix, solve), b, *coefficients)
+    x: Array = _LinearSystem.apply(_Linear(xp, matrix, solve), b, *coefficients)
     return x
 
 
@@ -256,13 +256,21 @@ def _forward_over_forward() -> bool:
     return [level.key() for level in stack].count(torch._C._functorch.TransformType.Jvp) > 1
 
 
+@dataclasses.dataclass(frozen=True)
+class _Linear:
+    """Linear systems without arrays. torch.func looks for arrays in tuples, and so in named tuples, but not in here."""
+
+    xp: Namespace
+    matrix: Any
+    solve: Callable[..., Array]
+
+
 class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(system: tuple[Namespace, Any, Callable[..., Array]], b: Array, *coefficients: Array) -> Array:
-        xp, matrix, solve = system
-        return solve(xp, matrix, coefficients, b)
+    def forward(system: _Linear, b: Array, *coefficients: Array) -> Array:
+        return system.solve(system.xp, system.matrix, coefficients, b)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
@@ -273,7 +281,7 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         x, *coefficients = ctx.saved_tensors
-        xp, matrix, solve = ctx.system
+        xp, matrix, solve = ctx.system.xp, ctx.system.matrix, ctx.system.solve
         transpose, transposed = matrix.transposed(xp, tuple(a.conj() for a in coefficients))
         y = derivative_rules.linear_system(xp, transpose, solve, coefficients=transposed, b=g)
         if not any(ctx.needs_input_grad[2:]):
@@ -284,7 +292,7 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Array:
         x, *coefficients = ctx.saved_tensors
-        xp, matrix, solve = ctx.system
+        xp, matrix, solve = ctx.system.xp, ctx.system.matrix, ctx.system.solve
         _, db, *das = tangents
         das = [torch.zeros_like(a) if da is None else da for a, da in zip(coefficients, das, strict=True)]
         right = -matrix.product(xp, tuple(das), x)

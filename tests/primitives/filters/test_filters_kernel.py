@@ -418,6 +418,6 @@ def test_plans_fit_every_device():
 def test_orders_that_are_too_high(gpu):
     for dtype, most in (("float64", 24), ("complex128", 16)):
         one, x = (gpu.asarray(np.ones(n, dtype)) for n in (most + 2, 5))
-        words = f"no kernel of {dtype} filters of order {most + 1} for GPUs, only up to order {most}"
+        words = f"no kernel of {dtype} filters above order {most} for GPUs, got order {most + 1}"
         with pytest.raises(parprims.MethodRefused, match=words):
             parprims.lfilter(one, one, x, method="kernel")

@@ -71,8 +71,8 @@ def alone(changing, monkeypatch):
     """Leave out the launch that computes what residues would lose."""
     own = matmul_residues.plan
 
-    def plan(*arguments):
-        whole = own(*arguments)
+    def plan(*arguments, **options):
+        whole = own(*arguments, **options)
         assert whole.launches[-1].template == "residues::multiply_lost"
         return dataclasses.replace(whole, launches=whole.launches[:-1])
 
