@@ -454,7 +454,7 @@ PROMISES: tuple[Promise, ...] = (
         "Every kernel compiles for every architecture, without a GPU (`nox -s kernels`).",
         ("tests/compile_kernels.py::main",),
         "CONTRIBUTING.md",
-        "It must compile for every architecture",
+        "A kernel must compile for every architecture",
     ),
     Promise(
         "Every kernel runs on a CPU, where wrong indices, missing barriers and deadlocks show (`nox -s emulate`).",

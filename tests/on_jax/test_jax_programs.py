@@ -219,6 +219,17 @@ def test_memory_maps_of_a_call(jax, name):
     assert min(grown) <= 40
 
 
+def test_arrays_with_values_while_others_are_traced(jax):
+    """They are part of the program that is traced, in which JAX allows no options."""
+    double = core_programs.one_program(lambda x: x + x)
+    known = jax.numpy.float32(2.0)
+    for transform in (jax.jit, jax.grad, jax.vmap):
+        x = jax.numpy.ones(3, "float32") if transform is jax.vmap else jax.numpy.float32(1.0)
+        assert np.all(np.asarray(transform(lambda x: x * double(known))(x)) == 4.0)
+    assert float(double(known)) == 4.0
+    assert double._alone is not double._inside
+
+
 def test_releases_without_the_options(jax, monkeypatch):
     """An XLA that has other options compiles without any."""
     monkeypatch.setattr(core_programs, "_OPTIONS", {"xla_cpu_option_of_old": True})

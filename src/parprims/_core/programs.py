@@ -49,11 +49,12 @@ class _Program:
                 return self._inside(*arrays)
         try:
             return self._alone(*arrays)
-        except RuntimeError as error:  # a release of XLA without one of the options names it
+        except (RuntimeError, ValueError) as error:
             if not any(name in str(error) for name in _OPTIONS):
                 raise
-            self._alone = self._inside
-        return self._inside(*arrays)
+            if isinstance(error, RuntimeError):  # this release of XLA lacks the option that it names
+                self._alone = self._inside
+        return self._inside(*arrays)  # arrays with values, in a program that is traced
 
     def clear_cache(self) -> None:
         """Let the programs go."""

@@ -290,7 +290,11 @@ def test_wrong_offsets(backend):
     right = backend.asarray(np.array([0, 2, 6]))
     for call, error, words in (
         (lambda: parprims.reduce(x, offsets=x), TypeError, "offsets must have a dtype of kind int"),
-        (lambda: parprims.scan(x, offsets=right[:0]), ValueError, "offsets must have one dimension and at least one entry"),
+        (
+            lambda: parprims.scan(x, offsets=right[:0]),
+            ValueError,
+            "offsets must have one dimension and at least one",
+        ),
         (lambda: parprims.reduce(x, offsets=right, check=1), TypeError, "check must be True or False"),
         (lambda: parprims.reduce(x, offsets=right, keepdims=True), ValueError, "keepdims must be False"),
         (lambda: parprims.reduce(x[None, :], offsets=right), ValueError, "axis must be given with offsets"),
