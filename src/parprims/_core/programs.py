@@ -18,7 +18,7 @@ def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
     where it has no more. So the oldest programs are let go: there are never more than `MOST_PROGRAMS`, and no more than
     `FEWEST_PROGRAMS` where the process has over half of the maps that it may have.
 
-    On a CPU a program of its own is compiled with `_OPTIONS`; inside of another one JAX allows none.
+    On a CPU a program of few elements is compiled with `_OPTIONS`; inside of another one JAX allows none.
     """
     import jax
 
@@ -38,15 +38,19 @@ def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Program:
-    """A function of JAX arrays in two programs: one to be part of others, and one by itself."""
+    """A function of JAX arrays in two programs: one for few elements, and one for many or to be part of others."""
 
     def __init__(self, inside: Any, alone: Any, tracer: type) -> None:
         self._inside, self._alone, self._tracer = inside, alone, tracer
 
     def __call__(self, *arrays: Array) -> Any:
+        elements = 0
         for x in arrays:
-            if isinstance(x, self._tracer):
+            if isinstance(x, (self._tracer, tuple)):
                 return self._inside(*arrays)
+            elements += getattr(x, "size", 1)
+        if elements > _MOST_ELEMENTS:
+            return self._inside(*arrays)
         try:
             return self._alone(*arrays)
         except (RuntimeError, ValueError) as error:
@@ -65,8 +69,11 @@ class _Program:
 _OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1, "xla_cpu_use_fusion_emitters": False}
 """Options of XLA for CPUs by which programs of many small steps compile in half the time and take a third of the maps.
 
-Their steps are then compiled together, and run no slower.
+Their steps are then compiled together. They run as fast for few elements; sorts of many take up to twice as long.
 """
+
+_MOST_ELEMENTS = 2**13
+"""Elements of all arrays up to which programs are compiled with these options."""
 
 
 def _let_go(count: int) -> None:
