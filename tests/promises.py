@@ -137,7 +137,7 @@ PROMISES: tuple[Promise, ...] = (
         "Bits of results depend on the compute capability, and not on the device at hand",
     ),
     Promise(
-        "An element of a histogram is in the bin whose edges, as returned, it lies between, on every library.",
+        "On every library, a histogram counts each element in the bin whose returned edges enclose it.",
         (
             "tests/primitives/histogram/test_histogram.py::TestBins::test_edges_are_found_exactly",
             "tests/primitives/histogram/test_histogram.py::TestBins::test_edges_of_any_range",

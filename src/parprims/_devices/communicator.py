@@ -243,8 +243,9 @@ def run_quick(
 ) -> tuple[Any, list[Any]]:
     """Return the results of a driver, or of its first quick way with a trial that succeeds, and its collectives.
 
-    The collective operations are those of the trials and of the way taken; if a compiled program chooses the way, those
-    of the driver. All ways but the first run piece by piece along the axis ``apart`` (see `in_pieces`).
+    The collectives include the messages of all trials made and of the way taken. If a compiled program chooses the way,
+    only the driver's messages are reported. All ways but the first run piece by piece along the axis ``apart`` (see
+    `in_pieces`).
     """
     if not quick:
         return in_pieces(lambda parts: run(steps, devices, lengths, parts), parts, apart)

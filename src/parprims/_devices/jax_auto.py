@@ -131,21 +131,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         r = call
         return _with_derivative(
             function,
-            lambda *arrays: declared[primitive].of(
-                Arguments(
-                    primitive,
-                    {"x": arrays[0] if r.single else arrays},
-                    {
-                        "fn": r.fn,
-                        "op": r.op,
-                        "axis": r.axes,
-                        "keepdims": r.keepdims,
-                        "dtype": r.dtypes,
-                        "initial": None,
-                    },
-                    "native",
-                )
-            ),
+            lambda *arrays: declared[primitive].of(_of_reduction(primitive, "native", r, arrays)),
         )
     return _without_derivative(primitive, function)
 
@@ -259,12 +245,9 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
 
     if isinstance(call, Reduction):
         r = call
-        of_reduction = {
-            "fn": r.fn, "op": r.op, "axis": r.axes, "keepdims": r.keepdims, "dtype": r.dtypes, "initial": None
-        }  # fmt: skip
 
         def reduced(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            return laid_out(calls.reduced, engine, {"x": arrays[0] if r.single else arrays}, of_reduction)
+            return calls.reduced(engine, _of_reduction(primitive, method, r, arrays))
 
         return _Again(reduced, len(call.arrays))
     if isinstance(call, Scan):
@@ -335,6 +318,12 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
 
         return _Again(histogrammed, 1 + h.weighted)
     return None
+
+
+def _of_reduction(primitive: str, method: str, r: Reduction, arrays: tuple[Array, ...]) -> Arguments:
+    """Return the arguments of a reduction of other arrays."""
+    options = {"fn": r.fn, "op": r.op, "axis": r.axes, "keepdims": r.keepdims, "dtype": r.dtypes, "initial": None}
+    return Arguments(primitive, {"x": arrays[0] if r.single else arrays}, options, method)
 
 
 def _squeezed(x: Array, axis: int) -> Array:

@@ -422,7 +422,7 @@ def scan_adjoint(
             if result.include_initial:
                 y, cotangent = sweep.rest(y), sweep.rest(cotangent)
             elif exclusive and xs[0].shape[axis]:
-                # As for the inclusive scan: its results follow those of the exclusive one, and its last does not count.
+                # Inclusive results are the exclusive ones, one place on; the last of them has no derivative.
                 y = sweep.following(y)
                 cotangent = sweep.backward.join(xp.zeros_like(head), sweep.rest(cotangent))
             start = initial[index] if initial else None if index else filled(xp, 1, y, axis)

@@ -1,8 +1,8 @@
 """A primitive as one declaration: how a call of it is checked, remembered, computed, and handed to other rooms.
 
 A public function has the parameters and the docstring, and hands its arguments by name to its `Primitive`. Every call
-then goes the same way, in `Primitive.__call__`: a node of a program that torch.compile reads; a call like an earlier
-one; options made plain; arrays that several devices hold; the check, which makes the record of the call; a method.
+then goes one way, `Primitive.of`: a node of a program that torch.compile reads; a call like an earlier one; options
+made plain; arrays that several devices hold; the check, which makes the record of the call; a method.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Arguments:
     arrays : dict
         What may be an array or a tuple of arrays, in the order of the parameters; None where it was left out.
     options : dict
-        All other arguments but these two:
+        All other arguments except the method and ``axis_name``.
     method : str
         The method asked for.
     axis_name : optional
@@ -209,11 +209,11 @@ class Primitive:
         """Compute a call."""
         if self.normalize is not None:
             asked = self.normalize(asked)
-        given = [x for name, x in asked.arrays.items() if x is not None or name not in _OPTIONAL]
-        flat = tuple(given) if tuple not in map(type, given) else _flat(given)
+        given = asked.given
+        flat = _flat(given.values())
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
-                return self._in_graph(asked) if self.node is None else self.node(asked)
+                return self._node(asked) if self.node is None else self.node(asked)
             key = asked.key = self._key(asked, given)
             run = recalled(key)
             if run is None and self.recall is not None:
@@ -233,8 +233,8 @@ class Primitive:
         """Return whether several devices, or chunks, hold arrays that may be split."""
         return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
-    def _key(self, asked: Arguments, given: list[Any]) -> Any:
-        """Return what calls like this one, with these arrays, are found again by, or None."""
+    def _key(self, asked: Arguments, given: dict[str, Any]) -> Any:
+        """Return the key of the call, given the arrays that were not left out, or None."""
         told = asked.options
         if self._key_of:
             told = told.copy()
@@ -247,17 +247,21 @@ class Primitive:
         if self.state is not None:
             more.append(self.state(asked))
         if len(given) < len(asked.arrays):
-            more.append(tuple(asked.given))
-        arrays = given[0] if len(given) == 1 else tuple(given)
-        return call_key((self._title, *told), arrays, *told.values(), *more, gradient=self.gradient)
+            more.append(tuple(given))
+        arrays = tuple(given.values())
+        x = arrays if len(arrays) > 1 else arrays[0]
+        return call_key((self._title, *told), x, *told.values(), *more, gradient=self.gradient)
 
-    def _in_graph(self, asked: Arguments) -> Any:
-        """Return the result as a node of torch.compile's graph."""
-        found: tuple[Any, ...] = nodes().call(
-            self.name, asked.arrays, asked.options, asked.method, composed=self.composed
-        )
+    def _node(self, asked: Arguments) -> Any:
+        results = as_node(asked, composed=self.composed)
         single = self.single if isinstance(self.single, bool) else self.single(asked)
-        return found[0] if single else found
+        return results[0] if single else results
+
+
+def as_node(asked: Arguments, *, composed: bool = True) -> tuple[Any, ...]:
+    """Return the results of a call as the general node of torch.compile's graph; see `Primitive` for ``composed``."""
+    results: tuple[Any, ...] = nodes().call(asked.name, asked.arrays, asked.options, asked.method, composed=composed)
+    return results
 
 
 declared: dict[str, Primitive] = {}

@@ -82,8 +82,8 @@ def top_k(
     Notes
     -----
     Work and depth: for small k, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; for larger k, and by array on JAX, those of `argsort`. Kernels read all elements once: on GPUs
-    in one launch for k up to 1024, on CPUs for k up to n / 2.
+    sqrt(n k) elements; for larger k, and by array on JAX, the work and depth of `argsort`. Kernels read all elements
+    once: on GPUs in one launch for k up to 1024, on CPUs for k up to n / 2.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; on other libraries `max` and `argsort`),

@@ -23,8 +23,8 @@ from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, Methods, directly, nodes
-from parprims._dispatch.primitive import Arguments, Primitive
+from parprims._dispatch.dispatch import Method, Methods, directly
+from parprims._dispatch.primitive import Arguments, Primitive, as_node
 from parprims._operators.operator import Operator
 from parprims._primitives.recurrence.call import coefficients
 from parprims._primitives.scan.array import inclusive
@@ -108,11 +108,8 @@ def _node(asked: Arguments) -> Array:
     initial = asked["initial"]
     if hasattr(initial, "shape"):
         raise ValueError("initial must be a number for matrices inside of torch.compile")
-    options = {**asked.options, "initial": initial, "matrices": True}
-    result: tuple[Array, ...] = nodes().call(
-        asked.name, {"a": asked["a"], "b": asked["b"]}, options, asked.method, composed=True
-    )
-    return result[0]
+    node: Array = as_node(asked.on({"a": asked["a"], "b": asked["b"]}, initial=initial, matrices=True))[0]
+    return node
 
 
 # ---- By array operations ----------------------------------------------------------------------------------------

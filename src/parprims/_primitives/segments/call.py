@@ -33,7 +33,7 @@ from parprims._operators.in_place import Few, operator_failure
 from parprims._operators.operator import BUILT_IN, Operator, as_operator
 from parprims._primitives.recurrence.call import broadcast_shape, coefficients
 from parprims._primitives.scan.call import result_dtypes
-from parprims._primitives.sort.call import check_orders, index_dtype
+from parprims._primitives.sort import call as sort_call
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -317,30 +317,20 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
 
 def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
     """Return the namespace and the checked call of a sort with offsets."""
-    name = next(iter(asked.arrays))
-    keyed = asked.name != "argsort"
-    named = {name: asked[name], **{f"values[{at}]": one for at, one in enumerate(asked.arrays.get("values") or ())}}
-    xp, arrays = admit(named, moved=True)
-    keys = arrays[0]
-    _, (_, offsets) = admit({name: keys, "offsets": asked["offsets"]})
-    descending, _ = check_flag("descending", asked["descending"]), check_flag("stable", asked["stable"])
-    for at, one in enumerate(arrays[1:]):
-        if one.shape != keys.shape:
-            raise ValueError(f"values[{at}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}")
-    check_orders(name, keys)
-    axis = normalize_axis(asked["axis"], keys.ndim)
-    checks = checking(xp, offsets, keys.shape[axis], check=asked["check"], method=asked.method)
-    moves = arrays if keyed else []
-    results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
+    xp, whole = sort_call.checked(asked)
+    _, (keys, offsets) = admit({next(iter(asked.arrays)): whole.keys, "offsets": asked["offsets"]})
+    shape = tuple(keys.shape)
+    checks = checking(xp, offsets, shape[whole.axis], check=asked["check"], method=asked.method)
+    dtypes = [x.dtype for x in whole.arrays] if whole.keyed else [sort_call.index_dtype(xp)]
     return xp, Segmented(
-        arrays=(*arrays, offsets),
-        key=_key(asked, asked.key_of(*arrays, offsets)),
-        complete=checked_first(checks, len(arrays), None),
-        results=tuple(results),
-        count=len(arrays),
+        arrays=(*whole.arrays, offsets),
+        key=_key(asked, asked.key_of(*whole.arrays, offsets)),
+        complete=checked_first(checks, len(whole.arrays), None),
+        results=tuple([(shape, dtype) for dtype in dtypes]),
+        count=len(whole.arrays),
         operation="sort",
-        axis=axis,
+        axis=whole.axis,
         segments=offsets.shape[0] - 1,
-        descending=descending,
-        keyed=keyed,
+        descending=whole.descending,
+        keyed=whole.keyed,
     )

@@ -15,8 +15,8 @@ from parprims._core.arrays import Array, Namespace, is_tensor
 from parprims._core.elements import is_structured
 from parprims._core.options import is_array
 from parprims._dispatch.ascending import as_offsets
-from parprims._dispatch.dispatch import Methods, nodes, primitive
-from parprims._dispatch.primitive import Arguments, Check, Primitive
+from parprims._dispatch.dispatch import Methods, primitive
+from parprims._dispatch.primitive import Arguments, Check, Primitive, as_node
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
 from parprims._primitives.reduce.public import REDUCE
@@ -164,8 +164,8 @@ def _node(asked: Arguments) -> Array:
         raise ValueError("x must be one array for segments inside of torch.compile")
     options = {name: value for name, value in asked.options.items() if name not in _NOT_IN_NODES}
     options["op"] = _named(asked["op"])
-    result: tuple[Array, ...] = nodes().call(asked.name, asked.arrays, options, asked.method, composed=True)
-    return result[0]
+    node: Array = as_node(Arguments(asked.name, asked.arrays, options, asked.method))[0]
+    return node
 
 
 _NOT_IN_NODES = ("fn", "include_initial")
@@ -176,9 +176,8 @@ def _node_of_recurrence(asked: Arguments) -> Array:
     arrays = {name: asked[name] for name in ("a", "b", "offsets")}
     if not (is_tensor(arrays["a"]) and is_tensor(arrays["b"])):
         raise ValueError("a and b must be arrays for segments inside of torch.compile")
-    options = {**asked.options, "initial": asked["initial"]}
-    result: tuple[Array, ...] = nodes().call(asked.name, arrays, options, asked.method, composed=True)
-    return result[0]
+    node: Array = as_node(asked.on(arrays, initial=asked["initial"]))[0]
+    return node
 
 
 def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
@@ -188,8 +187,7 @@ def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
         if len(values) > 1:
             raise ValueError("values must be one array for segments inside of torch.compile")
         arrays = {"keys": arrays["keys"], "values": values[0], "offsets": arrays["offsets"]}
-    result: tuple[Array, ...] = nodes().call(asked.name, arrays, asked.options, asked.method, composed=True)
-    return result
+    return as_node(asked.on(arrays))
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:

@@ -76,7 +76,11 @@ def checked(asked: Arguments) -> tuple[Namespace, Sorting]:
     for index, x in enumerate(arrays[1:]):
         if x.shape != keys.shape:
             raise ValueError(f"values[{index}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(x.shape)}")
-    check_orders(name, keys)
+    if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
+        raise TypeError(
+            f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
+            f"got {dtype_name(keys.dtype)}"
+        )
     return xp, Sorting(
         arrays=tuple(arrays),
         key=asked.key_of(*arrays),
@@ -86,15 +90,6 @@ def checked(asked: Arguments) -> tuple[Namespace, Sorting]:
         keyed=asked.name != "argsort",
         indices=asked.name == "argsort",
     )
-
-
-def check_orders(name: str, keys: Array) -> None:
-    """Raise TypeError, naming the argument, unless its dtype can be sorted."""
-    if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
-        raise TypeError(
-            f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
-            f"got {dtype_name(keys.dtype)}"
-        )
 
 
 def index_dtype(xp: Namespace) -> Any:
