@@ -94,11 +94,12 @@ def newest(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and format with ruff, and every public docstring with numpydoc."""
+    """Check style and format with ruff, every public docstring with numpydoc, and the parameters that they share."""
     session.install("-e", ".", *_group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("python", "-m", "tests.check_docstrings")
+    session.run("python", "-m", "docs.parameters", "--check")
 
 
 @nox.session

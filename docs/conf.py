@@ -178,14 +178,30 @@ def link_site(_app: Any, page: str, source: list[str]) -> None:
         source[0] = f"{title}\n\nArguments and results: {links}.\n{rest}"
 
 
+PAGE = re.compile(r'(page\s+)"([^"]+)"')
+"""The title of a page in a docstring, which may be broken over two lines: a whole title, or a public name in it."""
+
+
+def page_titles() -> dict[str, str]:
+    """Return the page of every title, and of every public name that a title has."""
+    heads = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in FOLDER.glob("*.md")}
+    return {head.removeprefix("# "): page for page, head in heads.items() if head.startswith("# ")} | titles()
+
+
+def with_links(text: str) -> str:
+    """Return the text of a docstring in which every page that it names by its title is a link."""
+    page_of = page_titles()
+    return PAGE.sub(lambda named: f"{named[1]}:doc:`{named[2]} </{page_of[' '.join(named[2].split())]}>`", text)
+
+
 def as_written(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
     """Keep the bars and stars of a docstring's formulas, which are marks of reST, and link the pages it names."""
     for index, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             line = re.sub(r"(?<!\\)\|", r"\\|", line)
             line = re.sub(r"(?<![\\*\w])\*(?=\w)", r"\\*", line)
-        lines[index] = re.sub(r"docs/(\w+)\.md", r":doc:`/\1`", line)
-    lines[:] = labelled(lines)
+        lines[index] = line
+    lines[:] = labelled(with_links("\n".join(lines)).split("\n"))
 
 
 LABEL = re.compile(r"([A-Z][\w ]*): (?=\S)")

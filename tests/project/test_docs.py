@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 import parprims
-from docs import check_site, conf, generate, plots, support, words
+from docs import check_site, conf, generate, parameters, plots, support, words
 from examples.backends import make
 
 pytestmark = pytest.mark.once
@@ -158,6 +158,69 @@ def test_statements_of_notes_are_paragraphs():
         *(".. rubric:: Notes", "", "", "**Work and depth:** n (array),", "1 (kernel).", "", "**Error:** none."),
         *(".. rubric:: Examples", "Error: no"),
     ]
+
+
+@pytest.mark.parametrize("name", parprims.__all__)
+def test_docstrings_name_pages_by_title(name):
+    """A wheel has no docs/, and the title is what a reader can look for on the site."""
+    text = inspect.getdoc(getattr(parprims, name))
+    assert "docs/" not in text
+    titles = [" ".join(title.split()) for _, title in conf.PAGE.findall(text)]
+    assert [title for title in titles if title not in conf.page_titles()] == []
+    assert conf.with_links(text).count(":doc:`") == len(titles)
+
+
+def test_links_to_pages_by_title():
+    text = 'the page "Arrays that are\n    split over devices", and the page "scan" of'
+    links = "the page :doc:`Arrays that are\n    split over devices </devices>`, and the page :doc:`scan </scan>` of"
+    assert conf.with_links(text) == links
+    with pytest.raises(KeyError):
+        conf.with_links('the page "No such title"')
+
+
+def test_shared_parameters_are_as_written_once():
+    different = [path.name for path, source, text in parameters.changes() if source != text]
+    assert not different, "run python -m docs.parameters"
+
+
+def test_every_function_has_the_shared_parameters():
+    """A public function with one of these parameters has its description from the table."""
+    shared = {}
+    for entry in parameters.SHARED:
+        shared.setdefault(entry.name, set()).update(entry.texts())
+    for name in ("method", "check", "offsets", "axis_name", "keepdims"):
+        assert shared[name] == set(parameters.functions_with(name)), f"docs/parameters.py: {name}"
+
+
+def test_parameters_are_written_into_docstrings():
+    source = '''
+def f(x, axis):
+    """Do.
+
+    Parameters
+    ----------
+    x : array
+        Elements.
+    axis : int
+        Old words,
+        in two lines.
+    """
+
+def g(axis):
+    """Leave.
+
+    axis : int
+        Words.
+    """
+'''
+    written = parameters.with_parameters(source, {"f": {"axis": ("int or None", "New " + "words " * 20)}})
+    lines = written.splitlines()
+    assert lines[8] == "    axis : int or None"
+    assert [len(line) <= 120 for line in lines] == [True] * len(lines)
+    assert " ".join(written.split()).count("New " + " ".join(["words"] * 20) + ' """ def g') == 1
+    assert written.endswith(source[source.index("def g") :])
+    with pytest.raises(ValueError, match=r"line 3: .* one entry for y"):
+        parameters.with_parameters(source, {"f": {"y": ("int", "Words.")}})
 
 
 def test_no_page_takes_the_name_of_one_of_sphinx():

@@ -36,7 +36,7 @@ def solve_banded(
     periodic : bool
         Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def solve_banded(
     complex128, 1 if both; the kernel of `solve_tridiagonal` for 1 diagonal on either side), native (LAPACK by SciPy:
     one system in the memory of a CPU, not periodic), array.
     Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
-    Memory and more: docs/solve_banded.md.
+    Memory and more: the page "solve_banded" of the documentation.
 
     References
     ----------
@@ -115,7 +115,7 @@ def solve_block_tridiagonal(
     periodic : bool
         Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `solve_banded` apply, except that there is no native method.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -135,6 +135,10 @@ def solve_block_tridiagonal(
     --------
     solve_banded : Systems with few diagonals.
     solve_tridiagonal : Tridiagonal systems.
+
+    Notes
+    -----
+    The notes of `solve_banded` apply, except that there is no native method.
 
     Examples
     --------

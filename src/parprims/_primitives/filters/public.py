@@ -37,7 +37,7 @@ def lfilter(
         The state before the first sample, of the shape of x except for the length along the axis: k, the larger length
         of b and a, minus one. Along other axes the length may be 1, to broadcast. The default is zero.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def lfilter(
     the memory of a CPU), array.
     Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: a derivative
     is computed by filters too, with the method of the call.
-    Memory and more: docs/filters.md.
+    Memory and more: the page "lfilter" of the documentation.
 
     References
     ----------
@@ -114,7 +114,7 @@ def sosfilt(
         The states before the first sample, of shape (sections, *shape of x) with length 2 along the axis. Along other
         axes of x the length may be 1, to broadcast. The default is zero.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `lfilter` apply.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -135,6 +135,10 @@ def sosfilt(
     See Also
     --------
     lfilter : A single filter of any order.
+
+    Notes
+    -----
+    The notes of `lfilter` apply.
 
     Examples
     --------

@@ -93,9 +93,8 @@ def number_dtype(bins: int) -> str:
 def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
     """Return whether the weights of a kind are to be sorted by the numbers of their bins, and then summed.
 
-    That is a model: the way that moves fewer bytes (docs/histogram.md has measured times). Without a sort, every group
-    of bins reads elements and weights once. A sort counts the digits of the numbers, and each digit moves numbers and
-    weights.
+    The model chooses the way that moves fewer bytes. Without a sort, every group of bins reads elements and weights
+    once. A sort counts the digits of the numbers, and each digit moves numbers and weights.
     """
     assert kind.weights is not None
     if bins >= 2**31 - 1:  # more than `segment_reduce` has segments

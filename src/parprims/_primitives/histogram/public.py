@@ -47,10 +47,11 @@ def histogram(
     density : bool
         Whether to divide counts by their sum and by the widths of the bins, so that the histogram has area 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that x and weights are split
-        over: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that x and weights are split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -90,7 +91,8 @@ def histogram(
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
     Memory besides the result: a few MB by kernel; in CUDA, 14 bytes for each element if weights of float32 are sorted,
-    20 with more than 65 535 bins. More: docs/histogram.md.
+    20 with more than 65 535 bins.
+    More: the page "histogram" of the documentation.
 
     References
     ----------

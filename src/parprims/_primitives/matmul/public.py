@@ -59,11 +59,12 @@ def matmul(
     tile : int or sequence of int, optional
         The lengths of m, n and k that method "array", or a block of the kernel, multiplies at once; one number for all
         three. A block of the kernels "naive" and "tiled" has m n threads.
-    method : {"auto", "native", "kernel", "array"}, default "auto"
-        Implementation to use; see `methods`.
+    method : {"auto", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that k is split over in both
-        factors: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the contracted axis of both factors is split over; on PyTorch,
+        the group of processes. Each device passes its own part. See the page "Arrays that are split over devices" of
+        the documentation.
 
     Returns
     -------
@@ -101,7 +102,8 @@ def matmul(
     that kernel or raises MethodRefused. torch.autocast changes nothing.
     Derivatives: of sum and product, by every method on PyTorch and JAX; of other operators, as the library derives
     them.
-    Memory, measured errors and more: docs/matmul.md and docs/libraries.md.
+    Memory, measured errors and more: the page "matmul" of the documentation. CUDA graphs and torch.compile: its page
+    "Programs and settings of JAX, PyTorch and CuPy".
 
     References
     ----------

@@ -52,7 +52,7 @@ def top_k(
     sorted : bool
         Whether the results must be in order, the largest or the smallest first. They always are.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def top_k(
     Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; on other libraries `max` and `argsort`),
     array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
-    Memory and more: docs/order_statistics.md.
+    Memory and more: the page "top_k" of the documentation.
 
     Examples
     --------
@@ -118,8 +118,7 @@ def partition(
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `sort` apply. NumPy's own routine and the kernel on GPUs
-        partition; all other implementations sort.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -143,6 +142,11 @@ def partition(
     argpartition : The indices that partition.
     top_k : The k largest or smallest elements, in order.
     sort : All elements in order.
+
+    Notes
+    -----
+    NumPy's own routine and the kernel on GPUs partition. All other implementations sort, and the notes of `sort`
+    apply.
 
     Examples
     --------
@@ -169,8 +173,7 @@ def argpartition(
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `sort` apply. NumPy's own routine and the kernel on GPUs
-        partition; all other implementations sort.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -192,6 +195,11 @@ def argpartition(
     --------
     partition : The partitioned elements.
     argsort : The indices that sort.
+
+    Notes
+    -----
+    NumPy's own routine and the kernel on GPUs partition. All other implementations sort, and the notes of `sort`
+    apply.
 
     Examples
     --------
@@ -224,7 +232,7 @@ def median(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `quantile` apply.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -245,6 +253,10 @@ def median(
     See Also
     --------
     quantile : Other quantiles.
+
+    Notes
+    -----
+    The notes of `quantile` apply.
 
     Examples
     --------
@@ -284,7 +296,7 @@ def quantile(
         The value between two neighbouring sorted elements: linear interpolation, the lower element, the higher, the
         nearest (at equal distance the element of even index), or the mean of both.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -318,7 +330,7 @@ def quantile(
     Reproducibility: the same input gives the same bits by every method, except for the sign of a zero if x has both.
     Methods: kernel (CUDA arrays; on CPUs where `sort` has one), native, array.
     Derivatives: by x on PyTorch and JAX, by every method.
-    Memory and more: docs/order_statistics.md.
+    Memory and more: the page "quantile" of the documentation.
 
     Examples
     --------

@@ -56,20 +56,20 @@ def linear_recurrence(
         the last.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j is offsets[j] <= n < offsets[j + 1], and perhaps empty; each is a recurrence of its own, with
-        ``initial`` before it.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is a recurrence of its own,
+        with ``initial`` before it.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     matrices : bool
         Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
         along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
-        which a and b are parts: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -104,7 +104,8 @@ def linear_recurrence(
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; BLAS on NumPy
     with SciPy and PyTorch's CPU, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
-    Memory, overflow and more: docs/linear_recurrence.md and docs/libraries.md.
+    Memory, overflow and more: the page "linear_recurrence" of the documentation. CUDA graphs and torch.compile: its
+    page "Programs and settings of JAX, PyTorch and CuPy".
 
     References
     ----------

@@ -64,11 +64,11 @@ def argmax(
     x : array
         The elements, of any shape and of bool or a real dtype. NaN counts as larger than all others.
     axis : int or None
-        The axis to search; None for all elements in row-major order. There must be at least one.
+        The axis to search; None for all elements in row-major order. There must be at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -113,11 +113,11 @@ def argmin(
     x : array
         The elements, of any shape and of bool or a real dtype. NaN counts as smaller than all others.
     axis : int or None
-        The axis to search; None for all elements in row-major order. There must be at least one.
+        The axis to search; None for all elements in row-major order. There must be at least one element.
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------

@@ -48,34 +48,37 @@ def reduce(
     Parameters
     ----------
     x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
-        of several components, which may be nested (the order of a dict's is that of its keys).
+        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
+        components of each element; they may be nested, and a dict is taken in the order of its keys.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
-        bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
-        function ``combine(earlier, later)``.
+        bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
+        ``combine(earlier, later)``.
     axis : int, tuple of int or None
         The axes to combine along; None for all. Elements are taken in row-major order over these axes.
     keepdims : bool
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
-        The dtype that elements are cast to before they are combined, one for each component, or the standard's name of
-        it. By default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the
-        dtype.
+        The dtype that elements are cast to before they are combined, or its name in the standard; for several
+        components a tuple. By default, add and multiply widen integers as the standard's ``sum`` does, and every other
+        operator keeps the dtype.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with the result; of several components a tuple, or made as the elements are.
+        An element combined from the left with the result; for several components a tuple, or nested as the elements
+        are.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j is offsets[j] <= i < offsets[j + 1] along the one axis, and perhaps empty; each is combined by itself.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is combined separately, along
+        a single axis.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
-        the first of the axes is split over: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -113,7 +116,8 @@ def reduce(
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU; auto leaves it where the
     library has the operator and is as fast), native (operators the library has), array. Derivatives are those of the
     library, by array and native, and by kernel on PyTorch's CPU.
-    Memory and more: docs/reduce.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    Memory and more: the page "reduce" of the documentation. CUDA graphs and torch.compile: its page
+    "Programs and settings of JAX, PyTorch and CuPy".
 
     References
     ----------
@@ -172,19 +176,22 @@ def map_reduce(
     dtype : dtype, str or tuple of these, optional
         The dtype that values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with the result; of several components a tuple, or made as the elements are.
+        An element combined from the left with the result; for several components a tuple, or nested as the elements
+        are.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segments are those of `reduce`; the values of fn are then all stored.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is combined separately, along
+        a single axis; all values of fn are stored.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
-        the first of the axes is split over: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -271,14 +278,16 @@ def sum(
     axis : int, tuple of int or None
         The axes to sum over; None for all.
     dtype : dtype or str, optional
-        The dtype that terms are cast to first. By default integers narrower than the default integer widen to it;
-        unsigned stay unsigned. Complex terms take no real dtype.
+        The dtype that terms are cast to first. By default, integers narrower than the default integer widen to it;
+        unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     keepdims : bool
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -334,14 +343,16 @@ def prod(
     axis : int, tuple of int or None
         The axes to multiply over; None for all.
     dtype : dtype or str, optional
-        The dtype that factors are cast to first. By default integers narrower than the default integer widen to it;
-        unsigned stay unsigned. Complex factors take no real dtype.
+        The dtype that factors are cast to first. By default, integers narrower than the default integer widen to it;
+        unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -397,9 +408,11 @@ def max(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -455,9 +468,11 @@ def min(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -513,9 +528,11 @@ def any(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -570,9 +587,11 @@ def all(
     keepdims : bool
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------
@@ -619,9 +638,11 @@ def vecdot(
     axis : int
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the first of the axes is split over, as in `reduce`.
+        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
+        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
+        documentation.
 
     Returns
     -------

@@ -57,7 +57,7 @@ def cumulative_max(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def cumulative_min(
     return_indices : bool
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------

@@ -38,12 +38,12 @@ def scan(
     Parameters
     ----------
     x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
-        of several components, which may be nested (the order of a dict's is that of its keys).
+        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
+        components of each element; they may be nested, and a dict is taken in the order of its keys.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
-        bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
-        function ``combine(earlier, later)``. It need not be commutative.
+        bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
+        ``combine(earlier, later)``. It need not be commutative.
     axis : int
         The axis to scan along.
     exclusive : bool
@@ -55,22 +55,22 @@ def scan(
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
         that of x without the axis. Of several components a tuple, or made as x is.
     dtype : dtype, str or tuple of these, optional
-        The dtype that elements are cast to before they are combined, one for each component, or the standard's name of
-        it. By default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other
-        operator keeps the dtype.
+        The dtype that elements are cast to before they are combined, or its name in the standard; for several
+        components a tuple. By default, add and multiply widen integers as the standard's ``cumulative_sum`` does, and
+        every other operator keeps the dtype.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
-        before it.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is scanned separately, with
+        ``initial`` before it.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
-        which x is a part: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -108,7 +108,8 @@ def scan(
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
     library can scan with; any on JAX), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
-    Memory and more: docs/scan.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    Memory and more: the page "scan" of the documentation. CUDA graphs and torch.compile: its page
+    "Programs and settings of JAX, PyTorch and CuPy".
 
     References
     ----------
@@ -159,14 +160,15 @@ def cumulative_sum(
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        The dtype that terms are cast to first. By default integers narrower than the default integer widen to it;
-        unsigned stay unsigned. Complex terms take no real dtype.
+        The dtype that terms are cast to first. By default, integers narrower than the default integer widen to it;
+        unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the axis is split over, as in `scan`.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -221,14 +223,15 @@ def cumulative_prod(
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
     dtype : dtype or str, optional
-        The dtype that factors are cast to first. By default integers narrower than the default integer widen to it;
-        unsigned stay unsigned. Complex factors take no real dtype.
+        The dtype that factors are cast to first. By default, integers narrower than the default integer widen to it;
+        unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the axis is split over, as in `scan`.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------

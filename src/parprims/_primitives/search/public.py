@@ -36,7 +36,7 @@ def searchsorted(
     sorter : array, optional
         The indices that sort x1, as `argsort` returns them, if x1 is not sorted.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def searchsorted(
     Reproducibility: the same input gives the same result by every method.
     Methods: kernel, native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
-    Memory and more: docs/searchsorted.md.
+    Memory and more: the page "searchsorted" of the documentation.
 
     References
     ----------
@@ -101,7 +101,7 @@ def merge(
     descending : bool
         Whether the largest elements come first, in the result as in x1 and x2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def merge(
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel, native (the native method of `sort`), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
-    Memory and more: docs/searchsorted.md.
+    Memory and more: the page "merge" of the documentation.
 
     References
     ----------
@@ -180,7 +180,7 @@ def merge_by_key(
     descending : bool
         Whether the largest keys come first, in the result as in keys1 and keys2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------

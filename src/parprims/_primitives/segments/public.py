@@ -73,7 +73,7 @@ def segment_reduce(
         An element combined from the left with every segment. It is the result of a segment without elements, which by
         default is the identity of the operator.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def segment_reduce(
     Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, on few segments of one dimension;
     others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
-    Memory and more: docs/segments.md.
+    Memory and more: the page "Segments: offsets, and segment_reduce" of the documentation.
 
     Examples
     --------

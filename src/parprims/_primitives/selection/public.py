@@ -38,12 +38,12 @@ def select(
     mask : array
         True for the elements to keep: of dtype bool and the shape of x.
     size : int, optional
-        The length of the result. It is required inside jit, vmap and torch.compile, where the number of results is
-        unknown. The default is the number of elements kept, which is read from the device.
+        The length of the results. It is required inside jit, vmap and torch.compile, where the number of elements kept
+        is unknown. The default is the number of elements kept, which is read from the device.
     fill_value : scalar
-        Fill value after the last element, if fewer than ``size`` are kept.
+        The value that fills results up to ``size``, if fewer elements are kept.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def select(
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (CUDA arrays; on CPUs where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: of values on PyTorch and JAX, by every method.
-    Memory and more: docs/selection.md.
+    Memory and more: the page "select" of the documentation.
 
     Examples
     --------
@@ -107,8 +107,7 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Ne
     mask : array
         True for the elements that come first: of dtype bool and the shape of x.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The notes of `select` apply. The kernel on GPUs reads the mask twice and
-        the elements once. NumPy's own routine takes both parts by the mask; all other implementations sort.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -130,6 +129,11 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Ne
     --------
     select : Keeps only the elements where the mask is true.
     partition : Reorders elements around an index of the sorted array.
+
+    Notes
+    -----
+    The notes of `select` apply. The kernel on GPUs reads the mask twice and the elements once. NumPy's own routine
+    selects by the mask and by its inverse. All other implementations sort.
 
     Examples
     --------
@@ -157,12 +161,12 @@ def run_lengths(
     x : array
         The elements, of one dimension and any dtype. -0 and +0 are equal, and NaN and NaN.
     size : int, optional
-        The length of the results, as in `select`. The notes of `select` apply.
+        The length of the results. It is required inside jit, vmap and torch.compile, where the number of runs is
+        unknown. The default is the number of runs, which is read from the device.
     fill_value : scalar
-        Fill value after the last element, where there are fewer than ``size`` runs.
+        The value that fills results up to ``size``, if there are fewer runs.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`. The kernel on GPUs reads the elements once; without ``size``, except on
-        JAX, twice.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -187,6 +191,10 @@ def run_lengths(
     unique : Every distinct element once.
     segment_reduce : Reduces the elements of segments.
 
+    Notes
+    -----
+    The notes of `select` apply. The kernel on GPUs reads the elements once; without ``size``, except on JAX, twice.
+
     Examples
     --------
     >>> import numpy as np
@@ -210,11 +218,12 @@ def unique(
     x : array
         The elements, of any shape and of a dtype that `sort` takes. -0 and +0 are equal, and NaN and NaN.
     size : int, optional
-        The length of the results, as in `select`. The notes of `select` apply.
+        The length of the results. It is required inside jit, vmap and torch.compile, where the number of distinct
+        elements is unknown. The default is the number of distinct elements, which is read from the device.
     fill_value : scalar
-        Fill value after the last element, where there are fewer than ``size``.
+        The value that fills results up to ``size``, if there are fewer distinct elements.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
@@ -238,6 +247,10 @@ def unique(
     --------
     run_lengths : Runs of equal neighbours, without a sort.
     histogram : Counts between edges.
+
+    Notes
+    -----
+    The notes of `select` apply, and for the sort those of `sort`.
 
     Examples
     --------

@@ -44,16 +44,16 @@ def sort(
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
-        which x is a part: docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -90,7 +90,8 @@ def sort(
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (the library's own sort, of integer keys in our order
     where its own order is another), array.
     Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
-    More: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
+    Memory and more: the page "sort" of the documentation. CUDA graphs and torch.compile: its page
+    "Programs and settings of JAX, PyTorch and CuPy".
 
     References
     ----------
@@ -138,15 +139,17 @@ def argsort(
         Whether the indices of equal elements ascend, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segments are those of `sort`. Indices are counted along the whole axis.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately; indices
+        are still counted along the whole axis.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the axis is split over, as in `sort`.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -212,15 +215,16 @@ def sort_by_key(
         Whether equal keys stay in the order they have in the input, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segments are those of `sort`.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately.
     check : bool, optional
-        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default those in the
-        memory of a CPU do. With True others do too, which synchronises a GPU; traced programs are refused. Wrong
-        offsets that are not checked give unspecified results.
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        The axes of the mesh that the axis is split over, as in `sort`.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------

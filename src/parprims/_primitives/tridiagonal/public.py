@@ -73,10 +73,10 @@ def solve_tridiagonal(
     return_status : bool
         Whether to return the status too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over:
-        docs/devices.md.
+        Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
+        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
 
     Returns
     -------
@@ -117,14 +117,15 @@ def solve_tridiagonal(
     Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native; kernel on a CPU). Kernel is O(n) on a GPU
     too: one to three launches for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
     Error with row exchanges: a backward error of at most ten times the error of LAPACK's gtsv, or ten eps if that is
-    more; docs/solve_tridiagonal.md lists the exceptions, and return_residual shows them.
+    more; the page "solve_tridiagonal" of the documentation lists the exceptions, and return_residual shows them.
     Error without row exchanges: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
     Singular systems: x is NaN, or large because of rounding; no error is raised, and the status is not 0.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (JAX; with SciPy,
     NumPy's and PyTorch's CPU arrays), both for 32- and 64-bit real and complex floats, and array.
-    Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
+    Derivatives: by coefficients and rhs on PyTorch and JAX, by every method.
+    More: the page "solve_tridiagonal" of the documentation.
 
     References
     ----------

@@ -25,7 +25,7 @@ def adjacent_difference(x: Array, /, *, axis: int = -1, method: str = "auto", **
     axis : int, default -1
         The axis along which elements are neighbours.
     method : {"auto", "kernel", "array"}, default "auto"
-        Implementation to use; see `methods`.
+        Implementation to use; "auto" chooses one. See `methods`.
 
     Returns
     -------
