@@ -1,8 +1,7 @@
-"""Calls on arrays that several devices hold: drivers written once, over what moves messages between the devices.
+"""Calls on arrays that several devices hold. Each algorithm is one driver, for every transport of messages.
 
-`communicator` says what a driver is and may ask for; `scans` and others hold the drivers; `work` and `calls` lay a call
-out over the parts; `jax_mesh`, `jax_auto`, `torch_groups` and
-`dask_chunks` are engines.
+`communicator` defines drivers and their messages; `scans`, `sorts`, `products` and `tridiagonals` hold the drivers;
+`calls` turns a call into `work` on the parts; `jax_mesh`, `jax_auto`, `torch_groups` and `dask_chunks` are engines.
 """
 
 from __future__ import annotations

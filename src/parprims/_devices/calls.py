@@ -1,4 +1,4 @@
-"""The scans and reductions on arrays that are split: how each is laid out over the parts, and its driver."""
+"""Calls on arrays that are split: for each primitive, the work of the parts and its driver."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import checked
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
-"""How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
-quick way to be worth its trial, and the time to compile it."""
+"""The least elements of a part along the axis of a recurrence, and the least unknowns of a part in all systems, for
+which a quick way is worth its trial and the time to compile it."""
 
 LONGEST_HEAD = 2**12
-"""How many unknowns at an end of a part may depend on those of another part, for a quick way to serve."""
+"""The most unknowns at an end of a part that may depend on another part in a quick way."""
 
 
 def reduced(engine: Engine, asked: Arguments) -> Any:
-    """Lay out any of the reductions."""
+    """Compute any of the reductions."""
     primitive, method, options = asked.name, asked.method, asked.options
     x = next(iter(asked.arrays.values())) if primitive != "vecdot" else asked.flat
     fn, op, axis, dtype, initial = (options[name] for name in ("fn", "op", "axis", "dtype", "initial"))
@@ -83,7 +83,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     after = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
     computed, results = _dtypes_of_reduction(xp, fn, arrays, op=operator, dtype=dtype)
     narrow, wide = None, dtype
-    if computed != results:  # 16-bit floats: parts have results in float32, and those of all parts are rounded
+    if computed != results:  # 16-bit floats: parts have results in float32, which are combined and then rounded
         narrow, wide = results, computed if len(computed) > 1 else computed[0]
     names = tuple(dtype_name(one.dtype) for one in arrays)
     whole = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
@@ -139,12 +139,12 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
 def _dtypes_of_reduction(
     xp: Any, fn: Callable[..., Any] | None, arrays: tuple[Array, ...], *, op: Operator, dtype: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the dtypes to reduce in, and of those of the results."""
+    """Return the names of the dtypes to reduce in, and of the dtypes of the results."""
     own = tuple(one.dtype for one in arrays)
     if fn is not None:
         try:
             own = own_dtypes(xp, fn, tuple(_one_like(xp, x) for x in arrays))
-        except Exception:  # the call on parts says what is wrong with the map
+        except Exception:  # the call on parts raises the error of the map
             return (), ()
     asked = as_dtypes(xp, dtype)
     if asked is not None:
@@ -154,7 +154,7 @@ def _dtypes_of_reduction(
 
 
 def _one_like(xp: Any, x: Array) -> Array:
-    """Return an array of one element of the dtype and device of x, or what JAX traces in its place."""
+    """Return an array of one element with the dtype and device of x, or its description for JAX's tracing."""
     if not is_jax(xp):
         return xp.ones((1,) * x.ndim, dtype=x.dtype, device=device(x))
     import jax
@@ -167,7 +167,7 @@ def _kept(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | None) -> Any:
-    """Return results combined with the element before them, then rounded to ``narrow`` dtypes if these are given."""
+    """Return the results combined with the initial element, then rounded to the dtypes ``narrow`` if given."""
     totals, structure = flattened(found)
     op, xp = restructured(op, structure), namespace_of(totals[0])
     to = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
@@ -181,7 +181,7 @@ def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | Non
 
 
 def scanned(engine: Engine, asked: Arguments) -> Any:
-    """Lay out any of the scans."""
+    """Compute any of the scans."""
     primitive, method, options = asked.name, asked.method, asked.options
     x, initial, op, axis, dtype = (asked[name] for name in ("x", "initial", "op", "axis", "dtype"))
     exclusive, reverse = _checked(method, exclusive=options["exclusive"], reverse=options["reverse"])
@@ -239,7 +239,7 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
 
 
 def solved(engine: Engine, asked: Arguments) -> Any:
-    """Lay out a linear recurrence."""
+    """Compute a linear recurrence."""
     a, b, axis, initial, method = *(asked[name] for name in ("a", "b", "axis", "initial")), asked.method
     (reverse,) = _checked(method, reverse=asked["reverse"])
     key = option_key("linear_recurrence", initial=initial, **asked.options, method=method)
@@ -280,9 +280,9 @@ def solved(engine: Engine, asked: Arguments) -> Any:
 
 
 def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
-    """Lay out any of the sorts, all of which are stable.
+    """Compute any of the sorts. All of them are stable.
 
-    A sort of which XLA says late how it is split has options ``keyed`` and ``indices``, as in `Sorting`.
+    Sorts from `jax_auto`, where XLA decides the split, have the options ``keyed`` and ``indices``, as in `Sorting`.
     """
     primitive, method, axis = asked.name, asked.method, asked["axis"]
     descending, stable = _checked(method, descending=asked["descending"], stable=asked["stable"])
@@ -329,7 +329,7 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
 
 
 def tridiagonal(engine: Engine, asked: Arguments) -> Any:
-    """Lay out a solution of tridiagonal systems."""
+    """Solve tridiagonal systems."""
     method, pivot = asked.method, asked["pivot"]
     _checked(method)
     as_it_is = Arguments(asked.name, asked.arrays, {**asked.options, "transpose": False}, method)
@@ -350,7 +350,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
 
     def plain(*parts: Array) -> Any:
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
-        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # several right-hand sides of a system
+        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # axes that count right-hand sides of a system
         lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
         found = public_tridiagonal.solve_tridiagonal(
             lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **verdicts
@@ -404,7 +404,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
 
 
 def product(engine: Engine, asked: Arguments) -> Array:
-    """Lay out a matrix product."""
+    """Compute a matrix product."""
     a, b, method, options = asked["a"], asked["b"], asked.method, asked.options
     _checked(method)
     key = option_key("matmul", method=method, **options)
@@ -414,11 +414,11 @@ def product(engine: Engine, asked: Arguments) -> Array:
         if x.ndim == 0:
             raise ValueError(f"{name} must have at least one dimension")
     of_a, of_b = engine.split("a", a), engine.split("b", b)
-    at = b.ndim - min(b.ndim, 2)  # the axis of b that is summed over
+    at = b.ndim - min(b.ndim, 2)  # the contracted axis of b
     rows, columns = of_a[-2:-1], of_b[-1:] if b.ndim > 1 else ()
     inner_a, inner_b = of_a[-1], of_b[at]
     inside = engine.working(())
-    if inside:  # inside of shard_map the axis summed over is the one that is split
+    if inside:  # inside shard_map the contracted axis is the split one
         inner_a = inner_b = inside
     batch = _batches(a, b, of_a, of_b)
     inner, m, n = inner_a or inner_b, (rows or ((),))[0], (columns or ((),))[0]
@@ -486,7 +486,7 @@ def _own_batch(batch: Split, x: Array) -> Split:
 
 
 def histogrammed(engine: Engine, asked: Arguments) -> Any:
-    """Lay out a histogram."""
+    """Compute a histogram."""
     x, bins, weights, range, method = *(asked[name] for name in ("x", "bins", "weights", "range")), asked.method
     (density,) = _checked(method, density=asked["density"])
     even = not hasattr(bins, "shape")
@@ -523,16 +523,16 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
 
 
 def alone(plain: Callable[..., Any]) -> list[Step]:
-    """Return the driver of a call that needs nothing of other devices."""
+    """Return the driver of a call that sends no messages."""
     return [lambda _, parts, __: (None, plain(*parts))]
 
 
 def _checked(method: str, **flags: Any) -> tuple[bool, ...]:
-    """Return flags as bools; raise, naming the argument, for any that is none, and for an unknown method."""
+    """Return flags as bools. Raise an error that names the argument if a flag is no bool or the method is unknown."""
     check_choice("method", method, ("auto", "kernel", "native", "array"))
     return tuple(check_flag(name, value) for name, value in flags.items())
 
 
 def named(name: str, arrays: tuple[Array, ...], single: bool) -> dict[str, Array]:
-    """Return arrays by the names that errors give them."""
+    """Return the arrays by their names in error messages."""
     return {name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)}

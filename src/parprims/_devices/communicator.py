@@ -1,9 +1,9 @@
-"""Messages between the devices that hold the parts of an array, and the execution of drivers.
+"""Drivers: algorithms on the parts of an array, as steps and messages; and their execution.
 
-A driver is a list of steps. A step is a function of where it runs (`Place`), of what the step before it kept, and of
-the reply to the message that the step before it sent. It returns a message and what it keeps; the last step returns no
-message, and what it keeps are the results. So one driver runs on devices that all execute one program, with a
-collective operation for each message, and as tasks of a graph, of which one kind computes and another moves messages.
+A driver is a list of steps. A step is a function of its place (`Place`), of the state that the step before it returned,
+and of the reply to the message of that step. It returns a message and a state; the last step returns no message, and
+its state is the result. The same driver runs on devices that execute one program, where each message is a collective
+operation, and as a graph of tasks, some for steps and some for messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place:
     Parameters
     ----------
     rank : int or array
-        Which part of the axis is here: an array of no dimension where one program runs on all devices.
+        The index of the local part: a 0-d array if one program runs on all devices.
     lengths : tuple of int
         The lengths of all parts along the axis, in order.
     """
@@ -42,14 +42,14 @@ class Place:
 
     @property
     def first(self) -> Any:
-        """The index of the first element of the own part along the whole axis."""
+        """The index of the first local element along the whole axis."""
         if isinstance(self.rank, int):
             return sum(self.lengths[: self.rank])
         return self.rank * self.lengths[0]  # one program for all: all parts are of one length
 
 
 def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
-    """Return the result of the first function, or of the second if the condition is false; neither sends a message."""
+    """Return the result of the first function if the condition is true, else of the second. Neither sends a message."""
     if isinstance(condition, bool):
         return one() if condition else other()
     import jax
@@ -58,7 +58,7 @@ def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> 
 
 
 def unless(condition: Any, found: Any, other: Callable[[Any], Any]) -> Any:
-    """Return arrays, or what a function makes of them where the condition is false, in their memory in JAX."""
+    """Return arrays, or a function of them if the condition is false. JAX then writes the result into their memory."""
     if isinstance(condition, bool):
         return found if condition else other(found)
     import jax
@@ -68,9 +68,9 @@ def unless(condition: Any, found: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
-    """Return an array with a part along an axis in the place of its own elements from ``first`` on.
+    """Return an array whose elements along an axis, from ``first`` on, are replaced by those of a part.
 
-    JAX writes into the memory of an array that nobody uses any more, see `settled`.
+    JAX reuses the memory of x if x has no later use, see `settled`.
     """
     axis %= x.ndim
     if is_traced(x) or is_traced(part):
@@ -81,7 +81,7 @@ def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
 
 
 def settled(*arrays: Array) -> tuple[Array, ...]:
-    """Return arrays that all are computed before one of them is used, so that JAX can write into their memory."""
+    """Return the arrays after a barrier: all are computed before one is used, so that JAX can reuse their memory."""
     if not any(map(is_traced, arrays)):
         return arrays
     import jax
@@ -91,7 +91,7 @@ def settled(*arrays: Array) -> tuple[Array, ...]:
 
 
 def blotted(x: Array, lost: Array) -> Array:
-    """Return an array with NaN where it is lost, which is seldom: one of JAX is not copied where nothing is."""
+    """Return x with NaN where ``lost`` is true. That is rare: if nothing is lost, x is not copied, on JAX either."""
     xp = namespace_of(x)
     if not is_traced(x):
         return xp.where(lost, xp.full_like(x, math.nan), x) if bool(xp.any(lost)) else x
@@ -112,10 +112,10 @@ def blotted(x: Array, lost: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Gather:
-    """Asks for the arrays of all devices: each as one array with a new first axis, in the order of the parts.
+    """Requests the arrays of all devices: each as one array with a new first axis, in the order of the parts.
 
-    ``before`` says that only those of parts before the own one are read, or if True of parts after it: False or True as
-    a scan is reversed, and None where all are read.
+    ``before`` is None if all of them are read. False says that only arrays of parts before the local one are read, as
+    in a scan; True says the same of parts after it, as in a reversed scan.
     """
 
     arrays: tuple[Array, ...]
@@ -124,7 +124,7 @@ class Gather:
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-    """Asks for the arrays of the device that many places further, the first being after the last."""
+    """Requests the arrays of the device whose rank is ``by`` higher, modulo the number of devices."""
 
     arrays: tuple[Array, ...]
     by: int
@@ -132,22 +132,23 @@ class Shift:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """Asks for a part of every device's arrays, and gives each device its part of the own.
+    """Requests a part of every device's arrays, and sends each device its part of the local arrays.
 
     Parameters
     ----------
     arrays : tuple of array
-        Of shape (rows, length here).
+        The local arrays, of shape (rows, local length).
     bounds : array
-        Of shape (devices, rows, devices + 1): of every device's rows, where the part for each device begins, and the
-        end of the last.
+        The bounds of the parts, of shape (devices, rows, devices + 1): for each row of each device, the begin of the
+        part for each device, and the end of the last part.
     lengths : tuple of int
-        How much of a row each device gets in all. The reply holds the parts of all devices in their order.
+        The number of elements of a row that each device receives. The reply holds the parts of all devices in their
+        order.
     sort : callable
         Sorts the rows of the reply by the first array.
     descending : bool or None
-        The order in which each device's rows are sorted. Then the reply may be `Sorted`, by a kernel that merges; None
-        asks for the parts as they are.
+        The order in which each device's rows are sorted; a kernel may then merge them, and the reply is `Sorted`. None
+        requests the parts unmerged.
     """
 
     arrays: tuple[Array, ...]
@@ -165,9 +166,9 @@ class Sorted(tuple[Array, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Trade:
-    """Asks for one block of every device's arrays, all of one size, and gives each device its block of the own.
+    """Requests one block of every device's arrays, and sends each device its block, all of one size.
 
-    The first axis of the arrays, and of those of the reply, counts devices.
+    The first axis counts devices, in the message and in the reply.
     """
 
     arrays: tuple[Array, ...]
@@ -178,14 +179,14 @@ Message = Gather | Shift | Exchange | Trade
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One exchange between devices, as `explain` tells it.
+    """One message between devices, as `explain` reports it.
 
     Parameters
     ----------
     name : str
         ``gather``, ``shift`` or ``exchange``.
     nbytes : int
-        What a device sends to others, as a mean over the devices where the data decide who sends how much.
+        The bytes that a device sends to others; their mean over the devices if they depend on the data.
     """
 
     name: str
@@ -217,7 +218,7 @@ class Communicator(Protocol):
 
 
 def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
-    """Return the results of a driver on the local parts, and the collective operations that took place."""
+    """Return the results of a driver on the local parts, and its collective operations."""
     place, told = Place(devices.rank, lengths), []
     kept, reply = parts, None
     for step in steps:
@@ -229,8 +230,8 @@ def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], 
 
 
 Quick = tuple[Sequence[Step], Sequence[Step] | None]
-"""A trial, whose result is a pair: whether the quick way serves, which all devices agree on, and what the rest of the
-quick way begins with. Without a rest that is the solution, if the way serves."""
+"""The steps of a trial, and the rest of the quick way. The trial returns whether it succeeded, the same on all devices,
+and the state for the rest. Without a rest, this state is the solution."""
 
 
 def run_quick(
@@ -243,8 +244,8 @@ def run_quick(
 ) -> tuple[Any, list[Any]]:
     """Return the results of a driver, or of its first quick way with a trial that succeeds, and its collectives.
 
-    The collectives include the messages of all trials made and of the way taken. If a compiled program chooses the way,
-    only the driver's messages are reported. All ways but the first run piece by piece along the axis ``apart`` (see
+    The collectives include the messages of all trials and of the chosen way. If a compiled program chooses, only the
+    messages of the driver are reported. All ways but the first run piece by piece along the axis ``apart`` (see
     `in_pieces`).
     """
     if not quick:
@@ -274,14 +275,14 @@ def run_quick(
 
 
 PIECE = 2**25
-"""Elements of each array that are computed with at a time where that may need many times the memory of the arrays."""
+"""Elements of each array in a piece, for computations that need many times the memory of the arrays."""
 
 
 def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: int | None) -> tuple[Any, list[Any]]:
     """Return the result of a function of the local parts; for large arrays in a program, piece by piece.
 
-    Along the axis ``apart``, if given, the arrays hold independent problems with solutions of equal shape. Then the
-    function needs the memory of one piece.
+    The arrays hold independent problems along the axis ``apart``, if given, and their solutions have equal shape. The
+    function then needs the memory of one piece at a time.
     """
     shape = tuple(parts[-1].shape)
     count = -(-math.prod(shape) // PIECE)
@@ -295,7 +296,7 @@ def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: 
     count = -(-shape[apart] // length)
 
     def piece(index: Array, found: Array) -> Array:
-        first = jax.numpy.minimum(index * length, shape[apart] - length)  # the last one may overlap that before it
+        first = jax.numpy.minimum(index * length, shape[apart] - length)  # the last piece may overlap the one before it
         own = tuple(jax.lax.dynamic_slice_in_dim(x, first, length, apart) for x in parts)
         result, told[:] = run(own)
         return jax.lax.dynamic_update_slice_in_dim(found, result, first, apart)
@@ -320,7 +321,7 @@ def size(message: Message) -> int:
 
 
 def collective(message: Message, place: Place, nbytes: int | None = None) -> Collective:
-    """Return the entry of `explain` for a message of ``nbytes`` bytes, by default the size of its arrays."""
+    """Return the entry of `explain` for a message. ``nbytes`` is by default the size of its arrays."""
     nbytes = size(message) if nbytes is None else nbytes
     others = place.count - 1
     if isinstance(message, Gather):

@@ -1,7 +1,7 @@
-"""Arrays of Dask, chunk by chunk: the steps of a driver are tasks, and so is what moves messages between them.
+"""Arrays of Dask, chunk by chunk: the steps of a driver are tasks, and so are its messages.
 
-Nothing is computed here. The number of tasks is linear in that of the chunks, but for a sort, each chunk of which has
-something for every other.
+Nothing is computed here. The number of tasks is linear in the number of chunks; for a sort it is quadratic, because
+every chunk sends a piece to every other.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
 from parprims._dispatch.primitive import Arguments
 
 
-class Chunks:  # holds stand-ins by the ids of what they keep alive
-    """The engine for arrays of Dask. A call is given stand-ins: arrays of NumPy of the whole shapes, without memory."""
+class Chunks:
+    """The engine for arrays of Dask. Calls receive stand-ins: NumPy arrays of the whole shapes, without memory.
+
+    Stand-ins are found by id: the engine keeps their owners alive, so that no id is used twice.
+    """
 
     trades: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._sources: dict[int, tuple[Any, Any]] = {}  # by the owner of a stand-in's memory: itself, and the array
+        self._sources: dict[int, tuple[Any, Any]] = {}  # by id of the owner of a stand-in: the owner, the array
 
     @staticmethod
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
-        """Return the results of a call on Dask arrays: Dask arrays that are not computed yet."""
+        """Return the results of a call on Dask arrays, as Dask arrays that are not computed yet."""
         engine = Chunks()
         found: list[Any] = []
 
@@ -57,7 +60,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return lay_out(engine, asked.mapped(stand_in))
 
     def stand_in(self, x: Any, labels: Sequence[Any]) -> Array:
-        """Return the substitute of an array in a call, with labels on its axes."""
+        """Return the stand-in of an array, and remember the labels of its axes."""
         owner = np.ones((), dtype=x.dtype)
         self._sources[id(owner)] = owner, (x, tuple(labels))
         return np.broadcast_to(owner, x.shape)
@@ -69,7 +72,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return None if known is None else known[1]
 
     def split(self, name: str, x: Array) -> Split:
-        """Return which axes have several chunks, and which: a label and the lengths of the chunks."""
+        """Return the name of each axis with several chunks: a label and the lengths of the chunks."""
         source = self._source(name, x)
         if source is None:
             return ()
@@ -83,7 +86,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return the axes in groups of which the first is split."""
+        """Return the axes in groups. Only the first axis of a group is split."""
         return groups(split, axes)
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
@@ -91,7 +94,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return length(arrays, axis, ndim)
 
     def count(self, over: Names) -> int:
-        """Return how many chunks there are."""
+        """Return the number of chunks."""
         return math.prod(len(chunks) for _, chunks in over)
 
     def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
@@ -122,7 +125,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return self._assembled(work, grid, cells, small)
 
     def _like(self, work: Work, lengths: dict[Any, int]) -> tuple[Array, ...]:
-        """Return arrays like parts of the work, of these lengths along what is split, one element in memory."""
+        """Return arrays like parts of the work, of one element in memory, with these lengths along split axes."""
         return tuple(self._part(x, split, lengths) for x, split in zip(work.arrays, work.inputs, strict=True))
 
     def _part(self, x: Array, split: Split, lengths: dict[Any, int]) -> Array:
@@ -135,10 +138,10 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         return xp.broadcast_to(xp.ones((), dtype=meta.dtype), shape)
 
     def _tell(self, work: Work, largest: dict[Any, int]) -> None:
-        """Tell `explain` how the largest part will be computed, and how many bytes it will send.
+        """Report to `explain` the method of the largest part, and the bytes that it will send.
 
-        The bytes of a message are a polynomial in the lengths of a part, of degree one in each. Messages of short parts
-        give its coefficients: those of length one, and of length two along some axes.
+        The bytes of a message are a polynomial of degree one in each length of a part. Its coefficients follow from the
+        messages of parts that have length one, or two along some axes.
         """
         record = Record(chosen(work.plain, *self._like(work, largest)))
         subsets = [set(some) for k in range(len(largest) + 1) for some in itertools.combinations(largest, k)]
@@ -159,7 +162,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         record.tell(work.primitive, self.count(tuple({name for stage in work.stages for name in stage.over})))
 
     def _messages(self, work: Work, lengths: dict[Any, int]) -> list[tuple[Any, Place]]:
-        """Return the messages of a part of these lengths among as many as there are, and the places they go between."""
+        """Return the messages of a part with these lengths, among the actual number of parts, and the place of each."""
         _, kinds = _on_small(work, self._like(work, lengths), lengths)
         return [
             (message, Place(0, stage.over[0][1]))
@@ -213,7 +216,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
 
 
 def _nested(block: Callable[[tuple[int, ...]], Any], counts: list[int]) -> Any:
-    """Return the array whose blocks a function returns."""
+    """Return the array made of the blocks that a function returns for their positions."""
 
     def lists(at: tuple[int, ...]) -> Any:
         return [lists((*at, one)) for one in range(counts[len(at)])] if len(at) < len(counts) else block(at)
@@ -222,7 +225,7 @@ def _nested(block: Callable[[tuple[int, ...]], Any], counts: list[int]) -> Any:
 
 
 def _aligned(arrays: list[Any], product: bool) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Return arrays with labels of their axes, cut alike where the labels are the same."""
+    """Return the arrays with labels of their axes. Axes with equal labels are cut into equal chunks."""
     for x in arrays:
         if any(math.isnan(n) for n in x.shape):
             raise ValueError("arrays of Dask must know the lengths of their chunks: call compute_chunk_sizes()")
@@ -253,29 +256,29 @@ def _aligned(arrays: list[Any], product: bool) -> list[tuple[Any, tuple[Any, ...
 
 @dataclasses.dataclass
 class _Dry:
-    """The first of parts that are all alike. It notes what it is asked for."""
+    """Messages of the first of equal parts, all of which are recorded."""
 
     kinds: list[Any]
     rank: int = 0
     count: int = 1
 
     def gather(self, message: Gather) -> tuple[Array, ...]:
-        """Return the own arrays, once for each part."""
+        """Return copies of the local arrays, one for each part."""
         self.kinds.append(message)
         return tuple(namespace_of(x).stack([x] * self.count) for x in message.arrays)
 
     def shift(self, message: Shift) -> tuple[Array, ...]:
-        """Return the own arrays."""
+        """Return the local arrays."""
         self.kinds.append(message)
         return message.arrays
 
     def trade(self, message: Trade) -> tuple[Array, ...]:
-        """Return the own arrays."""
+        """Return the local arrays."""
         self.kinds.append(message)
         return message.arrays
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        """Return the own arrays."""
+        """Return the local arrays."""
         del place
         self.kinds.append(message)
         return message.arrays
@@ -284,7 +287,7 @@ class _Dry:
 def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | None = None) -> tuple[Any, list[Any]]:
     """Return the results of the work on small parts, and for each stage the messages of its steps.
 
-    A part is alone, or with ``lengths`` among as many of these lengths as there are.
+    Without ``lengths`` there is one part; with it there are as many as in the work, all of these lengths.
     """
     kinds: list[Any] = []
     parts: Any = like
@@ -307,7 +310,7 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
 def _staged(
     cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
-    """Return the delayed results of a stage at each place of the grid, given its delayed arrays."""
+    """Return the delayed results of a stage at each position of the grid, given its delayed arrays there."""
     if not axis:
         lengths = (stage.length,)
         found = {at: _ALONE(stage.steps, lengths, parts) for at, parts in cells.items()}
@@ -382,7 +385,7 @@ def _appended(so_far: Any, message: Any) -> list[Any]:
 
 
 def _filled(so_far: list[Any], count: int, reverse: bool) -> tuple[Array, ...]:
-    """Return the states so far, in order; those of parts that come later are read by none."""
+    """Return the states so far, in order. Later parts, whose states nobody reads, repeat the last state."""
     rows = [*so_far, *([so_far[-1]] * (count - len(so_far)))]
     rows = rows[::-1] if reverse else rows
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*rows, strict=True))

@@ -1,6 +1,6 @@
-"""Arrays of JAX in programs whose meshes have axes of type Auto: XLA says how they are split when it compiles.
+"""Arrays of JAX in programs over meshes with axes of type Auto, where XLA decides the split when it compiles.
 
-Only then is the driver chosen, by the rule for partitioning that the call carries with it.
+The driver is chosen at that time, by the partitioning rule of the call.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from parprims._primitives.tridiagonal.call import System
 
 
 class _FoundError(Exception):
-    """Carries the work out of a call whose layout alone is asked for."""
+    """Carries the `Work` out of a call that is made only for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The engine of parts whose splits are known from outside, by the order of the arrays.
+    """The engine of parts whose splits XLA has decided, by the ids of the arrays.
 
-    Without a mesh, nothing is computed: `_FoundError` carries the work out.
+    Without a mesh it computes nothing, and raises `_FoundError` with the work.
     """
 
     splits: dict[int, Split]
@@ -55,15 +55,15 @@ class _Known:
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return the axes in groups of which the first is split."""
+        """Return the axes in groups. Only the first axis of a group is split."""
         return groups(split, axes)
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
-        """Return the length of an axis of the own parts."""
+        """Return the length of an axis of the local parts."""
         return length(arrays, axis, ndim)
 
     def count(self, over: Names) -> int:
-        """Return how many parts there are."""
+        """Return the number of parts."""
         return math.prod(self.mesh.shape[name] for name in over) if self.mesh is not None else 2
 
     def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class _Known:
         return tuple(x.shape)
 
     def compute(self, work: Work) -> Any:
-        """Return the results for the own part."""
+        """Return the results for the local part."""
         if self.mesh is None:
             raise _FoundError(work)
         found: Any = work.arrays
@@ -88,14 +88,14 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 
 
 def partitioned(primitive: str, method: str, call: Checked, whole: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a function of the call's arrays that computes it wherever XLA puts their parts, or None if none can.
+    """Return a function of the call's arrays that computes the call for any split by XLA; None if there is none.
 
-    ``whole`` computes it where no axis is split.
+    ``whole`` computes the call if no axis is split.
     """
     if isinstance(call, Reduction) and (method == "native" or call.initial is not None or call.n == 0):
-        return whole  # XLA itself reduces what is split, and gathers nothing larger than the results
+        return whole  # XLA reduces split arrays itself, and gathers nothing larger than the results
     if isinstance(call, Product) and method == "native":
-        return whole  # XLA multiplies what is split
+        return whole  # XLA multiplies split arrays itself
     again = _again(primitive, method, call)
     if again is None:
         return None
@@ -137,7 +137,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
 
 
 def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses a derivative in a sentence. Where a call has a rule, the rule never asks it."""
+    """Return a function whose derivative raises MethodRefused. Calls with derivative rules never reach it."""
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(*arrays: Array) -> Any:
@@ -155,7 +155,7 @@ def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callabl
 
 
 def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reduction with the derivative that the library's own has: XLA reduces it without gathering more."""
+    """Return a reduction with the derivative of the library's own, which XLA computes without gathering arrays."""
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(*arrays: Array) -> Any:
@@ -171,7 +171,7 @@ def _outputs(work: Work, count: int) -> tuple[Split, ...]:
 
 
 def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
-    """Return the work for arrays that are split so."""
+    """Return the work for arrays with these splits."""
     found: list[Work] = []
 
     def trace(*arrays: Array) -> Any:
@@ -187,7 +187,7 @@ def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
 
 
 def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
-    """Return the rule by which XLA tells from how one array is split how the others are: equal names, equal splits."""
+    """Return the sharding rule for XLA: axes with equal names are split equally."""
     labels = tuple(
         tuple(
             (name,) if length != 1 else () for name, length in zip(again.names(at, len(x.shape)), x.shape, strict=True)
@@ -206,11 +206,11 @@ def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: I
 
 @dataclasses.dataclass(frozen=True)
 class _Again:
-    """How the public call is made again on parts.
+    """A checked call as a public call that can be repeated on parts.
 
-    ``run`` takes an engine and the arrays; ``count`` is the number of arrays that say how the work is split, and
-    ``inserted`` the axis that the others have beyond what the work takes. ``ndims`` are the numbers of axes of the
-    arrays, where the work has more. ``ends`` are the names of the last axes of two factors.
+    ``run`` takes an engine and the arrays. ``count`` is the number of arrays that determine the split of the work; the
+    other arrays have an axis ``inserted`` that the work lacks. ``ndims`` are the numbers of axes of the arrays, if the
+    work has more. ``ends`` are the names of the last axes of the factors of a product.
     """
 
     run: Callable[[Any, tuple[Array, ...]], Any]
@@ -220,16 +220,16 @@ class _Again:
     ends: tuple[str, ...] = ()
 
     def names(self, at: int, ndim: int) -> list[str]:
-        """Return the names of the axes of an array: alike where the arrays broadcast, but for the ends of a product."""
+        """Return the names of an array's axes: equal for axes that broadcast, but `ends` for the last of a product."""
         names = [f"axis{ndim - axis}" for axis in range(ndim)]
         if self.ends:
             last = self.ends[at]
-            own = last if ndim > 1 else last[at - 1]  # a vector has only the axis that is summed over
+            own = last if ndim > 1 else last[at - 1]  # a vector has the contracted axis alone
             names = [*names[: ndim - len(own)], *own]
         return names
 
     def inputs(self, work: Work) -> tuple[Split, ...]:
-        """Return how the arrays are to be split."""
+        """Return the splits that the arrays must have."""
         if self.ndims is not None:
             return tuple(split[len(split) - n :] for split, n in zip(work.inputs, self.ndims, strict=True))
         if self.inserted is None:
@@ -293,7 +293,7 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
         def solved_system(engine: Any, arrays: tuple[Array, ...]) -> Any:
             given = {}
             for name, x in zip(("lower", "diag", "upper"), arrays, strict=False):
-                more = len(t.shape) - x.ndim  # axes of right-hand sides, so that none of these is taken for many
+                more = len(t.shape) - x.ndim  # so that no axis of rhs seems to count right-hand sides
                 given[name] = x.reshape((1,) * more + x.shape) if more else x
                 engine.splits[id(given[name])] = ((),) * more + engine.splits[id(x)]
             asked = Arguments(primitive, {**given, "rhs": arrays[3]}, of_system, "auto")
@@ -321,7 +321,7 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
 
 
 def _of_reduction(primitive: str, method: str, r: Reduction, arrays: tuple[Array, ...]) -> Arguments:
-    """Return the arguments of a reduction of other arrays."""
+    """Return the arguments of this reduction of other arrays."""
     options = {"fn": r.fn, "op": r.op, "axis": r.axes, "keepdims": r.keepdims, "dtype": r.dtypes, "initial": None}
     return Arguments(primitive, {"x": arrays[0] if r.single else arrays}, options, method)
 

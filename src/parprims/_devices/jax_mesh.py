@@ -20,12 +20,12 @@ from parprims._primitives.search import merge_cuda as search_merge_cuda
 from parprims._primitives.sort.public import sort_by_key
 
 _Run = tuple[tuple[Array, ...], Array, Array]
-"""Sorted arrays, where a run begins in every row of them, and its length."""
+"""A run, which is sorted: the arrays that hold it, and for every row its begin and its length."""
 
 
 LONGEST_BLOCK = 2**26
-"""The most elements that a device sends to another at once where parts go in rounds: blocks for all and of all take
-memory beside the parts."""
+"""The most elements that a device sends to another at once, in rounds: the blocks to and from all devices need memory
+beside the parts."""
 
 
 class Devices:
@@ -36,12 +36,12 @@ class Devices:
         self.count: int = jax.lax.axis_size(names) if names else 1
 
         self.checked = self.count > 1 and set(names) <= _varying(jax.lax.axis_index(names))
-        """Whether shard_map checks what is the same on all devices."""
+        """Whether shard_map checks which values are equal on all devices."""
 
     def own(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return arrays as ones that each device may have others of.
+        """Return arrays marked as varying over the devices.
 
-        So no derivative is summed over the devices inside of a branch that some of them do not take.
+        Otherwise JAX would sum derivatives over the devices inside a branch that some devices do not take.
         """
         if not self.checked:
             return arrays
@@ -53,7 +53,7 @@ class Devices:
 
     @property
     def rank(self) -> Any:
-        """Which of the devices this is."""
+        """The index of this device."""
         return jax.lax.axis_index(self.names) if self.count > 1 else 0
 
     def gather(self, message: Gather) -> tuple[Array, ...]:
@@ -68,16 +68,16 @@ class Devices:
         return found
 
     def shift(self, message: Shift) -> tuple[Array, ...]:
-        """Return the arrays of another device."""
+        """Return the arrays of the device ``by`` places further."""
         pairs = [((at + message.by) % self.count, at) for at in range(self.count)]
         return tuple(jax.lax.ppermute(x, self.names, pairs) for x in message.arrays)
 
     def trade(self, message: Trade) -> tuple[Array, ...]:
-        """Return the blocks of all devices that are for this one."""
+        """Return the blocks that all devices send to this one."""
         return tuple(jax.lax.all_to_all(x, self.names, 0, 0) for x in message.arrays)
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        """Return the parts of all devices that are for this one."""
+        """Return the parts that all devices send to this one."""
         if self.count == 1:
             return message.arrays
         if self._merges(message):
@@ -88,7 +88,7 @@ class Devices:
         return tuple(self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays)
 
     def _merges(self, message: Exchange) -> bool:
-        """Return whether a kernel merges what arrives: from a power of two of devices, see `_merged`."""
+        """Return whether a kernel merges the received rows: for a power of two devices, see `_merged`."""
         if message.descending is None or self.count & (self.count - 1) or 0 in message.arrays[0].shape:
             return False
         return search_merge_cuda.refusal(jax.numpy, message.arrays) is None
@@ -126,9 +126,9 @@ class Devices:
     ) -> tuple[Array, ...]:
         """Return the received runs, merged in pairs.
 
-        In step s the devices whose ranks differ by the bits of s exchange one block each. So the neighbours in the list
-        of runs are of neighbouring devices, then of neighbouring pairs, and so on; a bit of the own rank says which of
-        two comes first.
+        In step s, the devices whose ranks differ by the bits of s exchange one block each. Neighbours in the list of
+        runs are from neighbouring devices, after the first round of merges from neighbouring pairs, and so on. A bit of
+        the local rank decides which of two runs comes first.
         """
         xp = jax.numpy
         rows, n = arrays[0].shape
@@ -136,7 +136,7 @@ class Devices:
         last = n - block
 
         def begins(of: Any, to: Any) -> Array:
-            return xp.minimum(bounds[of, :, to], last)  # of the block that holds the part, in every row
+            return xp.minimum(bounds[of, :, to], last)  # the begin of the block that holds the part, in every row
 
         def cut(x: Array, at: Array) -> Array:  # of shape (rows, block)
             if rows == 1:
@@ -162,7 +162,7 @@ class Devices:
         return runs[0][0]
 
     def _merged_pair(self, message: Exchange, one: _Run, other: _Run, second_first: Array) -> _Run:
-        """Return two runs merged; those of the second come first where ``second_first`` is 1."""
+        """Return two runs merged. In rows where ``second_first`` is 1, the second run is the earlier one."""
         xp, each = jax.numpy, len(one[0])
         n = min(one[0][0].shape[1] + other[0][0].shape[1], message.lengths[0])
         places = xp.stack([*one[1:], *other[1:], second_first], axis=-1)
@@ -170,7 +170,7 @@ class Devices:
         def otherwise(*given: Array) -> tuple[Array, ...]:
             *arrays, bounds = given
             at = xp.arange(n, dtype=bounds.dtype)
-            earlier = xp.where(bounds[:, 4] == 1, 2, 0)[:, None]  # where the numbers of the earlier run are
+            earlier = xp.where(bounds[:, 4] == 1, 2, 0)[:, None]  # the column of the earlier run's begin
             first = xp.take_along_axis(bounds, earlier + 1, axis=1)
             within = xp.where(at < first, at, at - first)
             of_second = (at < first) == (bounds[:, 4:] == 1)
@@ -186,7 +186,7 @@ class Devices:
             whole = tuple(joined(x, y) for x, y in zip(arrays[:each], arrays[each:], strict=True))
             behind = xp.broadcast_to(at, whole[0].shape) >= (bounds[:, 1] + bounds[:, 3])[:, None]
             *found, behind = message.sort((*whole, behind))
-            return sort_by_key(behind, *found)[1:]  # what is no part of a run comes last
+            return sort_by_key(behind, *found)[1:]  # elements that are in no run come last
 
         arrays = (*one[0], *other[0])
         bound = str(places.dtype)
@@ -196,12 +196,12 @@ class Devices:
         return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
 
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
-        """Return the length of the blocks that are sent, which a part of random elements fits, and what goes away."""
+        """Return the length of a block, enough for a part of random elements, and the counts that leave each device."""
         away = jax.numpy.where(jax.numpy.eye(self.count, dtype=bool)[:, None, :], 0, counts)
         return min(n, -(-n * 17 // (16 * self.count)) + 4 * math.isqrt(n)), away
 
     def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
-        """Return the parts of one array. It is a permutation of all elements, and so is its transpose."""
+        """Return the parts of one array. The exchange permutes elements, so its derivative is the exchange back."""
         if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
             return self._in_rounds(x, bounds, length, place.rank)
         counts = jax.numpy.diff(bounds, axis=-1)  # of shape (from, rows, to)
@@ -228,9 +228,9 @@ class Devices:
         return found
 
     def _in_rounds(self, x: Array, bounds: Array, length: int, here: Any) -> Array:
-        """Return the parts of one array, sent in blocks of one size, as many of each as the longest part needs.
+        """Return the parts of one array, sent in rounds of equal blocks until the longest part is complete.
 
-        A part of random elements is one block unless it is very long. What stays here is copied.
+        A part of random elements is one block unless it is very long. The part that stays on this device is copied.
         """
         xp = jax.numpy
         rows, n = x.shape
@@ -239,7 +239,7 @@ class Devices:
         own, total = bounds[here], self.count
         counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
         arriving = counts[:, :, here]
-        first = xp.cumsum(arriving, axis=0) - arriving  # where the part of each device begins
+        first = xp.cumsum(arriving, axis=0) - arriving  # the begin of each device's part in the result
         block, away = self._blocks(n, counts)
         block = min(block, LONGEST_BLOCK)
         rounds = -(-xp.max(away) // block)
@@ -256,7 +256,7 @@ class Devices:
             at, result = state
             sent = xp.stack([cut(own[:, to] + at * block, block) for to in range(total)])
             got = jax.lax.all_to_all(sent, self.names, 0, 0)
-            if rows == 1:  # which needs no array of places
+            if rows == 1:  # slices, without an array of positions
                 for of in range(total):
                     begin = first[of, 0] + at * block
                     begins = xp.minimum(begin, length - block)
@@ -282,7 +282,7 @@ def _varying(x: Array) -> frozenset[Any]:
 
 
 def _stages(work: Work, record: Record, *parts: Array) -> Any:
-    """Return the results of all stages on the own parts."""
+    """Return the results of all stages on the local parts."""
     if listing():
         return work.plain(*parts)
     record.steps.clear()
@@ -298,7 +298,7 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
 
 
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
-    """Return the result of a stage, and the collective operations that took place."""
+    """Return the result of a stage, and its collective operations."""
     if stage.linear is None:
         return run_quick(stage.steps, stage.quick, devices, lengths, parts=parts, apart=stage.apart)
     *given, rhs = parts
@@ -320,14 +320,14 @@ def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tup
 
 @dataclasses.dataclass(frozen=True)
 class Inside:
-    """The engine inside of a caller's own shard_map, where arrays are parts."""
+    """The engine inside a shard_map of the caller's, where arrays are parts."""
 
     names: Names
     trades: ClassVar[bool] = True
 
     @staticmethod
     def of(axis_name: Any) -> Inside:
-        """Return the engine for axes of a mesh; ValueError if the program is over none of these names."""
+        """Return the engine for axes of a mesh; ValueError if the program has no axes of these names."""
         names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
         try:
             jax.lax.axis_size(names)
@@ -338,7 +338,7 @@ class Inside:
         return Inside(names)
 
     def split(self, name: str, x: Array) -> Split:
-        """Return no axis: only the caller's `axis` says how x is split."""
+        """Return a split along no axis: only the caller's ``axis`` says which axis is split."""
         del name
         whole: Split = ((),) * x.ndim
         return whole
@@ -349,20 +349,20 @@ class Inside:
         return self.names
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return all axes as one group, the first of which is split."""
+        """Return all axes as one group, whose first axis is split."""
         del split
         return [(self.names, axes)]
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
-        """Return the length of an axis that is split."""
+        """Return the length of the split axis over all parts."""
         return length(arrays, axis, ndim) * int(jax.lax.axis_size(self.names))
 
     def count(self, over: Names) -> int:
-        """Return how many parts there are."""
+        """Return the number of parts."""
         return int(jax.lax.axis_size(over))
 
     def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
-        """Return the shape of an array, which is a part."""
+        """Return the shape of the array, which is a part."""
         del split
         return tuple(x.shape)
 
@@ -376,14 +376,14 @@ class Inside:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The engine for arrays that are split over a mesh as a whole."""
+    """The engine for whole arrays that are split over a mesh."""
 
     mesh: Any
     trades: ClassVar[bool] = True
 
     @staticmethod
     def of(arrays: tuple[Array, ...]) -> Mesh:
-        """Return the engine of arrays, at least one of which is split."""
+        """Return the engine of arrays. At least one of them is split."""
         found = [sharding for sharding in map(_sharding, arrays) if sharding is not None and not sharding.mesh.empty]
         split = [sharding.mesh for sharding in found if not sharding.is_fully_replicated]
         if not split:
@@ -410,7 +410,7 @@ class Mesh:
         return found
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return the axes in groups of which the first is split."""
+        """Return the axes in groups. Only the first axis of a group is split."""
         return groups(split, axes)
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
@@ -418,7 +418,7 @@ class Mesh:
         return length(arrays, axis, ndim)
 
     def count(self, over: Names) -> int:
-        """Return how many parts there are."""
+        """Return the number of parts."""
         return math.prod(self.mesh.shape[name] for name in over)
 
     def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
@@ -426,7 +426,7 @@ class Mesh:
         return tuple(length // self.count(over) for length, over in zip(x.shape, split, strict=True))
 
     def compute(self, work: Work) -> Any:
-        """Return the results, split as the work says."""
+        """Return the results with the splits of the work."""
         placed = tuple(self._placed(x, split) for x, split in zip(work.arrays, work.inputs, strict=True))
         key = None
         if work.key is not None and not listing():
@@ -435,7 +435,7 @@ class Mesh:
         known = _programs.get(key)
         if known is None:
             if not listing():
-                with unwatched():  # for the errors, which tell of the whole arrays
+                with unwatched():  # so that errors speak of the whole arrays
                     jax.eval_shape(work.plain, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in placed))
             known = self._program(work)
             if key is not None:
@@ -462,16 +462,16 @@ class Mesh:
         return jax.jit(mapped), record
 
     def _placed(self, x: Array, split: Split) -> Array:
-        """Return an array split as asked for."""
+        """Return the array with a split."""
         wanted = NamedSharding(self.mesh, spec_of(split))
-        if not isinstance(x, jax.Array):  # one of NumPy, which every call takes for an initial element
+        if not isinstance(x, jax.Array):  # an array of NumPy, which every call accepts as initial element
             x = jax.numpy.asarray(x)
         if is_traced(x):
             sharding = explicit_sharding(x)
             if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
                 return x
             return jax.sharding.reshard(x, wanted)
-        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # of a derivative outside of jit: a constant goes anywhere
+        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # in a derivative outside jit: a constant fits any split
             return x
         if x.sharding.is_equivalent_to(wanted, x.ndim):
             return x
@@ -482,19 +482,19 @@ _programs: Memo[tuple[Callable[..., Any], Record]] = Memo()
 
 
 def _sharding(x: Array) -> Any:
-    """Return the sharding over a mesh that an array has, as far as can be seen, or None."""
+    """Return the sharding of an array over a mesh, or None if it has none or hides it."""
     sharding = explicit_sharding(x) if is_traced(x) else x.sharding
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
 def split_of(mesh: Any, sharding: Any, ndim: int) -> Split:
-    """Return the mesh axes that a sharding splits each axis of an array over."""
+    """Return the mesh axes over which a sharding splits each axis of an array."""
     spec = (*sharding.spec, *(None,) * ndim)[:ndim]
     named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
     return tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in named)
 
 
 def spec_of(split: Split) -> Any:
-    """Return a split in the words of JAX."""
+    """Return the PartitionSpec of a split."""
     names = [one if len(one) > 1 else one[0] if one else None for one in split]
     return PartitionSpec(*names)

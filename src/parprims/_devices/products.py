@@ -19,10 +19,10 @@ Multiply = Callable[[Array, Array], Array]
 
 
 def inner(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
-    """Return the driver of a product that is summed over a split axis: of (a, b), of which both have their part of it.
+    """Return the driver of a product of (a, b) whose contracted axis is split in both factors.
 
-    Each device adds one block of all partial products, in the order of the parts, and all learn all blocks; unless it
-    ``trades``, each adds all of them.
+    If it ``trades``, each device adds one block of all partial products, in the order of the parts, and then gathers
+    the blocks. Otherwise each device gathers and adds all partial products.
     """
 
     def partial(_: Place, arrays: tuple[Array, Array], __: Any) -> Any:
@@ -56,10 +56,10 @@ def inner(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
 
 
 def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[Step]:
-    """Return the driver of a product of (a, b), of which one has its part of the axis summed over, the other all of it.
+    """Return the driver of a product of (a, b) whose contracted axis is split in one factor only.
 
-    The parts of factor ``moving`` go around: each is multiplied with what belongs to it of the other factor. So every
-    device finds the part of the product that belongs to its part of the other.
+    The parts of factor ``moving`` pass from device to device, and each device multiplies them by the matching window of
+    its part of the other factor. It so finds the part of the product that belongs to its own part.
     """
     still = 1 - moving
 
@@ -78,7 +78,7 @@ def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[S
             source = source % place.count
             window = _window(own, source * length, length, axis)
             found = multiply(window, part) if still == 0 else multiply(part, window)
-            # Parts before the own one come last, but are earlier in the sum.
+            # Parts before the local one arrive last, but are earlier in the sum.
             high, low = _joined(add, (high, low), found, wrapped, first=at == 0)
             if at + 1 < count:
                 return Shift((part,), 1), (own, high, low)
@@ -90,7 +90,7 @@ def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[S
 
 
 def _joined(add: Operator, sums: tuple[Any, Any], found: Array, wrapped: Any, *, first: bool) -> tuple[Any, Any]:
-    """Return two sums with one more product: from the local part on, and before it with a flag whether it has terms."""
+    """Return two sums with one more product: of parts from the local one on, and of earlier parts with a flag."""
     if first:
         return found, None
     high, low = sums
@@ -113,7 +113,7 @@ def _whole(add: Operator, high: Array, low: Any) -> Array:
 
 
 def _window(x: Array, start: Any, length: int, axis: int) -> Array:
-    """Return so many elements along an axis."""
+    """Return the elements of a window along an axis."""
     if isinstance(start, int):
         return x[(slice(None),) * axis + (slice(start, start + length), ...)]
     import jax
@@ -123,7 +123,7 @@ def _window(x: Array, start: Any, length: int, axis: int) -> Array:
 
 
 def beside(multiply: Multiply, count: int) -> list[Step]:
-    """Return the driver of a product of (a, b) with parts of the rows and of the columns: columns go around."""
+    """Return the driver of a product of split rows and split columns: parts of columns pass from device to device."""
 
     def step(at: int) -> Step:
         def one(place: Place, kept: Any, reply: Any) -> Any:
@@ -131,7 +131,7 @@ def beside(multiply: Multiply, count: int) -> list[Step]:
             blocks = [*blocks, multiply(a, part)]
             if at + 1 < count:
                 return Shift((part,), 1), (a, *blocks)
-            # The first block is that of the own columns: turned back into the order of the parts.
+            # The first block belongs to the local columns: rotate the blocks into the order of the parts.
             xp = namespace_of(blocks[0])
             stacked = xp.stack(blocks, axis=0)
             ordered = xp.stack([stacked[(of - place.rank) % count, ...] for of in range(count)], axis=-2)
@@ -146,7 +146,7 @@ def beside(multiply: Multiply, count: int) -> list[Step]:
 
 
 def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str) -> list[Step]:
-    """Return the driver of a histogram of (x, weights if there are any, edges unless they are even)."""
+    """Return the driver of a histogram of (x, weights if any, edges unless they are even)."""
 
     def ends(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
         x = arrays[0]
@@ -164,7 +164,7 @@ def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, 
             edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
         weights = arrays[1] if weighted else None
         own, edges = histogram(x, edges, weights=weights, method=method)
-        return Gather((own, edges)), None  # the edges too, so that shard_map knows that they are the same
+        return Gather((own, edges)), None  # the edges too, so that shard_map knows that they are equal everywhere
 
     def end(_: Place, __: None, found: tuple[Array, ...]) -> Any:
         edges = found[1][0, ...]

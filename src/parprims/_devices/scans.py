@@ -1,4 +1,4 @@
-"""Reductions, scans and recurrences over the parts of an axis: the total of each part, then the elements before it."""
+"""Drivers of reductions, scans and recurrences: the total of each part, then a scan of the totals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXACT = tuple(
         "add multiply maximum minimum logical_and logical_or bitwise_and bitwise_or bitwise_xor argmax argmin"
     ).split()
 )
-"""Operators whose identity leaves every element as it is, infinities and NaN too."""
+"""Operators whose identity changes no element, not even infinities and NaN."""
 
 
 # ---- Reductions -------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def reduction(
 
     def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
         if not can_be_empty and isinstance(place.rank, int) and not place.lengths[place.rank]:
-            arrays = tuple(_one_at_least(x) for x in arrays)  # of a state that nobody reads
+            arrays = tuple(_one_at_least(x) for x in arrays)  # the state of an empty part, which nobody reads
         leaves, structure = flattened(local(*arrays))
         return Gather(leaves), structure
 
@@ -120,9 +120,10 @@ class ScanCall:
     operator : Operator
         The operator.
     axis, exclusive, reverse
-        As those of `scan`.
+        As in `scan`.
     initial : tuple or None
-        The element that all results begin with, an entry for each component; `arrays_of` left marks for arrays.
+        The element that all results begin with, an entry for each component; arrays are replaced by marks, see
+        `arrays_of`.
     dtypes : tuple of dtype or None
         The dtypes of the components that the caller requested.
     single : bool
@@ -139,9 +140,9 @@ class ScanCall:
 
 
 def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
-    """Return the driver of a scan: the total of each part, then a scan of the part that begins with earlier totals.
+    """Return the driver of a scan: the total of each part, then a scan of each part from the earlier totals.
 
-    ``local`` scans a part, given its arrays, the element before them or None, and a dtype.
+    ``local`` scans a part, given its arrays, the element before them or None, and the dtypes.
     """
     operator, axis, single = call.operator, call.axis, call.single
 
@@ -210,7 +211,7 @@ def continued(
 ) -> Any:
     """Return the result of a part, given the totals of all parts.
 
-    ``part`` computes it from the element before the part, or None if there is no such element.
+    ``part`` computes it from the element before the part, or from None if there is no such element.
     """
     states, starts, single = totals.states, totals.starts, totals.single
     xp = namespace_of(states[0])
@@ -220,7 +221,7 @@ def continued(
         states = tuple(xp.concat([x, end] if reverse else [end, x], axis=0) for end, x in pairs)
     full = [index for index, length in enumerate(place.lengths) if length] or [0]
     position = place.rank
-    if starts is None and len(full) < place.count:  # empty parts have no total, and need none before them
+    if starts is None and len(full) < place.count:  # empty parts have no total, and their results need none
         states = tuple(xp.stack([state[index, ...] for index in full]) for state in states)
         position = sum(index < place.rank for index in full)
     count = states[0].shape[0]
@@ -239,7 +240,7 @@ def continued(
 
 
 def reversed_operator(op: Operator) -> Operator:
-    """Return the operator for which the first element is the last."""
+    """Return the operator that takes its arguments in reverse order."""
     if op.commutative:
         return op
     combine = op.combine
@@ -269,9 +270,9 @@ def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None
 
 
 def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype: Any, method: str) -> list[Step]:
-    """Return the driver of a linear recurrence: the affine map of each part, then the part from the value before it.
+    """Return the driver of a linear recurrence: the affine map of each part, then each part from the value before it.
 
-    ``dtype`` is the dtype of the solution. The other options are as those of `linear_recurrence`.
+    ``dtype`` is the dtype of the solution. The other options are those of `linear_recurrence`.
     """
 
     def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
@@ -308,8 +309,8 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
     """Return the quick way of a recurrence with decaying coefficients.
 
     The trial multiplies the first ``head`` coefficients of each part. If the products are so small that any number
-    times them underflows, every part is solved with initial value 0, and its head again from the end of the part
-    before it.
+    times them underflows, each part is solved with initial value 0, and its head is then solved again from the last
+    value of the part before.
     """
     smallest = {32: -(149 + 128 + 1), 64: -(1074 + 1024 + 1)}
 
@@ -379,7 +380,7 @@ def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, 
 
 
 class _Taken:
-    """A mark for an array that is an input of the work."""
+    """A mark in place of an array that is an input of the work."""
 
 
 _TAKEN = _Taken()

@@ -1,4 +1,4 @@
-"""Sorts over the parts of an axis, cut so that every part keeps its length.
+"""The driver of sorts over the parts of an axis. Every part keeps its length.
 
 Each part is sorted. The cuts are found digit by digit, the most significant first: every part counts its keys below
 each candidate. Equal keys at a cut go to the earlier parts first, in the order of the parts. Then the parts exchange
@@ -18,9 +18,9 @@ from parprims._primitives.sort.call import bits, index_dtype, moved, ordered_int
 from parprims._primitives.sort.public import sort, sort_by_key
 
 _CANDIDATES = 2**16
-"""The most candidates for all cuts of a part in a round. There are at most as many as elements, or 2^8 for each cut.
+"""The most candidates for all cuts of a part in a round, beside the limits of `digit_bits`.
 
-The time of a round is that of its search steps and of its message, and hardly depends on the number of candidates.
+A round takes the time of its search steps and its message, which hardly depends on the number of candidates.
 """
 
 LONGEST_SHORT = 2**31 - 1
@@ -57,7 +57,7 @@ def sorts(
     Parameters
     ----------
     axis, descending, method
-        As those of `sort`.
+        As in `sort`.
     keyed : bool
         Whether the results begin with the sorted keys and the values.
     indices : bool
@@ -144,7 +144,7 @@ def sorts(
 
 
 def digit_bits(cuts: int, elements: int) -> int:
-    """Return the number of bits of a digit, for parts with this number of elements and of cuts in all rows."""
+    """Return the number of bits of a digit, given the elements of a part, and its cuts in all rows together."""
     cuts = max(cuts, 1)
     candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
     return max((candidates // cuts).bit_length() - 1, 1)
@@ -191,13 +191,13 @@ def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
 
 
 def _parts(xp: Namespace, keys: Array, place: Place) -> list[Array]:
-    """Return for each element of a long axis the number of its part, which moves with its index in the part."""
+    """Return the number of its part for each element of a long axis. It moves with the index in the part."""
     dtype = xp.uint8 if place.count <= 2**8 else xp.int32
     return [xp.full(tuple(keys.shape), place.rank, dtype=dtype, device=device(keys))] if _is_long(place) else []
 
 
 def _whole(xp: Namespace, numbers: Array, parts: Array | None, place: Place) -> Array:
-    """Return indices along the whole axis, given the `_numbers` and the `_parts` of elements."""
+    """Return the indices along the whole axis, given the `_numbers` and the `_parts` of elements."""
     numbers = cast(xp, numbers, index_dtype(xp))
     if parts is None:
         return numbers
@@ -215,13 +215,13 @@ def _targets(xp: Namespace, place: Place, like: Array) -> Array:
 
 
 def _wrapped(xp: Namespace, number: int, dtype: Any) -> Any:
-    """Return a power of two as a number of a signed dtype."""
+    """Return a power of two modulo 2^bits, as a number of a signed dtype."""
     info = xp.iinfo(dtype)
     return number if number <= info.max else number - 2 ** (info.bits)
 
 
 def ordered(xp: Namespace, x: Array, descending: bool) -> Array:
-    """Return signed integers in the order of the sort."""
+    """Return signed integers that are in order exactly when the elements are sorted."""
     found = ordered_integers(xp, x)
     if dtype_kind(x.dtype) == "uint":
         found = bits(xp, found)
@@ -237,7 +237,7 @@ def key_width(dtype: Any) -> int:
 
 
 def below(xp: Namespace, keys: Array, wanted: Array, descending: bool, *, equal: bool = False) -> Array:
-    """Return for each sorted row the number of keys below each wanted integer; with ``equal``, or equal to it."""
+    """Return the number of keys of each sorted row below each wanted integer; with ``equal``, not above it."""
     n = keys.shape[1]
     dtype = index_dtype(xp)
     found = xp.zeros(tuple(wanted.shape), dtype=dtype, device=device(wanted))

@@ -23,13 +23,13 @@ Tensor = Any
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Return the memory of a tensor as bytes in one dimension: so groups move every dtype."""
+    """Return the memory of a tensor as a 1-d tensor of bytes, because not every backend moves every dtype."""
     x = x.contiguous()
-    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # view refuses some strides of one element
 
 
 def _moved(x: Tensor, sent: list[int], taken: list[int], group: Any) -> Tensor:
-    """Exchange parts of a 1-d tensor among all processes, given the numbers of elements to and from each."""
+    """Exchange parts of a 1-d tensor among all processes, given the number of elements to and from each."""
     size = x.element_size()
     found = torch.empty(sum(taken), dtype=x.dtype, device=x.device)
     dist.all_to_all_single(
@@ -59,9 +59,9 @@ def _shifted(x: Tensor, by: int, group: Any) -> Tensor:
 
 
 def _exchanged(x: Tensor, sent: list[list[int]], taken: list[list[int]], group: Any) -> Tensor:
-    """Return the parts of all processes: ``sent`` and ``taken`` say for each how many elements of each row."""
+    """Return the parts of all processes. ``sent`` and ``taken`` have the number of elements by process and row."""
     rows = x.shape[0]
-    if rows != 1:  # those for one process side by side
+    if rows != 1:  # the pieces for one process are adjacent in memory
         pieces = [torch.split(row, [one[at] for one in sent]) for at, row in enumerate(x.unbind(0))]
         x = torch.cat([pieces[at][to] for to in range(len(sent)) for at in range(rows)]) if rows else x.reshape(-1)
     found = _moved(x.reshape(-1), [sum(one) for one in sent], [sum(one) for one in taken], group)
@@ -74,10 +74,10 @@ def _exchanged(x: Tensor, sent: list[list[int]], taken: list[list[int]], group: 
 
 
 class _Message(torch.autograd.Function):  # type: ignore[misc]
-    """A message, and the message by which its derivative comes back.
+    """A message, and the message that sends its derivative back.
 
-    The tensors of a message are those of one node of the graph, so that all processes send what comes back in one
-    order. What any of them is asked for adds up.
+    All tensors of a message belong to one node of the graph, so that all processes send derivatives back in one order.
+    The derivatives that processes send back for one tensor are added.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ class _Message(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Tied(torch.autograd.Function):  # type: ignore[misc]
-    """A result that may not depend on what all processes sent: their derivatives go back all the same."""
+    """A result that need not depend on the replies to messages: each reply gets a derivative anyway, of zeros."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *replies: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class _Tied(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Shared(torch.autograd.Function):  # type: ignore[misc]
-    """A result that all processes have: each is asked for its share of the derivative."""
+    """A result that all processes have: each sends back its share of the derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int) -> Tensor:
@@ -120,7 +120,7 @@ class _Shared(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Solved(torch.autograd.Function):  # type: ignore[misc]
-    """The solution of linear equations, of which the last tensor is the right-hand side."""
+    """The solution of linear equations. The last tensor is the right-hand side."""
 
     @staticmethod
     def forward(ctx: Any, solve: Any, transposed: Any, multiply: Any, *parts: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class Processes:
 
     @property
     def rank(self) -> int:
-        """Which of the processes this is."""
+        """The index of this process."""
         return int(dist.get_rank(self.group))
 
     @property
@@ -164,7 +164,7 @@ class Processes:
         return found
 
     def tied(self, result: Any) -> Any:
-        """Return results through which every process has the same messages to send for derivatives."""
+        """Return results whose derivatives make every process send the same messages."""
         if not self.replies:
             return result
         return _mapped(
@@ -179,17 +179,17 @@ class Processes:
         )
 
     def shift(self, message: Shift) -> tuple[Tensor, ...]:
-        """Return the tensors of another process."""
+        """Return the tensors of the process ``by`` places further."""
         group, by = self.group, message.by
         return self._sent(lambda x: _shifted(x, by, group), lambda g: _shifted(g, -by, group), message.arrays)
 
     def trade(self, message: Trade) -> tuple[Tensor, ...]:
-        """Return the blocks of all processes that are for this one."""
+        """Return the blocks that all processes send to this one."""
         group = self.group
         return self._sent(lambda x: _traded(x, group), lambda g: _traded(g, group), message.arrays)
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Tensor, ...]:
-        """Return the parts of all processes that are for this one."""
+        """Return the parts that all processes send to this one."""
         counts = torch.diff(message.bounds, dim=-1).tolist()  # of shape (from, rows, to)
         here, rows, group = self.rank, range(message.bounds.shape[1]), self.group
         sent = [[counts[here][row][to] for row in rows] for to in range(place.count)]
@@ -203,20 +203,20 @@ class Processes:
 
 
 class _Parts:
-    """The base of both engines: the arrays of a call are the local parts."""
+    """The base of both engines. The arrays of a call are local parts."""
 
     trades: ClassVar[bool] = True
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return the axes in groups of which the first is split."""
+        """Return the axes in groups. Only the first axis of a group is split."""
         return groups(split, axes)
 
     def length(self, arrays: tuple[Tensor, ...], axis: int, ndim: int) -> int:
-        """Return the length of an axis of the own part."""
+        """Return the length of an axis of the local part."""
         return length(arrays, axis, ndim)
 
     def count(self, over: Names) -> int:
-        """Return how many parts there are."""
+        """Return the number of parts."""
         return math.prod(Processes(self.group(name)).count for name in over)
 
     def part_shape(self, x: Tensor, split: Split) -> tuple[int, ...]:
@@ -225,15 +225,15 @@ class _Parts:
         return tuple(x.shape)
 
     def group(self, name: Any) -> Any:
-        """Return the group of processes of a name."""
+        """Return the group of processes for a name."""
         raise NotImplementedError
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
-        """Return the lengths of all parts of the axis that a stage works along."""
+        """Return the lengths of all parts along the axis of a stage."""
         raise NotImplementedError
 
     def results(self, work: Work) -> tuple[Any, Record]:
-        """Return the results for the own part, and what is to be told of them."""
+        """Return the results for the local part, and the entry of `explain`."""
         record = Record()
         if listing():
             return work.plain(*work.arrays), record
@@ -258,25 +258,25 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True)
 class _Alone:
-    """One device, which has all."""
+    """A single device."""
 
     rank: int = 0
     count: int = 1
 
     def gather(self, message: Gather) -> tuple[Tensor, ...]:
-        """Return the own tensors."""
+        """Return the local tensors."""
         return tuple(x[None] for x in message.arrays)
 
     def shift(self, message: Shift) -> tuple[Tensor, ...]:
-        """Return the own tensors."""
+        """Return the local tensors."""
         return message.arrays
 
     def trade(self, message: Trade) -> tuple[Tensor, ...]:
-        """Return the own tensors."""
+        """Return the local tensors."""
         return message.arrays
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Tensor, ...]:
-        """Return the own tensors."""
+        """Return the local tensors."""
         del place
         return message.arrays
 
@@ -285,7 +285,7 @@ _ALONE = _Alone()
 
 
 def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Tensor, ...]) -> tuple[Any, Any]:
-    """Return the result of a stage, and the collective operations that took place."""
+    """Return the result of a stage, and its collective operations."""
     told: list[Any] = []
 
     def driven(steps: Any, quick: Any = ()) -> Callable[..., Any]:
@@ -304,13 +304,13 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
 
 @dataclasses.dataclass(frozen=True)
 class Group(_Parts):
-    """The engine for plain tensors, which are the parts of the processes of a group."""
+    """The engine for plain tensors: each process of a group has its part."""
 
     process_group: Any
 
     @staticmethod
     def of(group: Any) -> Group:
-        """Return the engine of a group; TypeError if it is none."""
+        """Return the engine of a group; TypeError if the argument is no group."""
         if not isinstance(group, dist.ProcessGroup):
             raise TypeError(
                 f"axis_name must be a group of processes of torch.distributed for tensors, got {type(group).__name__}"
@@ -322,7 +322,7 @@ class Group(_Parts):
         return name
 
     def split(self, name: str, x: Tensor) -> Split:
-        """Return no axis: only the caller's `axis` says how x is split."""
+        """Return a split along no axis: only the caller's ``axis`` says which axis is split."""
         del name
         whole: Split = ((),) * x.ndim
         return whole
@@ -333,26 +333,26 @@ class Group(_Parts):
         return (self.process_group,)
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return all axes as one group, the first of which is split."""
+        """Return all axes as one group, whose first axis is split."""
         del split
         return [((self.process_group,), axes)]
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
-        """Return the lengths of all parts, which all processes tell each other."""
+        """Return the lengths of all parts. The processes exchange them."""
         own = torch.tensor([stage.length], dtype=torch.int64, device=like.device)
         return tuple(_gathered(own, self.process_group).reshape(-1).tolist())
 
     def compute(self, work: Work) -> Any:
-        """Return the results for the own part."""
+        """Return the results for the local part."""
         return self.results(work)[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Distributed(_Parts):
-    """The engine for DTensors, of which a call is given the local tensors.
+    """The engine for DTensors. A call receives their local tensors.
 
-    ``splits`` are those of the tensors by their id, and ``whole`` the lengths of whole axes by what they are split
-    over.
+    ``splits`` has the split of each local tensor by its id; ``whole`` has the lengths of whole axes by their mesh
+    dimensions.
     """
 
     mesh: Any
@@ -366,7 +366,7 @@ class Distributed(_Parts):
 
         first = next(x for x in _leaves(asked.flat) if isinstance(x, DTensor))
         engine = Distributed(first.device_mesh, {}, {})
-        alive: list[Tensor] = []  # by whose ids the splits are known
+        alive: list[Tensor] = []  # keeps the tensors, so that no id is used twice
 
         def local(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -418,7 +418,7 @@ class Distributed(_Parts):
         return found
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
-        """Return the lengths of all parts: as DTensor cuts an axis, all but the last that has elements are equal."""
+        """Return the lengths of all parts, as DTensor cuts an axis: equal, up to the last part that has elements."""
         del like
         n, count = self.whole[stage.over], self.count(stage.over)
         each = -(-n // count)
@@ -455,7 +455,7 @@ def _leaves(x: Any) -> list[Any]:
 
 
 def _mapped(function: Callable[[Tensor], Any], found: Any) -> Any:
-    """Return an element with a function applied to each of its tensors."""
+    """Return a result with a function applied to each of its tensors."""
     if isinstance(found, torch.Tensor):
         return function(found)
     if isinstance(found, dict):

@@ -1,8 +1,8 @@
-"""Tridiagonal systems whose unknowns are split: each part is reduced to two equations between the unknowns at its ends.
+"""Drivers for tridiagonal systems whose unknowns are split: a part becomes two equations between unknowns at its ends.
 
-The equations of a part, with row exchanges, become two between the pairs of unknowns around it, as those of every
-segment of the tree in `tridiagonal.array` do: a part that is singular by itself has such equations too, if the whole
-system is regular. All parts know all of these equations, solve them, and find their own unknowns from both their ends.
+Elimination with row exchanges leaves two equations between the pairs of unknowns at both ends of a part, as for every
+segment of the tree in `tridiagonal.array`. They exist for singular parts too, if the whole system is regular. All
+devices gather all of these equations and solve them; each then finds its unknowns from both ends.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from parprims._primitives.tridiagonal.public import solve_tridiagonal
 from parprims._primitives.tridiagonal.residual import backward_error, residual, safe_backward_error
 
 _SIXTEEN = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
-"""The least number that rounds to infinity."""
+"""The least number that rounds to infinity, by dtype."""
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
-    """Return the driver that solves for (lower, diag, upper, rhs), refining once as one device does.
+    """Return the driver that solves (lower, diag, upper, rhs) and refines the solution once, as on one device.
 
     ``axis`` counts from the end.
     """
@@ -76,8 +76,9 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
 def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
     """Return the quick way: each part is solved alone for three right-hand sides, by any method.
 
-    They are its own, and what the unknowns before and after it are multiplied by. The trial is all of the solution: it
-    serves where its backward error is small, as it is unless a part is close to singular by itself.
+    The right-hand sides are the part's own, and the coefficients of the unknowns before and after the part. The trial
+    computes the whole solution, and succeeds if its backward error is small, which it is unless a part is nearly
+    singular.
     """
 
     def begin(_: Place, system: Any, __: Any) -> Any:
@@ -110,20 +111,18 @@ def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
 
 
 def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
-    """Return the quick way for parts whose unknowns depend on their neighbours near the ends alone, within ``head``.
+    """Return the quick way for parts that depend on their neighbours only in ``head`` unknowns at each end.
 
-    Each part is solved alone for its own right-hand side. For what the unknowns before and after it are multiplied by,
-    only the first and the last ``head`` equations are solved. The trial is the solution: it serves where the backward
-    error is small in these equations and in the next ones, as it is where diagonals dominate.
+    Each part is solved alone for its own right-hand side. For the coefficients of the unknowns before and after the
+    part, only the first and the last ``head`` equations are solved. The trial computes the whole solution, and succeeds
+    if the backward error is small in these equations and the next ones, as with dominant diagonals.
     """
 
     def begin(place: Place, system: Any, __: Any) -> Any:
         xp = namespace_of(system[1])
         lower, diag, upper, rhs = system
-        y = solve_tridiagonal(
-            lower, diag, upper, rhs
-        )  # which reads neither the first element of lower nor the last one of upper
-        # The equations at the ends, one more than are changed, and the unknowns of one more.
+        y = solve_tridiagonal(lower, diag, upper, rhs)  # reads neither lower[0] nor upper[-1]
+        # The equations at the ends: those of the changed unknowns and one more, with their unknowns.
         first = [x[..., : head + 1] for x in system]
         last = [x[..., -head - 1 :] for x in system]
         y_first, y_last = y[..., : head + 2], y[..., -head - 2 :]
@@ -167,10 +166,10 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
-    """Return a step that is given the own rows, after those that turn them into the rows of the transpose.
+    """Return the steps that give the local rows to the step ``then``, transposed first if asked for.
 
-    The ends are cleared unless the system is periodic. An array after (lower, diag, upper, rhs) is handed on, with its
-    unknowns along its last axis.
+    The outer coefficients of the first and last row become zero, unless the system is periodic. Arrays after (lower,
+    diag, upper, rhs) are passed on, with the unknowns along their last axis.
     """
 
     def cleared(place: Place, system: tuple[Array, ...], _: Any) -> Any:
@@ -201,7 +200,7 @@ def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step
 
 
 def product(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
-    """Return the driver that multiplies: of (lower, diag, upper, x) it returns A x."""
+    """Return the driver of the product A x, given (lower, diag, upper, x)."""
 
     def begin(_: Place, system: Any, __: Any) -> Any:
         return Gather((_edge(system[3], -1), _edge(system[3], 0))), system
@@ -225,7 +224,7 @@ def product(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
 def finish(
     *, axis: int, periodic: bool, transpose: bool, dtype: Any, return_residual: bool, return_status: bool
 ) -> list[Step]:
-    """Return the driver that takes (lower, diag, upper, rhs, x) to the results: x in its dtype, and its errors."""
+    """Return the driver from (lower, diag, upper, rhs, x) to the results: x in its dtype, and its errors."""
 
     def begin(_: Place, system: Any, __: Any) -> Any:
         x = system[4]
@@ -270,7 +269,7 @@ def finish(
 
 
 def _own(arrays: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
-    """Return the own rows, all arrays with the unknowns along their last axis."""
+    """Return the local rows, with the unknowns along the last axis of every array."""
     xp = namespace_of(arrays[3])
     n = arrays[3].shape[axis]
     shape = broadcast_shapes(*(tuple(x.shape) for x in arrays[:3]), (n, *(1,) * (-1 - axis)))
@@ -284,7 +283,7 @@ def _back(xp: Namespace, x: Array, axis: int) -> Array:
 
 
 def _edge(x: Array, at: int) -> Array:
-    """Return the first or the last element along the last axis, any number where there is none."""
+    """Return the first or the last element along the last axis, or zero if there is none."""
     if not x.shape[-1]:
         xp = namespace_of(x)
         return xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=device(x))
@@ -292,7 +291,7 @@ def _edge(x: Array, at: int) -> Array:
 
 
 def _neighbour(place: Place, edges: Array, by: int) -> Array:
-    """Return the edge of the nearest part that has elements, before or after this one, around the ends."""
+    """Return the edge of the nearest part with elements before or after this one, cyclically."""
     if not isinstance(place.rank, int):
         return edges[(place.rank + by) % place.count, ...]
     at = (place.rank + by) % place.count
@@ -304,7 +303,7 @@ def _neighbour(place: Place, edges: Array, by: int) -> Array:
 def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Return lower and upper with zeros in the first row and the last row of the whole system.
 
-    They are of the first rows and of the last rows of the own part.
+    They belong to the first rows and the last rows of the local part.
     """
     if isinstance(place.rank, int):
         at_begin, at_end = place.first == 0, place.first + place.lengths[place.rank] == sum(place.lengths)
@@ -316,7 +315,7 @@ def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tu
 
 
 def _neutral(xp: Namespace, like: Array) -> tuple[Array, Array]:
-    """Return the segment of no rows: both its pairs are the same."""
+    """Return the equations of a segment of no rows: both its pairs of unknowns are equal."""
     zero = xp.zeros((*like.shape[:-1], 1), dtype=like.dtype, device=device(like))
     one = xp.ones_like(zero)
     return xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one])
@@ -334,7 +333,7 @@ def _down(rows: Rows | None, ends: Any, known: Any, rhs: Array) -> Array:
 
 
 class _Seams:
-    """The equations of all parts, from which the pairs between them follow."""
+    """The equations of all parts, which determine the pairs of unknowns between the parts."""
 
     def __init__(self, xp: Namespace, tops: Array) -> None:
         self._xp = xp
@@ -343,7 +342,7 @@ class _Seams:
         self._close = closed(xp, self._tree.top)
 
     def around(self, place: Place, pairs: Array) -> tuple[tuple[Array, Array], ...]:
-        """Return the first unknowns of the pairs before and after the own part, and the second ones."""
+        """Return the pairs of unknowns before and after the local part: both first ones, then both second ones."""
         along = move_axis(self._xp, pairs[..., 0], 0, -1)  # of shape (2, ..., parts)
         pair, known = self._tree.up([along[0, ...], along[1, ...]])
         ends = self._close(pair)
@@ -352,7 +351,7 @@ class _Seams:
 
 
 def _is_small(xp: Namespace, error: Array) -> Any:
-    """Return whether backward errors are no larger than those that the kernel leaves without a second attempt."""
+    """Return whether backward errors are as small as those that the kernel accepts at its first attempt."""
     return xp.max(error) <= 8 * xp.finfo(error.dtype).eps
 
 
@@ -362,12 +361,12 @@ def _largest(error: Array) -> Array:
 
 
 def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -> Array:
-    """Return the own unknowns between the one before and the one after them."""
+    """Return the local unknowns, with the unknown before and the unknown after them."""
     return xp.concat([ends[0][0], x, ends[1][1]], axis=-1)
 
 
 def _extended(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Any:
-    """Return a function that makes systems of the local rows, between two rows that fix the unknowns at the ends."""
+    """Return a function that makes the system of the local rows, with a row more at each end that fixes an unknown."""
     zero = xp.zeros((*diag.shape[:-1], 1), dtype=diag.dtype, device=device(diag))
     arrays = tuple(
         xp.concat([end, x, end], axis=-1) for x, end in ((lower, zero), (diag, xp.ones_like(zero)), (upper, zero))

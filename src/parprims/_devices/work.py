@@ -1,4 +1,4 @@
-"""A call on arrays that are split over devices, as data, and what every engine that computes it has in common."""
+"""A call on arrays that are split over devices, as data, and the interface of the engines that compute it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from parprims._dispatch.dispatch import Call, explain, listing, tell, unwatched
 from parprims._operators.function_key import lasting_key
 
 Names = tuple[Any, ...]
-"""The mesh axes that an axis of an array is split over, the slowest first; empty if it is not split."""
+"""The mesh axes over which an axis of an array is split, the slowest first; empty if it is not split."""
 
 Split = tuple[Names, ...]
-"""The mesh axes that each axis of an array is split over."""
+"""The mesh axes over which each axis of an array is split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A driver, and what the axis that it works along is split over, with the length of that axis."""
+    """A driver, with the mesh axes and the length of the axis that it works along."""
 
     over: Names
     length: int
     steps: Sequence[Step]
     linear: tuple[Sequence[Step], Sequence[Step]] | None = None
-    """Where the last array is the right-hand side of linear equations: the drivers of the product and of the transpose.
+    """The drivers of the product and of the transposed system, if the last array is a right-hand side.
 
-    The first arrays are the coefficients, and the product takes an array like the solution last.
+    The stage then solves linear equations. The arrays before the last are coefficients; for the product, the last array
+    is the solution.
     """
     quick: Sequence[Quick] = ()
     """Quick ways of the driver, which are tried in turn (see `run_quick`)."""
     apart: int | None = None
-    """An axis along which all arrays hold problems of their own, so that they can be solved piece by piece."""
+    """An axis along which all arrays hold independent problems, which can be solved piece by piece."""
     appended: bool = False
-    """Whether the next stage is given the arrays of this one before its result."""
+    """Whether the next stage receives the arrays of this one before its result."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """A call as an engine is given it.
+    """A call for an engine.
 
     Parameters
     ----------
@@ -51,15 +52,15 @@ class Work:
     arrays : tuple of array
         The arrays of the call.
     inputs : tuple of Split
-        How each of them is to be split.
+        The split that each array must have.
     outputs
-        How the results are split: the split of all of them, or a list of those of each.
+        The split of every result, or a list with the split of each.
     stages : tuple of Stage
-        What is done: the results of one are the arrays of the next, if not a tuple then the only one.
+        The stages. The results of a stage, a tuple or one array, are the arrays of the next.
     plain : callable
-        The public call on the own parts, as it would be without other devices.
+        The public call on the local parts, as without other devices.
     key : optional
-        What the call can be found again by, or None.
+        The key under which the program of the call is kept, or None.
     """
 
     primitive: str
@@ -72,37 +73,37 @@ class Work:
 
 
 class Engine(Protocol):
-    """Who holds the parts of arrays and moves messages between them."""
+    """Holds the parts of arrays, and moves messages between them."""
 
     trades: ClassVar[bool]
-    """Whether parts trade blocks: else what all have to add up is gathered, in fewer messages."""
+    """Whether parts trade blocks to add products; otherwise they gather the products, which takes fewer messages."""
 
     def split(self, name: str, x: Array) -> Split:
-        """Return the split of an array; raise, naming the argument, if the engine does not support it."""
+        """Return the split of an array; raise an error that names the argument if the engine does not support it."""
 
     def working(self, found: Names) -> Names:
-        """Return the split of the axis worked along, given the split that the arrays have."""
+        """Return the split of the axis that the call works along, given the split that the arrays have."""
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-        """Return the axes to combine along in groups, the last first, each with what its first axis is split over."""
+        """Return the axes to combine along in groups, the last first, each with the mesh axes of its first axis."""
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
-        """Return the length of an axis of the whole shape, of ``ndim`` axes, that arrays broadcast to."""
+        """Return the length of an axis of the joint shape of whole arrays, which has ``ndim`` axes."""
 
     def count(self, over: Names) -> int:
-        """Return how many parts an axis has that is split over these."""
+        """Return the number of parts of an axis that is split over these mesh axes."""
 
     def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
-        """Return the shape of the largest part of an array that is split so."""
+        """Return the shape of the largest part of an array with this split."""
 
     def compute(self, work: Work) -> Any:
         """Return the results."""
 
 
 def groups(split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
-    """Return axes in groups, the last first, such that of each group only the first axis is split.
+    """Return axes in groups, the last first. Only the first axis of a group may be split.
 
-    What is combined group by group is combined in row-major order.
+    Elements that are combined group by group are combined in row-major order.
     """
     found: list[tuple[Names, tuple[int, ...]]] = []
     for at in reversed(axes):
@@ -114,7 +115,7 @@ def groups(split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, 
 
 
 def length(arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
-    """Return the length of an axis of the shape, of ``ndim`` axes, that arrays broadcast to."""
+    """Return the length of an axis of the shape that arrays broadcast to, which has ``ndim`` axes."""
     lengths = [x.shape[axis - ndim] for x in arrays if x.ndim >= ndim - axis]
     return int(next((one for one in lengths if one != 1), 1))
 
@@ -122,7 +123,7 @@ def length(arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
 def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) -> Split:
     """Return the split of the shape that arrays broadcast to, with ``ndim`` axes.
 
-    ValueError, naming the arguments, where two arrays are split differently along an axis.
+    Raises ValueError, which names the arguments, if two arrays are split differently along an axis.
     """
     ndim = max(x.ndim for x in arrays.values()) if ndim is None else ndim
     found: list[Names] = [()] * ndim
@@ -143,13 +144,13 @@ def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) 
 
 
 def part_of(split: Split, x: Array) -> Split:
-    """Return how an array is split that is broadcast to a shape that is split so."""
+    """Return the split of an array that broadcasts to a shape with this split."""
     own = split[len(split) - x.ndim :]
     return tuple(() if length == 1 else names for names, length in zip(own, x.shape, strict=True))
 
 
 def option_key(primitive: str, **options: Any) -> Any:
-    """Return a key of a call with these options, or None."""
+    """Return a key of a call with these options; None if an option has no key."""
     found = []
     for name, value in options.items():
         key = repr(value) if _is_plain(value) else lasting_key(value)
@@ -173,14 +174,14 @@ class Record:
     steps: list[Collective] = dataclasses.field(default_factory=list)
 
     def tell(self, primitive: str, devices: int) -> None:
-        """Tell `explain` of the call."""
+        """Report the call to `explain`."""
         own = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
         method, refusals = (own[-1].method, own[-1].refusals) if own else ("array", {})
         tell([Call(primitive, method, refusals, devices, steps=tuple(self.steps))])
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that notes in a record what it computes, in place of telling `explain`."""
+    """Return a function that writes its calls into a record, and does not report them to `explain`."""
 
     def run(*arrays: Array) -> Any:
         if listing():
