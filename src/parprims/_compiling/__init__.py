@@ -1,1 +1,1 @@
-"""Compilation that CPUs and GPUs share: the cache on disk, first calls, and plans that are captured."""
+"""Compilation for CPUs and GPUs: the cache on disk, first calls, capture of plans, and tables in data files."""

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def folder() -> pathlib.Path | None:
-    """Return the folder, which need not be there yet, or None where there is no home directory."""
+    """Return the folder, which may not exist yet; None if there is no home directory."""
     root = os.environ.get("PARPRIMS_CACHE_DIR")
     if root:
         return pathlib.Path(root)
@@ -26,10 +26,10 @@ def folder() -> pathlib.Path | None:
 
 
 def write(path: pathlib.Path, content: bytes, *, once: bool = False) -> None:
-    """Write a file whole or not at all, even if several processes write the same one.
+    """Write a whole file or nothing, even if several processes write the same file.
 
-    ``once`` leaves a file as it is that another process has written meanwhile. If the folder cannot be written, the
-    next process compiles again, and nothing else is lost.
+    With ``once``, a file that another process has written meanwhile stays as it is. If the folder cannot be written,
+    the next process compiles again, and nothing else is lost.
     """
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _place(name: str, path: pathlib.Path) -> None:
         os.link(name, path)
     except FileExistsError:
         pass
-    except OSError:  # there are no links here
+    except OSError:  # the file system has no links
         os.replace(name, path)
         return
     os.unlink(name)
@@ -109,15 +109,15 @@ _UNFINISHED = ".tmp"
 
 
 _PATIENCE = 120.0
-"""Seconds that a process waits for another process, which may hang or be on a machine that is gone."""
+"""Seconds that a process waits for another process, which may hang or run on a machine that is gone."""
 
 
 @contextlib.contextmanager
 def in_turn(path: pathlib.Path, done: Callable[[], bool]) -> Iterator[None]:
-    """Let one process at a time into the block, among all that name this file, until the work is ``done``.
+    """Let one process at a time into the block, among all processes that name this file, until the work is ``done``.
 
-    Nothing is written to the file. The system releases it when a process ends. Where files cannot be locked nobody
-    waits.
+    Nothing is written to the file. The system releases the lock when a process ends. If files cannot be locked, no
+    process waits.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -130,15 +130,15 @@ def in_turn(path: pathlib.Path, done: Callable[[], bool]) -> Iterator[None]:
 
 
 def _locked(file: Any) -> bool:
-    """Lock a file until it is closed, and return True; return False where another process has locked it.
+    """Lock a file until it is closed, and return True; return False if another process has locked it.
 
-    OSError is raised where files cannot be locked.
+    Raises OSError if files cannot be locked.
     """
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            file.seek(_BEHIND)  # others still read what is in the file
+            file.seek(_BEHIND)  # so that others can still read the content
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -157,7 +157,7 @@ _spent: dict[str, float] = {}
 
 @contextlib.contextmanager
 def compiling(kind: str) -> Iterator[None]:
-    """Log once in a process that kernels of a kind have been compiled in the block for more than a second in all."""
+    """Log once in a process that kernels of a kind have compiled for more than a second in all, in such blocks."""
     begun, before = time.perf_counter(), _spent.get(kind, 0.0)
     yield
     _spent[kind] = spent = before + time.perf_counter() - begun

@@ -1,8 +1,8 @@
-"""Rehearsals: a call of several steps goes through all of them first, so that their kernels compile at the same time.
+"""Rehearsals: a call of several steps runs through all of them first, so that their kernels compile at the same time.
 
-A call waits for a kernel that is not compiled before it comes to the next step. So before it waits for the first time
-it is gone through from its beginning in a rehearsal, in which kernels that are not compiled begin to be, and zeros
-stand for what they return.
+A call that meets a kernel that is not compiled must wait for it before the next step. So before it first waits, the
+call runs from its beginning as a rehearsal: kernels that are not compiled begin to compile, and zeros replace their
+outputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 class _Now(threading.local):
     whole: Callable[[], Any] | None = None
-    """The call of this thread, from its beginning."""
+    """The whole call of this thread, to be rehearsed; None outside a call."""
     rehearses = False
 
 
@@ -26,7 +26,7 @@ def rehearsed(run: Callable[..., Any], *arrays: Any) -> Any:
     """Call ``run``, and return its result.
 
     If it meets a kernel that is not compiled, it runs first with zeros for the outputs of kernels, so that all its
-    kernels compile together. It must take these zeros.
+    kernels compile together. ``run`` must accept these zeros.
     """
     if _now.whole is not None:  # this is a step of another call
         return run(*arrays)
@@ -38,12 +38,12 @@ def rehearsed(run: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def under_way() -> bool:
-    """Return whether this thread rehearses."""
+    """Return whether this thread is in a rehearsal."""
     return _now.rehearses
 
 
 def rehearse() -> None:
-    """Rehearse the call of this thread, if it is to be and has not been; an error is left to the call itself."""
+    """Rehearse the call of this thread, once, if it is to be rehearsed. Errors appear again in the call itself."""
     whole = _now.whole
     if whole is None or under_way():
         return
@@ -56,4 +56,4 @@ def rehearse() -> None:
 
 
 def _nothing() -> None:
-    """Stand for a call that has been rehearsed."""
+    """Replaces the call after its rehearsal."""

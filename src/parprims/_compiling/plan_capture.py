@@ -1,4 +1,4 @@
-"""Plans of kernels that are observed, not carried out."""
+"""Capture of the plans of kernels, which are then not executed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Observed(Exception):
-    """Carries a plan out of a call, with the arrays on which it was to be carried out."""
+    """Carries a plan and its arrays out of a call, instead of executing the plan."""
 
     def __init__(self, plan: Any, arrays: tuple[Any, ...]) -> None:
         self.plan, self.arrays = plan, arrays
@@ -20,7 +20,7 @@ _observing: contextvars.ContextVar[bool] = contextvars.ContextVar("observing", d
 
 @contextlib.contextmanager
 def observing() -> Iterator[None]:
-    """Prevent plans from being carried out inside the block: whatever is to do so raises `Observed`."""
+    """Prevent the execution of plans inside the block: it raises `Observed`."""
     token = _observing.set(True)
     try:
         yield
@@ -29,7 +29,7 @@ def observing() -> Iterator[None]:
 
 
 def is_observing() -> bool:
-    """Return whether this is inside a block of `observing`."""
+    """Return whether a block of `observing` is active."""
     return _observing.get()
 
 

@@ -1,7 +1,7 @@
-"""Tables in data files, each read once, when its first entry is asked for.
+"""Tables in data files. Each file is read once, when its first entry is needed.
 
 The table of the module ``scan/cpu.py`` is the file ``scan/data/cpu.json``. It has the unit of its numbers and its
-entries by key. Entries are dataclasses: what their annotations say of fields is what the file must have.
+entries by key. Entries are dataclasses, and the file must have the fields and types of their annotations.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Measured:
 
 
 class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
-    """The table of a module, by keys of one type. What is set in it holds until the process ends.
+    """The table of a module, by keys of one type. Entries that are set remain until the process ends.
 
     Parameters
     ----------
     key, entry : type
-        Those of keys and of entries.
+        The types of keys and of entries.
     module : str
-        The name of the module, which is that of the file.
+        The name of the module, which is also the name of the file.
     """
 
     def __init__(self, key: type[Key], entry: type[Entry], module: str) -> None:
@@ -52,7 +52,7 @@ class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
 
     @functools.cached_property
     def _entries(self) -> dict[Key, Entry]:
-        import json  # at the first call: to import the library takes no longer
+        import json  # imported late, so that importing the library takes no longer
 
         found = json.loads(read(self.file))["entries"]
         return {self._key(key): typed(self._entry, one) for key, one in found.items()}
@@ -74,9 +74,9 @@ class Table(MutableMapping[Key, Entry], Generic[Key, Entry]):
 
 
 def read(file: str) -> bytes:
-    """Return a file of the package by the loader of its modules, which may read an archive.
+    """Return a file of the package, read by the loader of its modules, which also reads archives.
 
-    `importlib.resources` does the same, and takes 2 ms when it is first asked.
+    `importlib.resources` does this too, but takes 2 ms at its first use.
     """
     content: bytes = __spec__.loader.get_data(str(_FOLDER / file))  # type: ignore[union-attr]
     return content
@@ -86,7 +86,7 @@ _FOLDER = pathlib.Path(__file__).parents[1]
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """Return a value of a JSON text as the type that an annotation names; raise TypeError where it is another."""
+    """Return a JSON value as the type of an annotation; raise TypeError if it has another type."""
     if type(value) is kind:
         return value
     made, given = typing.get_origin(kind), typing.get_args(kind)

@@ -1,1 +1,1 @@
-"""Facts about arrays, dtypes, elements and options that every other room asks for."""
+"""Facts about arrays, dtypes, elements and options, for all other rooms."""

@@ -1,4 +1,4 @@
-"""Checks of arrays that every public function makes: one namespace, a valid axis, dtypes by name."""
+"""Facts about arrays of every library, and the checks of every public function: namespace, axis, dtype."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
 
 
 def namespace(**arrays: Array) -> Namespace:
-    """Return the array namespace the named arrays share.
+    """Return the array namespace that the named arrays share.
 
     Raises TypeError, naming the argument, if an argument is no array, comes from another library or has a meaning that
     results would lose (masks, units), and ValueError if an array is on another device.
@@ -32,11 +32,11 @@ def namespace(**arrays: Array) -> Namespace:
 
 
 def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = False) -> tuple[Namespace, list[Array]]:
-    """Return the array namespace the named arrays share, and the arrays as every method takes them.
+    """Return the array namespace that the named arrays share, and the arrays in the form that every method takes.
 
     Raises as `namespace`, and TypeError for dtypes that are neither numbers nor bool. NumPy arrays become plain arrays
-    of native byte order, NumPy scalars become 0-d arrays. With ``moved`` all arrays but the first are only moved, so
-    that NumPy's may have any dtype. ``sharded`` admits JAX arrays that are spread over several devices.
+    of native byte order, NumPy scalars become 0-d arrays. ``moved`` says that elements of all arrays but the first are
+    only moved; NumPy's may then have any dtype. ``sharded`` admits JAX arrays that are spread over several devices.
     """
     xp = _shared(arrays, sharded=sharded)
     admitted: list[Array] = []
@@ -126,7 +126,7 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
 
 
 def _is_jax_literal(kind: type) -> bool:
-    """Return whether the type is a subclass of NumPy's array that stands for a constant of a JAX program."""
+    """Return whether the type is JAX's subclass of NumPy's array for constants of programs."""
     return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
 
 
@@ -198,7 +198,7 @@ def mode(xp: Namespace) -> bool:
 def is_sharded(x: Array) -> bool:
     """Return whether the elements of a JAX array are divided among several devices, as far as can be seen.
 
-    For a traced array the type decides, which has only the explicit axes of a mesh. Inside shard_map an array is the
+    The type of a traced array decides; it names only the explicit axes of a mesh. Inside shard_map, an array is the
     part of one device.
     """
     if is_traced(x):
@@ -250,7 +250,7 @@ def is_placed_later(x: Array) -> bool:
 
 
 def _unsplit(x: Array) -> Array:
-    """Return a JAX array whose type names no mesh axes; the type may have named axes of length 1.
+    """Return the JAX array with a type that names no mesh axes. The given type may name axes of length 1.
 
     JAX's operations check the type, not the placement.
     """
@@ -293,7 +293,7 @@ def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
     if is_traced(one) or is_traced(other):
         return
     if array_api_compat.is_jax_array(one) and hasattr(one, "devices") and hasattr(other, "devices"):
-        here, there = one.devices(), other.devices()  # they may share an array, or each have a copy
+        here, there = one.devices(), other.devices()  # both devices may share an array, or each may have a copy
         if here == there:
             return
         here, there = (", ".join(sorted(map(str, devices))) for devices in (here, there))
@@ -316,7 +316,7 @@ def is_traced(x: Array) -> bool:
 def device(x: Array) -> Any:
     """Return the device of an array; None for a traced JAX array: the program decides.
 
-    For an array with copies on several devices it is the sharding of such arrays, for any number of dimensions.
+    For an array with copies on several devices, it is the sharding of such copies with any number of dimensions.
     """
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x.device
@@ -398,10 +398,9 @@ _ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
 
 
 def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which NumPy does not warn of infinities and NaN, which are ordinary results here.
+    """Return a context in which NumPy does not warn of infinities and NaN. They are ordinary results here.
 
-    It also switches off JAX's strict modes (rank promotion, transfer guard, debug_nans and debug_infs) for operations
-    inside of it.
+    It also switches off JAX's strict modes: rank promotion, transfer guard, debug_nans and debug_infs.
     """
     name = getattr(xp, "__name__", "")
     if name == "jax.numpy":
@@ -431,9 +430,9 @@ def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
 
 
 def announced(primitive: str, xp: Namespace, result: Any) -> Any:
-    """Return a result; raise FloatingPointError if jax_debug_nans or jax_debug_infs is set and it holds such a value.
+    """Return the result; raise FloatingPointError if it holds a value that jax_debug_nans or jax_debug_infs forbids.
 
-    JAX itself checks only programs that it compiles after the setting was changed.
+    JAX itself checks only programs that it compiles after the setting has changed.
     """
     if getattr(xp, "__name__", "") == "jax.numpy":
         import jax
@@ -503,7 +502,7 @@ BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64",
 
 
 def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
-    """Return the library's dtype for a dtype of the library, a name of the standard, or a Python type.
+    """Return the library's dtype for its own dtype, a name of the standard, or a Python type.
 
     Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
     """
@@ -532,7 +531,7 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
         found = getattr(xp, dtype, None)
         if found is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
             try:
-                return np.dtype("bfloat16")  # a dtype of ml_dtypes
+                return np.dtype("bfloat16")  # ml_dtypes adds this dtype
             except TypeError:
                 return None
     elif array_api_compat.is_torch_namespace(xp):
@@ -566,7 +565,7 @@ def _has_numpy_dtypes(xp: Namespace) -> bool:
 
 
 def as_dtypes(xp: Namespace, dtype: Any) -> tuple[Any, ...] | None:
-    """Return the dtypes of the option dtype: None, one dtype, or a tuple with a dtype for each component."""
+    """Return the library's dtypes for the option dtype: None, a dtype, or a tuple with a dtype for each component."""
     if dtype is None:
         return None
     if not isinstance(dtype, tuple):
@@ -685,7 +684,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def filled(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
-    """Return an array like another, of length 1 along the axis, filled with a value."""
+    """Return an array of one value, like another array except for length 1 along the axis."""
     return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
 
 
@@ -705,6 +704,6 @@ _SINCE = {"cumulative_sum": "2023.12", "cumulative_prod": "2024.12", "take_along
 
 
 def _version(xp: Namespace) -> str:
-    """Return the version of the standard that array-api-strict is set to."""
+    """Return the version of the standard to which array-api-strict is set."""
     version: str = xp.get_array_api_strict_flags()["api_version"]
     return version

@@ -1,4 +1,4 @@
-"""Elements of several arrays: tuples, NamedTuples and dicts of arrays, nested as one likes."""
+"""Elements of several arrays: nested tuples, NamedTuples and dicts of arrays."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 ITS_NAMESPACE = "array_api_compat.array_namespace(x)"
-"""In messages: the namespace whose functions an operator for several libraries should call."""
+"""The namespace that messages recommend to operators for several libraries."""
 
 Structure = Any
-"""How an element is made of arrays: None for an array, else (type, keys of a dict or None, structures of the parts)."""
+"""The structure of an element: None for an array, else (type, keys of a dict or None, structures of the parts)."""
 
 
 def is_structured(x: Any) -> bool:
     """Return whether an element is more than an array or a plain tuple of arrays."""
     if not isinstance(x, tuple):
         return type(x) is dict
-    for one in x:  # before every call: a generator would take twice as long
+    for one in x:  # no generator, which would take twice as long in every call
         if isinstance(one, tuple) or type(one) is dict:
             return True
     return type(x) is not tuple and hasattr(type(x), "_fields")
@@ -58,7 +58,7 @@ def _rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def not_array(got: Any, place: str = "") -> str:
-    """Return how messages call what a function returned, at a place, in place of an array, with the remedy if known."""
+    """Return the words of a message for a result that is no array, at a place, with the remedy if known."""
     hint = ""
     if got is None:
         hint = " (it has no return statement, or an empty one)"
@@ -68,7 +68,7 @@ def not_array(got: Any, place: str = "") -> str:
 
 
 def shown(structure: Structure) -> str:
-    """Return a structure as messages show it: * for an array."""
+    """Return a structure as text, with * for an array."""
     if structure is None:
         return "*"
     kind, keys, parts = structure
@@ -81,9 +81,9 @@ def shown(structure: Structure) -> str:
 
 
 def flat(name: str, value: Any, structure: Structure = None) -> Any:
-    """Return an argument that has an entry for each part of an element as a plain tuple; others as they are.
+    """Return an argument as a plain tuple if it has an entry for each part of an element, else unchanged.
 
-    Raises TypeError, naming the argument, if it has a structure of its own that is not the element's.
+    Raises TypeError, which names the argument, if its structure is not that of the element.
     """
     if value is None or not is_structured(value):
         return value
@@ -94,7 +94,7 @@ def flat(name: str, value: Any, structure: Structure = None) -> Any:
 
 
 def only_array(x: Any) -> Any:
-    """Return the argument x of a function whose elements are no tuples; raise TypeError where it is one."""
+    """Return x; raise TypeError if it is a tuple or a dict, for functions of a single array."""
     if isinstance(x, tuple):
         raise TypeError("x must be an array, got tuple")
     return x

@@ -1,7 +1,7 @@
-"""How kernels see the memory of strided arrays: axes merged into few, and whether elements can be read as vectors.
+"""The memory of strided arrays as kernels see it: axes merged into few, and elements that can be read as vectors.
 
-The layout of an array is what `_cuda.layout` returns: its strides in elements, one an axis, and its address modulo 16.
-The functions here take several arrays of one (broadcast) shape, for a kernel has one index for all of them.
+The layout of an array has its strides in elements, one for each axis, and its address modulo 16; `_cuda.layout` returns
+it. The functions here take several arrays of one (broadcast) shape, because a kernel has one index for all of them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_strides(strides: Sequence[int], shape: Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Return the strides of an array of this shape that is broadcast to more axes: 0 along those of length 1."""
+    """Return the strides of an array of this shape that is broadcast to ``ndim`` axes: 0 along axes of length 1."""
     own = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     return (*(0,) * (ndim - len(own)), *own)
 
 
 def merged(axes: Iterable[Axis]) -> list[Axis]:
-    """Return the axes, given from the outermost to the innermost, with neighbours made one where that is possible.
+    """Return the axes, which are in order from the outermost to the innermost, with neighbours merged if possible.
 
-    Two neighbours are one axis where, in every array, a step along the outer is as long as all of the inner. Axes of
-    length 1 are left out.
+    Two neighbours can be merged if, in every array, a step along the outer axis is as long as the whole inner axis.
+    Axes of length 1 are removed.
     """
     found: list[Axis] = []
     for length, strides in axes:
@@ -50,8 +50,7 @@ def fold(
 ) -> tuple[list[Axis], list[Axis]]:
     """Return the other axes and the named axes of arrays, each merged.
 
-    With ``reorder`` the named axes may be taken in any order: they are taken in the order of the first array's memory,
-    where more of them merge.
+    ``reorder`` puts the named axes into the order of the first array's memory, where more of them merge.
     """
     named: list[Axis] = []
     others: list[Axis] = []
@@ -63,17 +62,17 @@ def fold(
 
 
 def around(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> tuple[list[Axis], list[Axis]]:
-    """Return the axes before one axis and those behind it, each merged."""
+    """Return the axes before an axis and the axes behind it, each merged."""
     axes = [(length, tuple([steps[at] for steps in strides])) for at, length in enumerate(shape)]
     return merged(axes[:axis]), merged(axes[axis + 1 :])
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """The axes around one axis of several arrays, as (high, low, axis, inner), with one stride in each array.
+    """The axes around an axis of several arrays, as (high, low, axis, inner), with a stride of each array.
 
     There are ``high`` times ``low`` times ``inner`` lines along the axis. ``upward``, ``downward``, ``along`` and
-    ``across`` are the strides along the four.
+    ``across`` are the strides along high, low, the axis and inner.
     """
 
     high: int
@@ -86,7 +85,7 @@ class Lines:
 
 
 def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines | None:
-    """Return the lines along an axis, or None if the other axes do not merge into so few."""
+    """Return the lines along an axis, or None if the other axes do not merge into three."""
     before, behind = around(shape, axis, strides)
     nothing: Axis = (1, (0,) * len(strides))
     inner, across = behind.pop() if behind else nothing
@@ -98,19 +97,18 @@ def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]
 
 
 def is_aligned(address: int, strides: Iterable[int], vector: int, itemsize: int) -> bool:
-    """Return whether every vector of so many adjacent elements begins at a multiple of its size.
+    """Return whether every vector of ``vector`` adjacent elements begins at a multiple of its size.
 
-    ``address`` is where the first vector begins, modulo 16; ``strides`` are the steps, in elements, by which others are
-    reached.
+    ``address`` is the address of the first vector modulo 16; ``strides`` are the steps to other vectors, in elements.
     """
     return address % (vector * itemsize) == 0 and all(stride % vector == 0 for stride in strides)
 
 
 def skew(step: int, address: int, strides: Iterable[int], vector: int, itemsize: int) -> tuple[int, ...]:
-    """Return how many elements of memory share a vector with the first of a row and come before it, modulo ``vector``.
+    """Return how many elements precede the first of a row in its vector, modulo ``vector``.
 
-    The first number is that of the row at ``address``, modulo 16; each other one is what a stride to another row adds.
-    ``step`` is 1 or -1, the stride along the row.
+    The first number is for the row at ``address`` modulo 16; each other number is the change by a stride to another
+    row. ``step`` is 1 or -1, the stride along the row.
     """
     first = address // itemsize
     return tuple([(step * one) % vector for one in (first if step == 1 else first + 1, *strides)])
@@ -119,11 +117,10 @@ def skew(step: int, address: int, strides: Iterable[int], vector: int, itemsize:
 def access(
     step: int, address: int, strides: Iterable[int], vector: int, itemsize: int, *, backward: bool = True
 ) -> str:
-    """Return how a thread reaches so many elements in a row, by the names of `Access` in _cuda/device/common.cuh.
+    """Return the way in which a thread reads ``vector`` elements in a row, a name of `Access` in common.cuh.
 
-    ``step`` is the stride along the axis on which they follow each other; the other parameters are those of
-    `is_aligned`, where a row that descends in memory begins at its lowest address. Without ``backward`` only ascending
-    addresses make vectors.
+    ``step`` is the stride along the row. The other parameters are those of `is_aligned`; a row that descends in memory
+    begins at its lowest address. Without ``backward``, only ascending addresses make vectors.
     """
     if step == 0:
         return "CONSTANT"

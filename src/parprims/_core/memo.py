@@ -21,14 +21,14 @@ class Memo(Generic[Found]):
         return len(self._found)
 
     def get(self, key: Any) -> Found | None:
-        """Return the value of a key, or None; None also for a key with an unhashable argument."""
+        """Return the value of a key; None if there is none, or if the key has an unhashable part."""
         try:
             return self._found.get(key)
         except TypeError:
             return None
 
     def keep(self, key: Any, found: Found) -> Found:
-        """Keep a value, unless its key has an unhashable argument, and return it."""
+        """Keep a value, unless its key has an unhashable part, and return it."""
         if len(self._found) >= 4096:
             self._found.clear()
         with contextlib.suppress(TypeError):

@@ -1,6 +1,6 @@
-"""Options of other types than Python's own, made plain: what NumPy and SciPy take is taken, and calls have keys.
+"""Options of other types than Python's own, made plain: as in NumPy and SciPy, and so that calls have keys.
 
-Public functions ask here where they do not remember a call, so that one that they remember waits for nothing.
+Public functions convert options only for calls that they do not remember, so remembered calls lose no time.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import numpy as np
 from parprims._core.arrays import STATIC, Array, Namespace, device, is_jax, mode, shown
 
 _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
-"""Options that are a number, or a number among others."""
+"""Options that are a number, or have a number among other values."""
 _SEVERAL = ("q", "kth", "range", "l_and_u", "tile")
-"""Options that are a number or several."""
+"""Options that are a number or several numbers."""
 NUMBERS_OR_SEVERAL = frozenset((*_NUMBERS, *_SEVERAL))
 """All of these options."""
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 
 
 def made_plain(several: tuple[str, ...] = (), /, **options: Any) -> dict[str, Any] | None:
-    """Return options of `_NUMBERS` and `_SEVERAL` by name with Python's own numbers and tuples, None if they have them.
+    """Return the options that `_NUMBERS` and `_SEVERAL` name with Python's numbers and tuples; None if none changes.
 
-    ``several`` are those of `_NUMBERS` that are a number or several in this call.
+    ``several`` are the options of `_NUMBERS` that may be several numbers in this call.
 
-    A list, a range or an array of one dimension is a tuple where several numbers may be, and an array of no dimension a
-    number. All else stays as it is, for the checks to refuse. Raises TypeError, naming the option, for one without a
-    value in a program of JAX.
+    A list, a range or a 1-d array becomes a tuple if several numbers are allowed, and a 0-d array becomes a number. All
+    else stays as it is, and the checks refuse it. Raises TypeError, which names the option, for a traced array of JAX.
     """
     changed = None
     for name, value in options.items():
@@ -71,7 +70,7 @@ def _number(value: np.generic) -> Any:
 
 
 def check_entries(name: str, given: tuple[Any, ...], count: int) -> None:
-    """Raise unless an option, given as a tuple or put into one, has an entry for each of so many components."""
+    """Raise ValueError unless an option, as a tuple, has an entry for each of ``count`` components."""
     if count > 1 and len(given) == 1 and isinstance(given[0], list):
         raise TypeError(f"{name} must be a tuple of {count} entries, one per component, got {shown(given[0])}")
     if len(given) != count:
@@ -79,7 +78,7 @@ def check_entries(name: str, given: tuple[Any, ...], count: int) -> None:
 
 
 def integer_of(name: str, value: Any, low: int, high: int) -> int:
-    """Return an integer of a range; raise, naming the argument, for anything else."""
+    """Return an integer of a range; raise an error that names the argument for anything else."""
     try:
         number = operator.index(value) if type(value) is not bool else None
     except TypeError:
@@ -92,13 +91,13 @@ def integer_of(name: str, value: Any, low: int, high: int) -> int:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array, not a number of NumPy. Its class is asked: a nested tensor's shape raises."""
+    """Return whether a value is an array, not a number of NumPy. The class decides: a nested tensor's shape raises."""
     kind = type(value)
     return hasattr(kind, "shape") and hasattr(kind, "dtype") and not isinstance(value, np.generic)
 
 
 def _listed(x: Array) -> Any:
-    """Return the values of an array as numbers of Python in lists, or the array where it gives none."""
+    """Return the values of an array as lists of Python's numbers, or the array if it has no values."""
     try:
         return x.tolist() if hasattr(x, "tolist") else np.asarray(x).tolist()
     except (RuntimeError, TypeError, ValueError):
@@ -106,7 +105,7 @@ def _listed(x: Array) -> Any:
 
 
 def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array) -> Array:
-    """Return numbers of a list, a tuple or a range as NumPy would, as an array beside another one of the library."""
+    """Return the numbers of a list, a tuple or a range as an array on the device of ``like``, with NumPy's dtype."""
     numbers = [_plain(name, one, several=False) for one in values]
     kinds = {type(one) for one in numbers}
     if not kinds <= {int, float}:

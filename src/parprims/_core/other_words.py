@@ -1,4 +1,4 @@
-"""Options that people know from other libraries: the error of a call with one names our word for it."""
+"""Options of other libraries' functions: the error of a call with such an option names the option here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAME = {
     "state": "zi", "trans": "transpose", "transposed": "transpose", "return_index": "return_indices",
     "indptr": "offsets", "boundaries": "offsets", "include_init": "include_initial",
 }  # fmt: skip
-"""Options that only have another name here."""
+"""Options with another name here."""
 
 _INSTEAD = {
     "largest": ("mode", "mode='largest' and mode='smallest' say which elements are wanted"),
@@ -29,11 +29,11 @@ _INSTEAD = {
     "check_finite": (None, "infinities and NaN are computed with"),
     "where": (None, "where of the array library puts what changes nothing in the place of other elements"),
 }
-"""Options that have no other name here: the option that stands for them, if one does, and a sentence."""
+"""Options without an equivalent here: the nearest option, if any, and a sentence."""
 
 
 def unknown_option(function: str, others: Mapping[str, Any]) -> TypeError:
-    """Return the error of a public function that was given options which it has not."""
+    """Return the error of a public function for options that it does not have."""
     import difflib
 
     parameters = inspect.signature(getattr(sys.modules["parprims"], function)).parameters.values()
@@ -53,7 +53,7 @@ def unknown_option(function: str, others: Mapping[str, Any]) -> TypeError:
 
 
 def show_own_options(public: Iterable[Any]) -> None:
-    """Let public functions show their own options alone, not that they take others to say that they have none such."""
+    """Give public functions a signature without ``**others``, which they accept only for better errors."""
     for function in public:
         if inspect.isfunction(function):
             signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""Programs of JAX: functions that are compiled as a whole. A bounded number of programs is kept."""
+"""Programs of JAX: functions that are compiled as a whole, in a bounded number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Array = Any
 
 
 def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of JAX arrays, compiled as a whole, and again when the program was let go.
+    """Return a function of JAX arrays, compiled as a whole, and compiled again after its program was removed.
 
-    JAX keeps the programs of a function as long as that, and each takes memory maps: a few for everything that XLA
-    compiles by itself, some 10 in most programs and 200 in the largest. A process may have 65 530 of them, and ends
-    where it has no more. So the oldest programs are let go: there are never more than `MOST_PROGRAMS`, and no more than
-    `FEWEST_PROGRAMS` where the process has over half of the maps that it may have.
+    JAX keeps the programs of a function as long as the function. Each program takes memory maps, a few for each part
+    that XLA compiles: about 10 in most programs, and 200 in the largest. A process may have 65 530 maps, and ends when
+    it needs more. So the oldest programs are removed: at most `MOST_PROGRAMS` are kept, and at most `FEWEST_PROGRAMS`
+    while the process has more than half of its maps.
 
-    On a CPU a program of few elements is compiled with `_OPTIONS`; inside of another one JAX allows none.
+    On a CPU, a program of few elements is compiled with `_OPTIONS`. JAX allows no options inside another program.
     """
     import jax
 
@@ -38,7 +38,7 @@ def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Program:
-    """A function of JAX arrays in two programs: one for few elements, and one for many or to be part of others."""
+    """A function of JAX arrays as two programs: one for few elements, the other for many, and inside other programs."""
 
     def __init__(self, inside: Any, alone: Any, tracer: type) -> None:
         self._inside, self._alone, self._tracer = inside, alone, tracer
@@ -56,35 +56,35 @@ class _Program:
         except (RuntimeError, ValueError) as error:
             if not any(name in str(error) for name in _OPTIONS):
                 raise
-            if isinstance(error, RuntimeError):  # this release of XLA lacks the option that it names
+            if isinstance(error, RuntimeError):  # this release of XLA lacks an option
                 self._alone = self._inside
-        return self._inside(*arrays)  # arrays with values, in a program that is traced
+        return self._inside(*arrays)  # JAX refuses options for arrays with values inside a traced program
 
     def clear_cache(self) -> None:
-        """Let the programs go."""
+        """Remove the programs."""
         self._inside.clear_cache()
         self._alone.clear_cache()
 
 
 _OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1, "xla_cpu_use_fusion_emitters": False}
-"""Options of XLA for CPUs by which programs of many small steps compile in half the time and take a third of the maps.
+"""Options of XLA for CPUs. Programs of many small steps compile in half the time, and take a third of the maps.
 
-Their steps are then compiled together. They run as fast for few elements; sorts of many take up to twice as long.
+Steps are then compiled together. For few elements programs run as fast; sorts of many take up to twice as long.
 """
 
 _MOST_ELEMENTS = 2**13
-"""Elements of all arrays up to which programs are compiled with these options."""
+"""The most elements of all arrays for which programs are compiled with these options."""
 
 
 def _let_go(count: int) -> None:
-    """Let so many of the programs go, the oldest ones."""
+    """Remove the ``count`` oldest programs."""
     for one in list(_programs)[: max(0, count)]:
         one.clear_cache()
         del _programs[one]
 
 
 def memory_maps() -> int:
-    """Return how many memory maps the process has, 0 where the system does not say."""
+    """Return the number of memory maps of the process; 0 if the system does not report it."""
     try:
         return pathlib.Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:
@@ -93,7 +93,7 @@ def memory_maps() -> int:
 
 @functools.cache
 def _most_maps() -> int:
-    """Return how many memory maps a process may have."""
+    """Return the number of memory maps that a process may have."""
     try:
         return int(pathlib.Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
@@ -101,10 +101,10 @@ def _most_maps() -> int:
 
 
 MOST_PROGRAMS = 512
-"""The programs of JAX that are kept, of all functions together."""
+"""The most programs of JAX that are kept, of all functions together."""
 
 FEWEST_PROGRAMS = 32
-"""The programs that are kept however many memory maps the process has, most of which are then not theirs."""
+"""The programs that are kept even if the process has many memory maps. Most maps are then not theirs."""
 
 _programs: dict[_Program, None] = {}
-"""Functions that have a program, in the order in which these were made."""
+"""Functions that have a program, in the order in which their programs were made."""

@@ -1,4 +1,4 @@
-"""The dtype of several arrays together, and what may be cast to what."""
+"""Promotion of dtypes, and the casts that are allowed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parprims._core.arrays import Array, Namespace, check_kind, dtype_kind, dtyp
 def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) -> Any:
     """Return the dtype that arrays of some kinds promote to.
 
-    TypeError, naming them, if one is of another kind, or none holds both integers and floats as they are.
+    Raises TypeError, which names the arrays, if an array is of another kind, or integers meet floats.
     """
     for name, one in named.items():
         check_kind(name, one, kinds)
@@ -40,7 +40,7 @@ def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) ->
 
 
 def check_casts(given: Sequence[Any], asked: Sequence[Any]) -> None:
-    """Raise TypeError where the option ``dtype`` asks to cast complex elements to a dtype that is not complex."""
+    """Raise TypeError if the option ``dtype`` casts complex elements to a dtype that is not complex."""
     for index, (source, target) in enumerate(zip(given, asked, strict=True)):
         if dtype_kind(source) == "complex" != dtype_kind(target):
             name = "dtype" if len(asked) == 1 else f"dtype[{index}]"

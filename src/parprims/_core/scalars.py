@@ -46,7 +46,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Return the number in an array of NumPy of no dimension, any other value as it is."""
+    """Return the number in a 0-d array of NumPy, any other value as it is."""
     return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
 
 
@@ -55,11 +55,11 @@ def as_array(
 ) -> Array:
     """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape.
 
-    With ``axis`` it has one more axis there, of length 1. Numbers are rounded to the dtype, but for integers of NumPy,
-    which have to be in it; an array of NumPy of no dimension counts as a number. Raises TypeError, naming the argument,
-    for an array of another library or dtype and for a scalar of a kind the dtype cannot hold (2.5 for an integer), and
-    ValueError for a number out of the dtype's range, an integer of NumPy that the dtype would round, or an array that
-    does not broadcast.
+    With ``axis`` the result has one more axis there, of length 1. Numbers are rounded to the dtype, except integers of
+    NumPy, which the dtype must hold exactly. A 0-d array of NumPy counts as a number. Raises TypeError, which names the
+    argument, for an array of another library or dtype and for a scalar of a kind that the dtype cannot hold (2.5 for an
+    integer). Raises ValueError for a number out of the dtype's range, an integer of NumPy that the dtype would round,
+    or an array that does not broadcast.
     """
     value = as_number(value)
     if is_scalar(value):
@@ -83,7 +83,7 @@ def maker(
 ) -> Callable[[Any], Array]:
     """Return a function that converts later values as `as_array` does, but checks numbers alone.
 
-    They are to have the signature of this value, which `as_array` has taken.
+    Later values have the signature of this value, which `as_array` has accepted.
     """
     if is_scalar(as_number(value)):
         return lambda number: as_array(name, number, xp, dtype, device=device, shape=shape, axis=axis)
@@ -95,7 +95,7 @@ def _with_axis(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
 
 
 def _shaper(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int | None) -> Callable[[Array], Array]:
-    """Return a function that broadcasts an array like x to a shape, and gives it one more axis if that is given."""
+    """Return a function that broadcasts arrays like x to a shape, and adds the axis if it is given."""
     if isinstance(x, np.ndarray) and x.shape == shape:
         whole = _with_axis(shape, axis)
         return lambda x: x.reshape(whole)
@@ -106,7 +106,7 @@ def _shaper(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int | None) -
 
     if not is_jax(xp) or is_traced(x) or (axis is None and x.shape == shape):
         return shaped
-    # Each operation of JAX takes three times as long as a program.
+    # A single operation of JAX takes three times as long as a compiled program.
     key = shape, axis
     return _shaping.get(key) or _shaping.keep(key, one_program(shaped))
 
@@ -115,19 +115,19 @@ _shaping: Memo[Callable[[Array], Array]] = Memo()
 _numbers: Memo[Array] = Memo()
 
 _SMALL = 1024
-"""Elements of an array that is kept for all calls with a number."""
+"""The most elements of an array that is kept for all calls with a number."""
 
 
 def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any, shape: tuple[int, ...] = ()) -> Array:
-    """Return an array of one number; unlike ``asarray``, no GPU is waited for."""
+    """Return an array of one number. Unlike ``asarray``, it does not wait for a GPU."""
     if library(xp) == "numpy":
         return np.array(number, dtype, ndmin=len(shape)) if math.prod(shape) == 1 else np.full(shape, number, dtype)
     if library(xp) in ("cupy", "torch") and not (isinstance(number, int) and abs(number) >= 2**63):
         return xp.full(shape, number, dtype=dtype, device=device)
     if not is_jax(xp):
         return xp.broadcast_to(xp.asarray(number, dtype=dtype, device=device), shape)
-    # JAX takes ten times as long for a number as for a program, and its arrays never change. In a program being traced,
-    # which has no device, the array may be a part of it.
+    # JAX converts a number in ten times the time of a program, and its arrays never change, so they are kept. A traced
+    # program has no device, and its array may belong to the program, so it is not kept.
     key = repr(number), dtype, device, shape
     array = None if device is None else _numbers.get(key)
     if array is None:
@@ -139,7 +139,7 @@ def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any, shape: 
 
 
 def _check_on(name: str, x: Array, device: Any) -> None:
-    """Raise ValueError unless an array is on a device, one of those of JAX if that is a sharding."""
+    """Raise ValueError unless an array is on a device, or on all devices of a sharding of JAX."""
     if device is None or is_traced(x) or array_api_compat.is_numpy_array(x):
         return
     if array_api_compat.is_jax_array(x):
@@ -152,7 +152,7 @@ def _check_on(name: str, x: Array, device: Any) -> None:
 
 
 def as_scalar(name: str, value: Any, dtype: Any) -> Any:
-    """Return a number of Python or NumPy as one of Python that the dtype holds; errors as `as_array` has them."""
+    """Return a number of Python or NumPy as a number of Python that the dtype holds; errors are those of `as_array`."""
     value = as_number(value)
     given = type(value)
     if isinstance(value, np.generic):
@@ -167,7 +167,7 @@ def as_scalar(name: str, value: Any, dtype: Any) -> Any:
     parts = (number.real, number.imag) if given is complex else (number,)
     if not all(low <= part <= high or (given not in (bool, int) and not math.isfinite(part)) for part in parts):
         raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
-    # A number is rounded as everywhere in Python, which takes NumPy's float64 for its own; a counted one is not.
+    # Python's numbers and NumPy's floats are rounded to the dtype; it must hold integers of NumPy exactly.
     if given is not type(value) and given in (bool, int) and not _is_exact(number, to):
         raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
     return number
@@ -184,7 +184,7 @@ def float_format(name: str) -> tuple[int, int]:
 
 @functools.cache
 def _range(name: str) -> tuple[Any, Any]:
-    """Return the least and the largest finite number of a dtype, of the parts of a complex one."""
+    """Return the least and the largest finite number of a dtype, or of the parts of a complex dtype."""
     kind, bits = dtype_kind(name), dtype_bits(name)
     if kind == "bool":
         return 0, 1
@@ -198,11 +198,11 @@ def _range(name: str) -> tuple[Any, Any]:
 
 
 def _is_exact(number: Any, name: str) -> bool:
-    """Return whether a number in the range of a dtype is one of it."""
+    """Return whether a dtype holds a number of its range exactly."""
     if dtype_kind(name) not in ("float", "complex") or (isinstance(number, float) and not math.isfinite(number)):
         return True
     if float(number) != number:
         return False
     digits, most = float_format(name)
-    exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
+    exponent = max(math.frexp(number)[1], 2 - most)  # subnormal numbers have the least exponent of normal numbers
     return math.ldexp(number, digits - exponent).is_integer()

@@ -12,13 +12,13 @@ import numpy as np
 Array = Any
 
 Signature = Any
-"""A key that is equal for arrays that every call treats alike; None if it would take long to find."""
+"""A key that is equal for arrays that every call treats alike; None if finding it would take long."""
 
 
 def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature:
     """Return the signature of an array, of a number, of a tuple of these, or None.
 
-    A PyTorch tensor that requires a derivative has a signature only if results carry it (``gradient``).
+    A PyTorch tensor that requires a derivative has a signature only if results carry the derivative (``gradient``).
     """
     kind = type(x)
     if kind is tuple:
@@ -33,7 +33,7 @@ def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     make: _Maker = _of_all
     for x in xs:
         kind = type(x)
-        if kind is not last:  # facts that do not depend on the array are found once
+        if kind is not last:  # the state of the library is read once, not for each array
             first = _of_all if kind is tuple else alone.get(kind) or (_learn(kind) and alone[kind])
             if first is None:
                 return None
@@ -62,23 +62,23 @@ makers: dict[type, _Maker] = {
     **dict.fromkeys((bool, int, float, complex), _number),
     **{kind: _number for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)},
 }
-"""Functions that return the signature of a further array, by type. The signature of a number is its type."""
+"""Functions that return the signature of an array after the first, by type. The signature of a number is its type."""
 
 alone: dict[type, _Maker] = {**makers}
-"""Functions that return the signature of the first array: None while its library is in a state without signatures."""
+"""Functions that return the signature of the first array, by type; None in states of its library without signatures."""
 
 
 def _learn(kind: type) -> _Maker | None:
-    """Register an array type that is seen for the first time; return the function for its signature, or None."""
+    """Register a new array type; return the function for its signature, or None if it has none."""
     library, _, _ = kind.__module__.partition(".")
-    module: Any = sys.modules.get(library)  # without it a type only says that it is of the library
+    module: Any = sys.modules.get(library)  # if the library is not imported, the type only pretends to be from it
     if module is None:
         return None
     if library == "cupy" and kind is module.ndarray:
         makers[kind] = alone[kind] = _cupy
     elif library == "torch" and kind in (module.Tensor, module.nn.Parameter):
         makers[kind], alone[kind] = _torch_makers()
-    elif library in ("jax", "jaxlib") and kind.__name__ == "ArrayImpl":  # one with values
+    elif library in ("jax", "jaxlib") and kind.__name__ == "ArrayImpl":  # an array with values
         makers[kind], alone[kind] = _jax_makers()
     return makers.get(kind)
 
@@ -99,7 +99,7 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
             return None
         try:
             return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_cpu or x.device, wanted, asked_for
-        except RuntimeError:  # nested or sparse: without memory of its own
+        except RuntimeError:  # a nested or sparse tensor has no memory of its own
             return None
 
     return make, _unless_observed(torch._C._is_any_autocast_enabled, make)
@@ -107,9 +107,9 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
 
 @functools.cache
 def torch_observed() -> Callable[[], bool]:
-    """Return a test whether a transformation, a compiler or another observer records PyTorch's operations.
+    """Return a test of whether a transformation, a compiler or another observer records PyTorch's operations.
 
-    No observer sees changes of a tensor's memory that are not made by an operation.
+    Observers do not see changes of a tensor's memory that no operation makes.
     """
     ask = _unless_observed(lambda: False, lambda _, __: True)
     return lambda: ask(None, False) is None
@@ -119,12 +119,12 @@ def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
     """Return ``make``, but its result is None while PyTorch's operations are observed or ``also`` returns True."""
     torch: Any = sys.modules["torch"]
     compiler, forward_ad = torch.compiler, torch.autograd.forward_ad
-    if not hasattr(compiler, "_is_compiling_flag"):  # which `is_compiling` returns
+    if not hasattr(compiler, "_is_compiling_flag"):  # the flag that `is_compiling` returns
         compiler = _Compiler()
     transformed, tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
     modes = torch._C._len_torch_dispatch_stack
 
-    def first(x: Array, gradient: bool) -> Signature:  # before every call: in one function, for each takes its time
+    def first(x: Array, gradient: bool) -> Signature:  # runs before every call: further functions would take time
         if (
             also()
             or transformed()
@@ -140,7 +140,7 @@ def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
 
 
 class _Compiler:
-    """Answers for a torch.compiler that keeps its flag elsewhere."""
+    """The flag of a torch.compiler that keeps it elsewhere."""
 
     @property
     def _is_compiling_flag(self) -> bool:
@@ -155,13 +155,13 @@ def _jax_makers() -> tuple[_Maker, _Maker]:
     allowing = (None, "allow", "log", "log_explicit")
 
     def make(x: Array, _: bool) -> Signature:
-        aval, sharding = x.aval, x.sharding  # the array itself asks its aval, in a function of Python
-        if type(sharding) is not one_device:  # what has a mesh in its type takes the longer way
+        aval, sharding = x.aval, x.sharding  # reading them from the aval is faster than from the array
+        if type(sharding) is not one_device:  # arrays with a mesh in their type are not remembered
             return None
         return aval.dtype, aval.shape, sharding
 
     def first(x: Array, gradient: bool) -> Signature:
-        # Besides what looks for NaN, what the dispatch switches off for the time of a call (see `quiet`).
+        # These modes look for NaN and infinities, or are switched off by the dispatch during a call (see `quiet`).
         if (
             config.jax_debug_nans
             or config.jax_debug_infs

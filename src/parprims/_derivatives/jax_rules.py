@@ -1,4 +1,4 @@
-"""Derivatives on JAX, forward and backward and of any order: the tangent of a scan is a linear recurrence."""
+"""Derivatives on JAX, forward and backward and of any order. The tangent of a scan is a linear recurrence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
 def _in_one_program(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Compile the operations of a rule as one program, and its derivative as another.
 
-    Outside of jit the operations would run singly, which takes up to a thousand times as long.
+    Outside of jit the operations would run one by one, which takes up to a thousand times as long.
     """
 
     @functools.wraps(rule)
@@ -68,7 +68,7 @@ class _Program:
 _programs: Memo[_Program] = Memo()
 
 
-# A rule lives as long as its program, which is longer than the tracers that the program was made with. So rules take
+# A rule lives as long as its program, and so longer than the tracers with which the program was made. So rules take
 # arrays as arguments, and keep a record of the call without arrays.
 
 
@@ -187,7 +187,7 @@ def linear_system(
 
 
 def constant(x: Array) -> Array:
-    """Return an array by which no derivative can be asked for."""
+    """Return the array as a constant for derivatives."""
     return _on_device(jax.lax.stop_gradient(x)) if is_traced(x) else x
 
 
@@ -254,16 +254,16 @@ def _known(xp: Namespace, x: Any, dtype: Any) -> Array | None:
 
 
 def _sum(x: Array | None, y: Array | None) -> Array | None:
-    """Return the sum of two derivatives, either of them None for zero."""
+    """Return the sum of two derivatives, either of which may be None for zero."""
     if x is None or y is None:
         return y if x is None else x
     return x + y
 
 
 def _right_side(sweep: Sweep, a: Array | None, b: Array | None, start: Array | None, *, like: Array) -> Array:
-    """Return b, zeros shaped as ``like`` if it is None, with a[0] start added to its first element.
+    """Return b, or zeros like ``like`` if b is None, with a[0] start added to its first element.
 
-    An ``a`` that is None is 1 everywhere.
+    If ``a`` is None, it is 1 everywhere.
     """
     if b is None:
         b = sweep.xp.zeros_like(like, dtype=compute_dtype(sweep.xp, like.dtype))
@@ -274,9 +274,9 @@ def _right_side(sweep: Sweep, a: Array | None, b: Array | None, start: Array | N
 
 
 def _solution(sweep: Sweep, method: str, a: Array | None, b: Array) -> Array:
-    """Return the solution x of x[n] = a[n] x[n-1] + b[n], a linear system whose transpose runs from the other end.
+    """Return the solution x of x[n] = a[n] x[n-1] + b[n], as a linear system; its transpose runs from the other end.
 
-    An ``a`` that is None is 1 everywhere, and the solution a cumulative sum.
+    If ``a`` is None, it is 1 everywhere, and the solution is a cumulative sum.
     """
     axis, reverse = sweep.axis, sweep.reverse
     if b.shape[axis] == 0:

@@ -1,4 +1,4 @@
-"""Derivatives on PyTorch by autograd functions, for calls outside of torch.compile (inside see `_torch_compile`)."""
+"""Derivatives on PyTorch by autograd functions, for calls outside torch.compile (inside: see `_torch_compile`)."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ class _Dot(torch.autograd.Function):  # type: ignore[misc]
 
 
 def scan(compute: Callable[..., Any], method: str, xp: Namespace, r: Scan) -> Any:
-    """Return the scan by sum, product or affine map that ``compute`` makes of the arrays, with its derivative."""
+    """Return the scan of the arrays by ``compute``, a sum, product or affine map, with its derivative."""
     ys = _Scan.apply(compute, (Sweep(xp, r.axis, r.reverse), _solver(method)), r, *r.arrays)
     return ys[0] if r.single else ys
 
 
 def constant(x: Array) -> Array:
-    """Return an array that no derivative is taken by."""
+    """Return the array as a constant for derivatives."""
     return x.detach()
 
 
@@ -245,20 +245,20 @@ def linear_system(
 ) -> Array:
     """Return the solutions of linear systems, with their derivatives, also under torch.func and in forward mode."""
     if _forward_over_forward():
-        return solve(xp, matrix, coefficients, b)  # its operations keep the derivatives that a rule would lose here
+        return solve(xp, matrix, coefficients, b)  # here a rule would lose derivatives, which these operations keep
     x: Array = _LinearSystem.apply(_Linear(xp, matrix, solve), b, *coefficients)
     return x
 
 
 def _forward_over_forward() -> bool:
-    """Return whether forward derivatives nest: in a rule PyTorch does not see the tangents of an outer derivative."""
+    """Return whether forward derivatives nest: a rule does not see the tangents of an outer derivative."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return [level.key() for level in stack].count(torch._C._functorch.TransformType.Jvp) > 1
 
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """Linear systems without arrays. torch.func looks for arrays in tuples, and so in named tuples, but not in here."""
+    """Linear systems without arrays. A class, because torch.func looks for arrays in tuples and named tuples."""
 
     xp: Namespace
     matrix: Any
@@ -322,7 +322,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 def product_adjoint(
     g: Array, a: Array, b: Array, *, wanted: Sequence[bool], multiply: Callable[[Array, Array], Array]
 ) -> tuple[Array | None, Array | None]:
-    """Return the wanted derivatives by the factors of a matrix product, given the derivative g by the product."""
+    """Return the wanted derivatives with respect to the factors of a matrix product, given the derivative g."""
     rows, columns = (a if a.ndim > 1 else a[None, :]), (b if b.ndim > 1 else b[:, None])
     g = g if b.ndim > 1 else g[..., None]
     g = g if a.ndim > 1 else g[..., None, :]
@@ -332,7 +332,7 @@ def product_adjoint(
 
 
 def reduced_like(g: Array, shape: Sequence[int], dtype: torch.dtype) -> Array:
-    """Return the derivative by an array of a shape and dtype, given the derivative by its broadcast and cast form."""
+    """Return the derivative of an array of a shape and dtype, given that of the array after broadcast and cast."""
     g = g.sum_to_size(shape)
     return (g.real if g.is_complex() and not dtype.is_complex else g).to(dtype)
 

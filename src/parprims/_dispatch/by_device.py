@@ -12,7 +12,7 @@ from parprims._dispatch.dispatch import Checked, Method
 
 
 def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
-    """Return the method that is, for each call, the one that a function returns; ``options`` are its other fields."""
+    """Return the method that ``of`` chooses for each call. ``options`` are the other fields of the result."""
 
     def slower(xp: Namespace, call: Checked) -> str | None:
         found = of(xp, call).slower
@@ -29,7 +29,7 @@ def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
 
 
 def by_device(gpu: Method, cpu: Method) -> Method:
-    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
+    """Return the method that is ``cpu`` for arrays in the memory of a CPU, and ``gpu`` for all others."""
     assert gpu.derivative is cpu.derivative
     return either_of(
         lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu,
@@ -40,8 +40,8 @@ def by_device(gpu: Method, cpu: Method) -> Method:
 
 
 def or_by_parts(kernel: Method, parts: Method) -> Method:
-    """Return the method that is ``kernel``, but ``parts``, which have derivatives, where PyTorch asks for one.
+    """Return the method that is ``parts``, which have derivatives, if PyTorch asks for one, and else ``kernel``.
 
-    In a program of JAX a kernel has the derivative of what stands for it elsewhere.
+    In a program of JAX, a kernel has the derivative of the operations that replace it on other devices.
     """
     return either_of(lambda _, call: parts if asked_by_torch(call.arrays) else kernel)

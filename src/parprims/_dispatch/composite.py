@@ -1,4 +1,4 @@
-"""Primitives that are made of others: the record of a checked call, and a method that computes all parts."""
+"""Primitives that are made of others: the record of a checked call, and the method that computes its parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, direct
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
-"""Computes a checked call; one method computes all parts."""
+"""Computes a checked call by one method for all parts. Takes the namespace, the call and the method."""
 
 Part = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A call of a primitive: the function, its arguments and its options."""
@@ -62,7 +62,7 @@ class Composed(Checked):
 def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     """Return the method of this name, which computes all parts.
 
-    It refuses a call if it refuses a part, and ``auto`` passes it by if ``auto`` does for a part.
+    The method refuses a call if it refuses a part, and ``auto`` passes over it if ``auto`` passes over it for a part.
     """
     inside = Inside(name)
 
@@ -83,10 +83,10 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
 
 
 def _to_ask_about(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]:
-    """Return the parts of a call. JAX, which has no views, computes none of their arrays: others stand for these.
+    """Return the parts of a call. On JAX, which has no views, their arrays are stand-ins and not computed.
 
-    Arrays of the call itself are what they are, and so are those that scans and reductions begin with: they are
-    broadcast, which needs an array's memory, and have no elements along the axis.
+    Arrays of the call itself stay. So do the initial elements of scans and reductions, as zeros: they are broadcast,
+    which needs the memory of an array, and are small.
     """
     if not is_jax(xp) or any(map(is_traced, call.arrays)):
         return parts(xp, call)
@@ -128,7 +128,7 @@ def _to_ask_about(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]
 
 
 def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function of arrays that ``make`` makes of those of its first call. It serves others like them."""
+    """Return a function of arrays. Its first call makes it by ``make``, for these and later arrays like them."""
     made: list[Callable[..., Any]] = []
 
     def run(*arrays: Array) -> Any:
@@ -140,7 +140,7 @@ def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> Methods:
-    """Return the methods of a primitive that is made of others, those given and else one that computes all parts."""
+    """Return the methods of a primitive that is made of others: the given methods, the others by parts."""
     names = ("kernel", "native", "array")
     return Methods(primitive, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
 
@@ -158,11 +158,11 @@ def through_numpy(compose: Compose) -> Compose:
         }
         results = tuple([(shape, _numpy_dtype(dtype)) for shape, dtype in call.results])
         own = call.on(*map(as_numpy, call.arrays))
-        own.__dict__.update(results=results, **changes)  # of a copy that nobody else has
+        own.__dict__.update(results=results, **changes)  # changes a copy that nobody else has
         with np.errstate(all="ignore"):
             found = compose(numpy_namespace(), own, method)
         made = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
-        if is_jax(xp):  # which may have no more than 32 bits
+        if is_jax(xp):  # JAX may be limited to 32 bits
             made = [one.astype(dtype, copy=False) for one, (_, dtype) in zip(made, results, strict=True)]
         back = all_returned(xp, made, call.arrays)
         return back if isinstance(found, tuple) else back[0]
@@ -171,10 +171,10 @@ def through_numpy(compose: Compose) -> Compose:
 
 
 def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | None = None) -> Method:
-    """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program.
+    """Return the native method by NumPy, for arrays in memory that NumPy reads. On JAX it runs outside of programs.
 
-    ``alone`` takes the namespace and the call, and returns a function of the arrays with little around NumPy's own
-    routines, which never warns, or None for calls that need more.
+    ``alone`` takes the namespace and the call, and returns a function of the arrays that calls NumPy's routines at once
+    and never warns; None for calls that need more.
     """
     method = by_parts("native", through_numpy(compose), parts)
 
@@ -196,7 +196,7 @@ def _numpy_dtype(dtype: Any) -> Any:
 
 
 def gathered(xp: Namespace, x: Array, index: Array, axis: int) -> Array:
-    """Return the elements of x at indices along an axis, counted from the front, of as many dimensions."""
+    """Return the elements of x at indices along an axis, as take_along_axis. The axis is counted from the front."""
     if offers(xp, "take_along_axis"):
         return xp.take_along_axis(x, index, axis=axis)
     n, shape = x.shape[axis], index.shape
@@ -217,13 +217,13 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
 
 
 def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array of a shape and dtype to ask about, where another is. It takes no memory, and has no values."""
+    """Return an array without memory and values, of a shape and dtype, on the device of ``like``."""
     one = xp.zeros((), dtype=dtype, device=device(like))
     if is_jax(xp) and not (is_traced(like) or is_traced(one)) and len(like.devices()) == 1:
-        kind: Any = type(one)  # which checks nothing here: no public name of JAX makes an array without its memory
+        kind: Any = type(one)  # called without checks, because no public function of JAX makes an array without memory
         return kind(one.aval.update(shape=shape), one.sharding, [one], committed=True, _skip_checks=True)
     if is_tensor(like) and like.requires_grad and dtype_kind(dtype) in ("float", "complex"):
-        # Made of an element of it: inside torch.func, no tensor can be told to ask for a derivative.
+        # Made of an element of ``like``: inside torch.func, requires_grad cannot be set.
         element = like.sum() if 0 in like.shape else like[(0,) * like.ndim]
         real = dtype_kind(dtype) == "float" and dtype_kind(like.dtype) == "complex"
         one = xp.astype(element.real if real else element, dtype)
@@ -231,7 +231,7 @@ def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> 
 
 
 def fitted(xp: Namespace, x: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """Return x in a dtype, broadcast to a shape if one is given; what stands for it where methods are only listed."""
+    """Return x in a dtype, broadcast to the shape if given; its `stand_in` if methods are only listed."""
     shape = tuple(x.shape) if shape is None else shape
     if listing() and (x.dtype != dtype or (is_jax(xp) and tuple(x.shape) != shape)):
         return stand_in(xp, x, shape, dtype)
@@ -240,7 +240,7 @@ def fitted(xp: Namespace, x: Array, dtype: Any, shape: tuple[int, ...] | None = 
 
 
 def positions(xp: Namespace, x: Array, axes: tuple[int, ...], dtype: Any, start: int = 0) -> Array:
-    """Return the position of every element of x along axes, in row-major order from a start, of the shape of x."""
+    """Return the position of every element of x along axes, in row-major order from ``start``, in the shape of x."""
     shape = tuple(n if at in axes else 1 for at, n in enumerate(x.shape))
     places = xp.arange(start, start + math.prod(shape), dtype=dtype, device=device(x))
     return xp.broadcast_to(xp.reshape(places, shape), x.shape)

@@ -1,8 +1,8 @@
 """Derivatives of the scans by sum, product and affine map, the linear recurrence, sorts, and matrix products.
 
-The derivative of a scan is a linear recurrence, the derivative of a sort is its permutation, and the derivative of a
-matrix product is two products. So no method needs a derivative of its own. The rules of PyTorch and JAX are in
-`_derivatives`.
+The derivative of a scan is a linear recurrence, the derivative of a sort is its permutation, and the derivatives of a
+matrix product are two products, so that methods need no derivatives of their own. `_derivatives` has the rules for
+PyTorch and JAX.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def by_operations(
     run: Callable[..., tuple[Array, ...]],
     operations: Callable[[], Callable[..., Any]],
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like these, with the derivative if PyTorch may request it.
+    """Return ``run``, with the derivative if PyTorch may request it for these arrays.
 
-    The derivative is taken through the function that ``operations`` returns, an equivalent in library operations.
+    The derivative is the derivative of the function that ``operations`` returns, the same in operations of the library.
     """
     if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(arrays):
         differentiable: Callable[..., tuple[Array, ...]] = _rules(xp).by_operations(run, operations())
@@ -87,7 +87,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), key=None, complete=None)
 
     def elements(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Cast; an element whose dtype is that of the result stays as it is, perhaps 16 bits wide."""
+        """Cast the elements, except those of the result's dtype, which may have 16 bits."""
         pairs = zip(arrays, bare.dtypes, bare.working, strict=False)
         xs = [x if x.dtype == dtype else cast(xp, x, working) for x, dtype, working in pairs]
         return *xs, *arrays[len(xs) :]
@@ -122,7 +122,7 @@ def reduction(methods: Methods, method: str, xp: Namespace, r: reduce_call.Reduc
     """
     if isinstance(method, Abstract):
         return reduce_call.empty(xp, r)
-    # Without its key the call that a rule is given is not remembered: it computes without the derivative.
+    # A rule computes the call without the derivative, so it gets the call without its key, and nothing is remembered.
     if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
         # If the backward pass runs under autocast too, the library's own derivative would be cast.
         return _rules(xp).vecdot(methods, method, xp, dataclasses.replace(r, key=None))
@@ -192,17 +192,17 @@ def product_under_autocast(xp: Namespace, p: Product, run: Callable[..., Array],
 
 
 def detached(x: Array) -> Array:
-    """Return an array that PyTorch takes no derivative by."""
+    """Return the array without its derivative on PyTorch."""
     return x.detach() if hasattr(x, "detach") else x
 
 
 def asked_by_torch(arrays: Iterable[Array]) -> bool:
-    """Return whether PyTorch may request a derivative by any of these arrays."""
+    """Return whether PyTorch may request a derivative with respect to any of these arrays."""
     return any(array_api_compat.is_torch_array(x) and asked_for(x) for x in arrays)
 
 
 def constant(x: Array) -> Array:
-    """Return an array that no derivative is taken by."""
+    """Return the array as a constant for derivatives."""
     rules = _rules(namespace_of(x))
     return x if rules is None else rules.constant(x)
 
@@ -222,7 +222,7 @@ def own_refusal(xp: Namespace, op: Operator) -> str | None:
 
 
 def _by_library_faster(xp: Namespace, op: Operator) -> bool:
-    """Return whether the library's own derivative of its scan is faster than a rule, which JAX runs as one program."""
+    """Return whether the library's own derivative of its scan is faster than the rule. On JAX the rule is a program."""
     return op is BUILT_IN["multiply"] or array_api_compat.is_torch_namespace(xp)
 
 
@@ -278,7 +278,7 @@ class Sweep:
         return x[self.first_index(x)]
 
     def rest(self, x: Array) -> Array:
-        """Return all elements but the first."""
+        """Return all elements except the first."""
         axis = self.axis
         return x[along(axis, 0, max(x.shape[axis] - 1, 0)) if self.reverse else along(axis, 1, None)]
 
@@ -323,7 +323,7 @@ class Solver:
     fused : callable, optional
         A function with the signature of `recurrence.public.adjoint`, which computes two derivatives in one pass.
     method : str
-        The method that they are called with.
+        The method for these functions.
     """
 
     recurrence: Callable[..., Array]
@@ -374,7 +374,7 @@ def adjoint(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScanResult:
-    """A scan that was computed, as its adjoint needs it.
+    """A scan and its results, for its adjoint.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ class ScanResult:
     initial : tuple of array
         The components of the initial element; empty for a scan without one.
     exclusive, include_initial : bool
-        As those of `scan`.
+        As in `scan`.
     """
 
     op: str
@@ -401,7 +401,7 @@ def scan_adjoint(
 ) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...]]:
     """Return the derivatives by the elements and by initial of a scan, given the derivatives gs by its results.
 
-    A g that is zero may be None.
+    A derivative that is zero may be None.
     """
     xp, axis = sweep.xp, sweep.axis
     xs, initial, exclusive = result.xs, result.initial, result.exclusive
@@ -422,7 +422,7 @@ def scan_adjoint(
             if result.include_initial:
                 y, cotangent = sweep.rest(y), sweep.rest(cotangent)
             elif exclusive and xs[0].shape[axis]:
-                # Inclusive results are the exclusive ones, one place on; the last of them has no derivative.
+                # Inclusive results are the exclusive results moved by one place; the last has no derivative.
                 y = sweep.following(y)
                 cotangent = sweep.backward.join(xp.zeros_like(head), sweep.rest(cotangent))
             start = initial[index] if initial else None if index else filled(xp, 1, y, axis)

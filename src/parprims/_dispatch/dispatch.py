@@ -1,4 +1,4 @@
-"""The choice of a method for a call; this is the only module that chooses, and it can say why."""
+"""The choice of a method for a call. This module alone chooses, and it can say why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parprims._libraries.settings import autocast, compiling, without_autocast
 from parprims._operators.program_numbers import shared
 
 Refusal = Callable[..., str | None]
-"""Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
+"""Takes a namespace and a `Checked` call; returns the sentence why a method cannot compute it, or None."""
 
 
 class MethodRefused(RuntimeError):
@@ -52,7 +52,7 @@ class Checked:
     key : optional
         The key of the call (see `call_key`), or None.
     complete : callable, optional
-        Returns ``arrays`` for the arguments of a later call with this key; None if these are the arrays.
+        Returns ``arrays`` for the arguments of a later call with this key; None if the arguments are ``arrays``.
     """
 
     arrays: tuple[Any, ...]
@@ -61,33 +61,33 @@ class Checked:
 
     def on(self, *arrays: Any) -> Any:
         """Return the call on other arrays of equal shapes and dtypes."""
-        made = object.__new__(type(self))  # which `dataclasses.replace` takes ten times as long for
+        made = object.__new__(type(self))  # ten times as fast as `dataclasses.replace`
         made.__dict__.update(self.__dict__, arrays=arrays)
         return made
 
     @property
     def lasts(self) -> bool:
-        """Whether the operators are known by the field ``operation``: what they compute cannot change unseen."""
+        """Whether the field ``operation`` identifies the operators, so that they cannot change unseen."""
         return True
 
     def empty(self, xp: Any) -> Any:
-        """Return arrays like the result, not computed."""
+        """Return empty arrays with the shapes and dtypes of the result."""
         raise NotImplementedError
 
     def trial(self, xp: Any) -> str | None:  # noqa: ARG002
         """Return the failure of the caller's functions on a few elements, or None.
 
-        It costs the same for any number of elements, and reads none.
+        The trial takes the same time for any number of elements, and reads no element of the call.
         """
         return None
 
     def described(self) -> Any:
-        """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
+        """Return a key of the call without its arrays, or None if a field has no key."""
         rest = self.options(*_NOT_PLAIN)
         return (getattr(self, "operation", None), rest) if self.lasts and rest is not None else None
 
     def options(self, *apart: str) -> Any:
-        """Return all fields but some as a key, or None where that cannot be told from plain values."""
+        """Return a key of all fields except those ``apart``, or None if a field is no plain value."""
         names = [field.name for field in dataclasses.fields(self)]
         return plain(tuple([getattr(self, name) for name in names if name not in apart]))
 
@@ -96,7 +96,7 @@ _NOT_PLAIN = ("arrays", "key", "complete", "op", "add", "multiply", "operation")
 
 
 def plain(value: Any) -> Any:
-    """Return a key that tells plain values apart, also 1 from 1.0 and True, and 0.0 from -0.0; None for any other."""
+    """Return a key of a plain value, in which 1, 1.0 and True differ, and 0.0 and -0.0; None for all other values."""
     if type(value) is tuple:
         parts = tuple([plain(one) for one in value])
         return None if any(one is None for one in parts) else parts
@@ -112,25 +112,28 @@ class Method:
     Parameters
     ----------
     prepare : callable
-        Takes the namespace and a `Checked` call; returns a function of the call's arrays that computes the result. It
-        keeps no array of the call, for it serves all calls of the same key.
+        Takes the namespace and a `Checked` call; returns a function of the call's arrays that computes the result. The
+        function keeps no array of the call, because later calls with the same key use it too.
     refusal : callable, optional
-        Takes the same; returns the sentence why this method cannot serve the call, or None. It looks at dtypes, shapes,
-        devices, operators, tracing and gradient flags, never at data, and leaves nothing behind.
+        Takes the namespace and the call; returns the sentence why the method cannot compute the call, or None. It
+        depends on dtypes, shapes, devices, operators, tracing and gradient flags, never on data, and has no side
+        effect.
     slower : callable, optional
-        Takes the same; returns the sentence why ``auto`` passes this method by although it could serve, or None. It
-        holds the measured crossovers and does not keep a caller from asking for the method by name.
+        Takes the namespace and the call; returns the sentence why ``auto`` passes over the method although it can
+        compute the call, or None. It reads the measured crossovers. A caller can still ask for the method by name.
     derivative : callable, optional
-        Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
-        the derivative too, or the function itself where it does or none is asked for. A method that has this does not
-        refuse calls by which a derivative is asked for.
+        Takes the namespace, the call, the function from ``prepare``, and the requested method; returns a function that
+        also has the derivative, or the given function if it has the derivative or none is asked for. A method with this
+        field does not refuse calls for which a derivative is asked.
     quiet : bool or callable, optional
-        Whether NumPy never warns of infinities and NaN in what ``prepare`` returns; a function that takes the same says
-        so of a call.
+        Whether the function from ``prepare`` makes no warnings of NumPy about infinities and NaN; or a function of the
+        namespace and the call that says so.
     eager : callable, optional
-        Takes the same; returns whether JAX arrays are computed with outside of a program, where their values are.
+        Takes the namespace and the call; returns whether JAX arrays are computed outside of a program, where they have
+        values.
     rehearsed : bool, optional
-        Whether it launches kernels in several steps, so that all of them are to begin to compile before the first.
+        Whether the method launches kernels in several steps, all of which should begin to compile before the first
+        runs.
     """
 
     prepare: Callable[..., Callable[..., Any]]
@@ -143,7 +146,7 @@ class Method:
 
 
 def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return the ``prepare`` of a method that has nothing to prepare: ``run`` takes the namespace and the call."""
+    """Return the ``prepare`` of a method without preparation. ``run`` takes the namespace and the call."""
 
     def prepare(xp: Any, call: Checked) -> Callable[..., Any]:
         bare = call.on(*(None,) * len(call.arrays))
@@ -154,7 +157,7 @@ def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Call:
-    """One call as `explain` saw it.
+    """One call, as `explain` recorded it.
 
     Parameters
     ----------
@@ -163,9 +166,9 @@ class Call:
     method : str
         The method that computed it.
     refusals : dict of str to str
-        For each method passed over before, in order, the reason.
+        For each method that was passed over, in order, the reason.
     devices : int
-        The number of devices that had a part of the axis worked along.
+        The number of devices among which the axis of the call was split.
     steps : tuple
         The collective operations in order, each with its ``name`` and ``nbytes``, the bytes that a device sends.
 
@@ -198,28 +201,28 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def primitive(function: Function) -> Function:
-    """Make a public function, with a door, known by its name to all that goes over the primitives."""
+    """Register a public function as a primitive under its name, and return it with a door."""
     made = entered(function)
     primitives[function.__name__] = made
     return made
 
 
 def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
-    """Return a public function with a door, which calls that were made before go through (see `door`)."""
+    """Return a public function with a door, a short path for calls like earlier ones (see `door`)."""
     return door(function, _watch.get, _NOTHING, state)
 
 
 class _ListedError(Exception):
-    """Carries what a call would do out of it, before anything is computed."""
+    """Ends a call before it computes, and carries its methods out of it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Watch:
     """Observers of calls.
 
-    ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
-    keeps a caller from asking for them by name, ``tries`` after a trial of the caller's functions, ``launching`` that
-    only kernels are to be launched, ``choosing`` that calls end once their method is chosen.
+    ``calls`` are the lists of `explain`. ``listing``: methods are only listed; ``named``: with the reasons that hold if
+    a caller asks for a method by name; ``tries``: after a trial of the caller's functions. ``launching``: only kernels
+    run. ``choosing``: calls end when their method is chosen.
     """
 
     calls: tuple[list[Call], ...] = ()
@@ -246,7 +249,7 @@ def _watching(**changes: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Let calls end without a result inside the block, unless they are computed by method kernel."""
+    """End the block at the first call that is not computed by method kernel."""
     with contextlib.suppress(_ListedError), _watching(launching=True):
         yield
 
@@ -257,34 +260,34 @@ def explaining() -> bool:
 
 
 def chosen(function: Callable[..., Any], *arrays: Any) -> list[Call]:
-    """Return the calls that `explain` would tell of, up to the first whose method is chosen; it is not computed."""
+    """Return the calls that `explain` would record, up to the first choice of a method. That call is not computed."""
     with unwatched(), explain() as calls, contextlib.suppress(_ListedError), _watching(choosing=True):
         function(*arrays)
     return calls
 
 
 class Inside(str):
-    """The name of a method, in a call from inside a node of torch.compile's graph: that is to be no node again."""
+    """The name of a method, in a call from inside a node of torch.compile's graph: the call makes no further node."""
 
     __slots__ = ()
 
 
 class Abstract(Inside):
-    """The same where arrays have no values: all is checked and nothing computed, and the results are empty arrays."""
+    """The name of a method, for arrays without values: the call is checked, and its results are empty arrays."""
 
     __slots__ = ()
 
 
 def in_graph(x: Any, method: Any) -> bool:
-    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `nodes`).
+    """Return whether torch.compile reads a call on x, and makes it a node of its graph (see `nodes`).
 
-    Every public function asks this before anything else, for torch.compile cannot read what comes then.
+    Every public function asks this first, because torch.compile cannot read the code that follows.
     """
     return compiling(x) and not isinstance(method, Inside)
 
 
 def nodes() -> Any:
-    """Return the module of the nodes."""
+    """Return the module of the nodes of torch.compile's graph."""
     return registry.nodes()
 
 
@@ -294,17 +297,17 @@ def devices() -> Any:
 
 
 def unwatched() -> contextlib.AbstractContextManager[None]:
-    """Hide the calls inside the block from `explain` and `methods`: they are parts of others, or of derivatives."""
+    """Hide the calls inside the block from `explain` and `methods`, as parts of other calls or of derivatives."""
     return _AS_IT_IS if _watch.get() is _NOTHING else _watching(calls=(), listing=False, named=False, choosing=False)
 
 
 def listing() -> bool:
-    """Return whether nothing is to be computed, for only the methods are to be listed."""
+    """Return whether methods are only listed, and nothing is computed."""
     return _watch.get().listing
 
 
 def computing() -> contextlib.AbstractContextManager[None]:
-    """Let calls be computed while methods are listed: those that a function of the caller's makes."""
+    """Compute the calls inside the block while methods are listed: a function of the caller's makes them."""
     return _watching(listing=False)
 
 
@@ -327,8 +330,8 @@ _programs: Memo[Callable[..., Any]] = Memo()
 def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> Any:
     """Return the key of a call, or None.
 
-    ``x`` is an array, or a tuple of all arrays of the call. Options of another type are others, though 1 and True are
-    equal. A function among them is to be given by its `lasting_key`.
+    ``x`` is an array, or a tuple of all arrays of the call. Equal options of different types, such as 1 and True, have
+    different keys. Functions among the options must be replaced by their `lasting_key`.
     """
     found = signature(x, gradient)
     if found is None:
@@ -344,7 +347,7 @@ def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def recalled(key: Any) -> Callable[..., Any] | None:
-    """Return the prepared call of this key, a function of its arrays, or None."""
+    """Return the prepared call of a key, as a function of the arrays, or None."""
     found = _prepared.get(key)
     if found is None:
         return watched(None)
@@ -357,7 +360,7 @@ def recalled(key: Any) -> Callable[..., Any] | None:
 
 
 def tell(told: Iterable[Call]) -> None:
-    """Tell `explain` of calls that were seen before and are made again."""
+    """Report calls to `explain` that are made again."""
     for calls in _watch.get().calls:
         calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
 
@@ -367,7 +370,7 @@ def _completed(run: Callable[..., Any], complete: Callable[..., tuple[Any, ...]]
 
 
 class Methods:
-    """The methods of one primitive, in the order ``auto`` tries them.
+    """The methods of a primitive, in the order in which ``auto`` tries them.
 
     Parameters
     ----------
@@ -387,18 +390,19 @@ class Methods:
         check_choice("method", method, self._choices)
 
     def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
-        """Return the refusal of a method, or for ``auto`` the reason to pass it by; None if it computes the call."""
+        """Return the refusal of a method, or with ``auto`` the reason to pass over it; None if it computes the call."""
         return self._reason(name, xp, call, tries=False)[0] if auto else _refused(self._methods[name], xp, call)
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
-        """Return the name of the method that would compute a call, or None where every one refuses."""
+        """Return the name of the method that would compute a call, or None if every method refuses."""
         return str(method) if method != "auto" else self._choice(xp, call, tries=True)[0]
 
     def _choice(self, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, dict[str, str], str | None]:
-        """Return the method that ``auto`` takes, why it passes others by, and one that only a trial tells to fail.
+        """Return the method that ``auto`` takes, its reasons against others, and a method that fails only in the trial.
 
-        It takes the first that serves and that is not slower than others; where none is left, the first that serves;
-        None where every one refuses. With ``tries`` functions of the caller's are tried before arrays are handed over.
+        ``auto`` takes the first method that can compute the call and is not slower than others; if there is none, the
+        first that can compute the call; None if every method refuses. With ``tries``, functions of the caller's are
+        first tried on a few elements.
         """
         spare, fails = [], None
         passed: dict[str, str] = {}
@@ -420,13 +424,14 @@ class Methods:
         return None, passed, fails
 
     def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
-        """Return why ``auto`` passes a method by, or None, and which kind of reason it is."""
+        """Return the reason why ``auto`` passes over a method, or None, and the kind of the reason."""
         one = self._methods[name]
         with believing() as believed:
             reason = _refused(one, xp, call)
         if reason is not None:
             return reason, "refused"
-        # The refusal of a kernel has read these functions, but JAX's programs hold their operations beside the kernel.
+        # The refusal of a kernel has read these functions. Programs of JAX also hold their operations, for other
+        # devices.
         if tries and (name != "kernel" or (is_jax(xp) and not _is_outside(one, name, xp, call))):
             reason = call.trial(xp)
             if reason is not None:
@@ -437,7 +442,7 @@ class Methods:
         return reason, "slower"
 
     def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
-        """Return for each method why ``auto`` passes it by, or with ``named`` why it cannot serve."""
+        """Return for each method the reason why ``auto`` passes over it, or with ``named`` its refusal."""
         if named:
             return {name: _refused(one, xp, call) for name, one in self._methods.items()}
         taken, passed, _ = self._choice(xp, call, tries=tries)
@@ -457,7 +462,7 @@ class Methods:
         refusals: dict[str, str] = {}
         if method == "auto":
             taken, refusals, fails = self._choice(xp, call, tries=True)
-            if taken is None and fails is not None:  # it says best itself what is wrong
+            if taken is None and fails is not None:  # its own error is the best message
                 taken = fails
                 del refusals[fails]
             if taken is None:
@@ -496,7 +501,7 @@ class Methods:
         return announced(self.primitive, xp, result)
 
     def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
-        """Return ``run`` for JAX arrays in a program where XLA decides at compile time how they are split."""
+        """Return ``run`` for JAX arrays whose split XLA decides when it compiles the program."""
         found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
         if found is None:
             raise MethodRefused(
@@ -506,7 +511,7 @@ class Methods:
         return found
 
     def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
-        """Return a function of JAX arrays by a program that takes the caller's numbers as parameters, or None."""
+        """Return a program of JAX arrays that takes the numbers of the caller's functions as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
         if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
             return None
@@ -515,8 +520,8 @@ class Methods:
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays, compiled as one program if the program can be found again.
 
-        One operation after another takes up to a thousand times as long. Inside of transformations too: outside of
-        jit the derivative of each would be compiled anew in every call.
+        Single operations take up to a thousand times as long. So do transformations outside of jit, where the
+        derivative of each operation would be compiled in every call.
         """
         options, arrays = call.described(), signature(call.arrays) or traced_signature(call.arrays)
         if options is None or arrays is None:
@@ -531,7 +536,7 @@ def _refused(method: Method, xp: Any, call: Checked) -> str | None:
 
 
 def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
-    """Return whether a method computes with JAX arrays outside of a program, as kernels for CPUs do."""
+    """Return whether a method computes JAX arrays outside of a program, as kernels for CPUs do."""
     if method.eager is not None:
         return method.eager(xp, call)
     return name == "kernel" and _cpu.on_cpu(xp, call.arrays)
@@ -580,7 +585,7 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     Returns
     -------
     dict of str to (str or None)
-        For each method the reason why ``auto`` would pass it by, or None if it could compute the call.
+        For each method the reason why ``auto`` would pass over it, or None if it could compute the call.
 
     See Also
     --------
@@ -603,9 +608,9 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
 def reasons(
     function: Callable[..., Any], /, *args: Any, named: bool, tries: bool = False, **kwargs: Any
 ) -> dict[str, str | None]:
-    """Return for each method of a call why ``auto`` would pass it by, or with ``named`` why it cannot serve.
+    """Return for each method of a call the reason why ``auto`` would pass over it, or with ``named`` its refusal.
 
-    With ``tries`` functions of the caller's are tried on a few elements.
+    With ``tries``, functions of the caller's are tried on a few elements.
     """
     with _watching(listing=True, named=named, tries=tries):
         try:

@@ -1,13 +1,13 @@
-"""The door of a public function: a call like one before goes straight to what computed that.
+"""The door of a public function: a short path from a call to the function that computed an equal call before.
 
-A body finds its earlier calls again by itself (`dispatch.recalled`), but the functions on its way there take as long
-as a small call of NumPy. The door is one function before the body, with the same parameters. Its text is made once, as
-`dataclasses` makes theirs: it builds one flat key of the arrays and options, looks it up once, and calls what it finds.
-All else goes to the body.
+The body of a public function finds prepared calls by itself (`dispatch.recalled`), but the functions up to there take
+as long as a small call of NumPy. The door is one function before the body, with the same parameters. Its text is
+generated once, as `dataclasses` generates methods: it builds a flat key of the arrays and options, looks it up, and
+calls the function that it finds. All other calls go to the body.
 
-The door need not know what bodies do, for it watches a call: where the body first recalled a function, called it with
-the very arrays of the call, and returned what it returned, later calls go to that function. They skip the body, so a
-check that reads values stands in the `complete` of the record, which is part of that function.
+The door does not need to know the body, because it watches a call. If the body recalled a function, called it with the
+very arrays of the call, and returned its result, later calls go to this function. They skip the body, so checks of
+values belong into the `complete` of the record, which is part of the function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run = Callable[..., Any]
 
 
 class _Watch:
-    """Is told what a body recalls first, and what that is called with and returns."""
+    """Records the first function that a body recalls, its arguments, and its result."""
 
     __slots__ = ("given", "result", "run", "told")
 
@@ -50,7 +50,7 @@ _watch: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("door", d
 
 
 def watched(run: Run | None) -> Run | None:
-    """Return the function that a body recalled, or None; an open door watches the first recalled function."""
+    """Return the function that a body recalled, or None. If a door watches, it records calls of the first one."""
     watch = _watch.get()
     if watch is None or watch.told:
         return run
@@ -61,7 +61,7 @@ def watched(run: Run | None) -> Run | None:
 def _enter(
     known: Memo[Run], key: Any, arrays: tuple[Any, ...], options: Iterable[Any], body: Run, *args: Any, **named: Any
 ) -> Any:
-    """Call a body, and keep what computes its result, if there is no more to do for a call like this."""
+    """Call a body, and keep the function that computed the result, if later calls need nothing else."""
     if not all(map(_is_told_by_itself, options)):
         return body(*args, **named)
     watch = _Watch()
@@ -85,7 +85,7 @@ def _are(ones: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def _is_told_by_itself(option: Any) -> bool:
-    """Return whether an option is equal to none that means another; 0.0 and -0.0 are equal, and functions change."""
+    """Return whether equal options always mean the same: not for 0.0, which equals -0.0, nor for functions."""
     kind = type(option)
     if kind is float:
         return bool(option != 0)
@@ -93,11 +93,11 @@ def _is_told_by_itself(option: Any) -> bool:
 
 
 def door(body: Function, watch: Callable[[], Any], nothing: Any, state: Callable[[Any], Any] | None) -> Function:
-    """Return the door of a body, closed while ``watch`` returns something else than ``nothing``.
+    """Return the door of a body. It is closed unless ``watch`` returns ``nothing``.
 
-    ``state`` takes the first array, which is not NumPy's, and returns what else calls depend on that a library is told.
-    The arrays are the parameters of the body that have no name to a caller, no default, and the annotation Array. An
-    option whose default is None, but for axis and dtype, is left to the body if it is given, and so is a function.
+    ``state`` takes the first array, unless it is NumPy's, and returns the settings of its library that calls depend on.
+    The arrays are the positional-only parameters of the body without default and with the annotation Array. If an
+    option with default None, other than axis and dtype, or a function is given, the call goes to the body.
     """
     names = _Names(body)
     text = names.text("" if state is None else "state")
@@ -135,7 +135,7 @@ class _Names:
                 self.left.append(f"{one.name} is None")
             else:
                 self.options.append(one)
-                if "Callable" in str(one.annotation):  # functions change, so the body asks what they read
+                if "Callable" in str(one.annotation):  # functions may change, so the body makes their keys
                     self.left.append(f"type({one.name}) is str")
 
     def text(self, state: str) -> str:
@@ -145,12 +145,12 @@ class _Names:
         flat = ", ".join([f"{x}.dtype, {x}.shape, {x}.strides, {x}.flags.num" for x in self.arrays])
         first, several = self.arrays[0], any(x.startswith("*") for x in self.arrays)
         handed = arrays if len(self.arrays) == 1 else f"({arrays})"
-        # While tensors are exported they have no signature; what torch.compile reads is to get no further than here.
+        # Tensors have no signature while they are exported. torch.compile must not read the code after this condition.
         told = f"not (asks[0]() if asks else compiling({handed}))"
         if several:
             told = f"type({first}) is ndarray or {told}"
         of_numpy = "False" if several else " and ".join([f"type({x}) is ndarray" for x in self.arrays])
-        # One after another: what holds for a library is asked once.
+        # The first array's signature includes the state of its library; the others leave it out.
         made = [f"(alone.get(type({first})) or signature)({first}, True)"]
         for x in self.arrays[1:]:
             made.append(f"((makers if type({x}) is type({first}) else alone).get(type({x})) or signature)({x}, True)")
@@ -182,7 +182,7 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
 """
 
     def _heads(self) -> str:
-        """Return the parameters as they are declared, with defaults by name."""
+        """Return the parameters as in the declaration, with defaults by name."""
         heads: list[str] = []
         before: Any = None
         for one in self.parameters:
@@ -195,7 +195,7 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
         return ", ".join(heads)
 
     def _handed(self) -> str:
-        """Return the arguments as they are handed on."""
+        """Return the arguments of the call to the body."""
         return ", ".join(
             [
                 _stars(one) + one.name
@@ -209,9 +209,9 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
 
 
 def _keyed(options: Iterable[inspect.Parameter]) -> str:
-    """Return the part of a key that tells options apart: 1, 1.0 and True are equal, but not the same.
+    """Return the part of a key for options: their values, and their types, because 1, 1.0 and True are equal.
 
-    Texts and dtypes are equal to nothing else.
+    Strings and dtypes need no type: they equal nothing else.
     """
     names = [one.name for one in options]
     typed = [one.name for one in options if not isinstance(one.default, str) and one.name != "dtype"]

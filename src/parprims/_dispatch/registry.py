@@ -1,4 +1,4 @@
-"""The modules that know all primitives, each imported by the first call that needs it: they are in rooms above this."""
+"""The modules that know all primitives. They are in higher rooms, so the first call that needs one imports it."""
 
 from __future__ import annotations
 
