@@ -33,13 +33,13 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     Returns
     -------
     bool
-        True; anything else raises.
+        Always True; a failed test raises.
 
     Raises
     ------
     ValueError
-        If the two ways differ, the identity changes an example, or an operator declared commutative is not; the
-        message names the first such place. Also if rtol is negative.
+        If the two results differ, the identity changes an example, or an operator declared commutative is not. The
+        message names the first such example. Also if rtol is negative.
     TypeError
         If the operator changes an argument in place, or rtol is no number. The examples themselves never change.
 
@@ -116,7 +116,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
 def _first_difference(
     xp: Namespace, ones: tuple[Array, ...], others: tuple[Array, ...], rtol: float | None
 ) -> tuple[int, Any, Any] | None:
-    """Return the first place along axis 0 where a component differs, with both values, or None."""
+    """Return the first index along axis 0 where a component differs, with both values; None if no component differs."""
     for one, other in zip(ones, others, strict=True):
         if dtype_kind(one.dtype) in ("float", "complex"):
             tolerance = 64 * float(xp.finfo(one.dtype).eps) if rtol is None else rtol

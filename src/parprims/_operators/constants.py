@@ -1,4 +1,4 @@
-"""The numbers that stand in the code of a function of the caller's, told from those that it reads."""
+"""The numbers in the code of a caller's function, as distinct from numbers that the function reads."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def leaves(constants: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the constants of a function, those in tuples too."""
+    """Yield the constants of a function, and the constants in its tuples."""
     for one in constants:
         yield from leaves(one) if type(one) is tuple else (one,)
 
 
 def with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a function whose code holds its numbers as objects of its own.
+    """Return a copy of a function whose code has objects of its own for its numbers.
 
-    The compiler of Python makes one object of all equal numbers of a module.
+    Python's compiler makes a single object for all equal numbers of a module.
     """
     if type(function) is functools.partial:
         return functools.partial(with_own_numbers(function.func), *function.args, **function.keywords)
@@ -34,7 +34,7 @@ def _own_constants(x: Any) -> Any:
     kind = type(x)
     if kind in (int, float, complex):
         opposite = -x
-        return -opposite  # which is another object
+        return -opposite  # an equal number, but a new object
     if kind is tuple:
         return tuple([_own_constants(one) for one in x])
     return x.replace(co_consts=_own_constants(x.co_consts)) if kind is types.CodeType else x

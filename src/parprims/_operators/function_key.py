@@ -1,4 +1,4 @@
-"""Keys of functions: the code, and the values of all variables that it reads besides its arguments."""
+"""Keys of functions: the code, and the values of all variables that the function reads besides its arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _UnknownError(Exception):
 
 
 def lasting_key(function: Any) -> Any:
-    """Return a key under which the trace of a function can be remembered, or None if it may change.
+    """Return a key under which the trace of a function can be kept; None if the trace may change unseen.
 
-    A function is known by its code and by the values of what it reads: closures, defaults, globals, attributes of
-    modules and, in turn, other functions. An operator is known by its parts, a name by itself. Modules whose contents
-    never change, such as array namespaces, are known by themselves.
+    The key of a function has its code and the values of all that it reads: closures, defaults, globals, attributes of
+    modules and, in turn, other functions. The key of an operator has the keys of its parts; a name is its own key. So
+    is a module whose contents never change, such as an array namespace.
     """
     kind = type(function)
     if kind is str:
@@ -48,10 +48,10 @@ _LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.specia
 """Modules, with their submodules, whose functions never change although the rest of their package may."""
 
 _READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
-"""Built-in functions that see what no name in the code tells of."""
+"""Built-in functions that read variables which the code does not name."""
 
 _MOST = 256
-"""Numbers in a list, dict or array up to which it is known by them."""
+"""The most entries of a list, dict or array that become part of a key."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -64,8 +64,8 @@ def _is_lasting(module: str) -> bool:
 class _Reads:
     """The variables that a code object reads besides its arguments.
 
-    ``reads`` has for each whether it belongs to a closure, its name, and the names of the attributes that are read of
-    it. It is None if the variables cannot be found.
+    ``reads`` has an entry for each variable: whether it belongs to a closure, its name, and the chain of attributes
+    that the code reads from it. It is None if the variables cannot be found.
     """
 
     __slots__ = ("code", "reads")
@@ -88,9 +88,9 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _collect(code: types.CodeType, free: frozenset[str], found: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
-    """Add what a code object reads; return False if that cannot be told."""
+    """Add the variables that a code object reads; return False if an instruction may read others."""
     instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
-    known = set()  # names in an instruction that is understood
+    known = set()  # names in instructions that are understood
     for at, one in enumerate(instructions):
         name = one.argval
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
@@ -121,7 +121,7 @@ _NAMED = frozenset(
     "LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR STORE_NAME STORE_GLOBAL DELETE_NAME DELETE_GLOBAL "
     "IMPORT_NAME IMPORT_FROM".split()
 )
-"""Instructions that name an attribute of something on the stack, or read nothing."""
+"""Instructions whose name is an attribute of an object on the stack, or that read no variable."""
 
 _reads: dict[int, _Reads] = {}
 
@@ -131,7 +131,7 @@ def _reads_of(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], 
     if known is None or known.code is not code:
         if len(_reads) >= 4096:
             _reads.clear()
-        known = _reads[id(code)] = _Reads(code)  # which keeps the code, and so its number
+        known = _reads[id(code)] = _Reads(code)  # keeps the code alive, so that its id stays its own
     return known.reads
 
 
@@ -170,12 +170,12 @@ def _function_key(function: types.FunctionType, seen: tuple[int, ...]) -> Any:
 
 
 def _read_key(value: Any, chain: tuple[str, ...], seen: tuple[int, ...]) -> Any:
-    """Return the key of what is read of a value: itself, or an attribute of a module."""
+    """Return the key of a value, or of the attribute of a module to which the chain leads."""
     for name in chain:
         kind = type(value)
         if not isinstance(value, types.ModuleType):
             if kind is types.FunctionType and not _is_public(value):
-                raise _UnknownError  # an attribute of a function, which is no part of what it does
+                raise _UnknownError  # attributes of a function are not part of its key
             break
         if _is_lasting(value.__name__):
             return value
@@ -191,7 +191,7 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
     if kind is int or kind is bool or kind is str or value is None or kind is bytes:
         return kind, value
     if kind is float or kind is complex:
-        return kind, repr(value)  # 0.0 and -0.0 are equal, but not the same
+        return kind, repr(value)  # 0.0 and -0.0 are equal, but differ
     if kind is types.FunctionType:
         return value if _is_public(value) else _function_key(value, seen)
     if kind is types.ModuleType:
@@ -239,7 +239,7 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
 
 
 def _is_public(value: Any) -> bool:
-    """Return whether a function or class is what a lasting module has under its name."""
+    """Return whether a lasting module has this function or class under its name."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if module is None and isinstance(value, types.BuiltinFunctionType):
         module = getattr(value.__self__, "__module__", None)  # PyTorch's functions

@@ -1,4 +1,4 @@
-"""Functions of the caller's that change their arguments: found by a trial, or given copies."""
+"""Caller's functions that change their arguments: a trial finds them, or they receive copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_na
 from parprims._dispatch.dispatch import unwatched
 from parprims._operators.operator import Operator, with_combine
 
-# Functions that were seen not to change their arguments: by key, or by function if there is no key.
+# Functions whose trial showed that they do not change their arguments: by key, or by function if there is no key.
 _tried: dict[Any, None] = {}
 _tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
@@ -25,8 +25,8 @@ _tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDict
 def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
     """Return an operator safe from in-place updates: ``op``, or ``op`` on copies if purity cannot be proven.
 
-    Raises TypeError if the operator works in place; each operator is tried once for each dtype, on a few elements of
-    xs. ``key`` identifies the operator in later calls; None if nothing does.
+    Raises TypeError if the operator works in place. Each operator is tried once for each dtype, on a few elements of
+    xs. ``key`` identifies the operator in later calls; None if it has no key.
     """
     if op._built_in or array_api_compat.is_jax_namespace(xp):
         return op
@@ -59,25 +59,25 @@ def _only_copies_are_safe(xp: Namespace) -> bool:
 
 
 _LITTLE = 1024
-"""Elements of axes that nothing is combined along of which a trial is given as many as a call has."""
+"""The most elements of a trial along the other axes, those along which no elements are combined."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Few:
-    """A few elements of ones like those of a call, by which functions of the caller's are tried.
+    """A few elements like those of a call, for trials of the caller's functions.
 
     Parameters
     ----------
     like : array
         One of the arrays of the call.
     shape : tuple of int
-        Its shape, or that of all arrays together.
+        The shape of the array, or the broadcast shape of all arrays.
     axes : tuple of int
         The axes along which elements are combined.
     most : int
-        How many elements along these are enough: a branch on one element raises nothing.
+        The number of elements along these axes: more than one, because a branch on one element raises no error.
     dtypes : tuple of dtype
-        Those of the arrays.
+        The dtypes of the arrays.
     """
 
     like: Array
@@ -87,7 +87,7 @@ class Few:
     dtypes: tuple[Any, ...]
 
     def lengths(self) -> list[int]:
-        """Return the shape of the few."""
+        """Return the shape of the few elements."""
         longest = max(self.axes, key=lambda at: self.shape[at], default=None)
         few = [1 if at in self.axes else length for at, length in enumerate(self.shape)]
         if longest is not None:
@@ -98,10 +98,10 @@ class Few:
         return few
 
     def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
-        """Return the failure of a function on these arrays, traced on JAX, or None.
+        """Return the failure of a function on the few elements, or None. On JAX the function is only traced.
 
-        Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
-        for. ``of_none`` says whether a call without elements gives the function arrays without elements.
+        If other axes are shorter than in the call, only TypeErrors count, because other errors may come from a length.
+        ``of_none`` says whether a call without elements passes arrays without elements to the function.
         """
         if (0 in self.shape and not of_none) or _capturing(xp) or _only_copies_are_safe(xp):
             return None
@@ -114,7 +114,7 @@ class Few:
                     jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(few, one) for one in self.dtypes))
                 else:
                     run(*(xp.ones(tuple(few), dtype=one, device=device(self.like)) for one in self.dtypes))
-        except Exception as error:  # whatever the caller's function, or the library, makes of them
+        except Exception as error:  # the caller's function, or the library, may raise any error
             cut = any(few[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
             return None if cut and not isinstance(error, TypeError) else _told(error)
         return None
@@ -146,7 +146,7 @@ def operator_failure(xp: Namespace, op: Operator, few: Few) -> str | None:
 
 
 def _copied(xp: Namespace, element: Any) -> Any:
-    """Return an element of copies, whether it is one array or a tuple."""
+    """Return an element, an array or a tuple, with copies of its arrays."""
     if isinstance(element, tuple):
         return tuple(_copied(xp, x) for x in element)
     return xp.astype(element, element.dtype, copy=True)
@@ -163,7 +163,7 @@ class ElementFunction:
     elements : int
         The number of elements that it takes: 2 for an operator's function, 1 for a map.
     packed : bool
-        Whether an operator's function takes tuples of arrays, not arrays. A map takes the arrays one by one.
+        Whether an operator's function takes tuples of arrays. A map always takes the arrays one by one.
     """
 
     function: Callable[..., Any]
@@ -179,13 +179,13 @@ class ElementFunction:
 
 
 def _try_once(xp: Namespace, name: str, function: ElementFunction, *, key: Any, xs: tuple[Array, ...]) -> None:
-    """Call a function on a few elements if it was not called on this kind before; TypeError if it changes them."""
+    """Try a function on a few elements, once for each kind of arrays; raise TypeError if it changes them."""
     kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs))
     known: Any = _tried
     if key is None:
         try:
             known, key = _tried_functions.setdefault(function.function, set()), ()
-        except TypeError:  # neither a key nor a weak reference: every call tries the function
+        except TypeError:  # no key and no weak reference: every call tries the function
             known = set()
     if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
@@ -213,11 +213,11 @@ def _capturing(xp: Namespace) -> bool:
 
 
 def changes_arguments(xp: Namespace, function: ElementFunction, xs: tuple[Array, ...]) -> bool:
-    """Return whether a function of elements changes them in place; it is called on copies or read-only views of xs.
+    """Return whether a function changes its arguments in place. It is called on copies or read-only views of xs.
 
-    NumPy's arrays are made read-only, and PyTorch counts the changes of a tensor. Other libraries' arrays are compared
-    afterwards, also for numbers that any operation changes. Other errors of the function appear when it is called for
-    its result.
+    NumPy's arrays are made read-only, and PyTorch counts the changes of a tensor. Arrays of other libraries are
+    compared afterwards: copies of xs, and numbers that every operation changes. Other errors of the function are
+    ignored: they appear when it is called for its result.
     """
     elements = function.elements
     numpy = array_api_compat.is_numpy_namespace(xp)
@@ -264,7 +264,7 @@ def _changes_are_counted(x: Array) -> bool:
 
 
 def _changes(xp: Namespace, function: ElementFunction, elements: tuple[tuple[Array, ...], ...]) -> bool:
-    """Return whether a function changes these elements."""
+    """Return whether a function changes the elements."""
     before = _copied(xp, elements)
     with contextlib.suppress(Exception):  # appears when the function is called for its result
         function(elements)
@@ -276,7 +276,7 @@ def _changes(xp: Namespace, function: ElementFunction, elements: tuple[tuple[Arr
 
 
 def _sensitive(xp: Namespace, like: Array, index: int) -> Array:
-    """Return a few elements of an array's dtype; any operation of those of index 0 with those of 1 changes both."""
+    """Return elements of an array's dtype that every operation changes: index 0 and 1 give the two operands."""
     numbers, truths = ([2, 5, 3], [4, 1, 7]), ([1, 0, 1, 0], [0, 1, 1, 0])
     values = (truths if dtype_kind(like.dtype) == "bool" else numbers)[index]
     x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)

@@ -1,4 +1,4 @@
-"""How the trace of a function is written down: in CUDA C++, from which other languages derive."""
+"""Languages in which the trace of a function is written: CUDA C++, and others that derive from it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ C_TYPES = {
     "complex64": "Complex<float>",
     "complex128": "Complex<double>",
 }
-"""The C++ type each dtype has in memory."""
+"""The C++ type of each dtype in memory."""
 
 
 def register_type(dtype: str) -> str:
-    """Return the C++ type a dtype is computed in: that in memory, but float for 16-bit floats."""
+    """Return the C++ type in which a dtype is computed: the type in memory, except float for 16-bit floats."""
     return "float" if dtype in SIXTEEN_BIT_FLOATS else C_TYPES[dtype]
 
 
@@ -45,7 +45,7 @@ class Language:
         self.tells = tells
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
-        """Return the line that gives a name to a value."""
+        """Return the line that assigns a value to a name."""
         return f"const {register_type(dtype)} {name} = {expression};"
 
     def call(self, function: str, _dtype: str, *codes: str) -> str:
@@ -53,9 +53,9 @@ class Language:
         return f"ops::{function}({', '.join(codes)})"
 
     def cast(self, code: str, _source: str, target: str) -> str:
-        """Return a value of one dtype as one of another."""
+        """Return the cast of a value from one dtype to another."""
         expression = f"ops::cast<{register_type(target)}>({code})"
-        # A 16-bit float is kept in a float register; a cast to it rounds to what memory would hold.
+        # A 16-bit float is in a float register. A cast to its dtype rounds to a value that memory can hold.
         return f"value(store<{C_TYPES[target]}>({expression}))" if target in SIXTEEN_BIT_FLOATS else expression
 
     def part(self, code: str, _dtype: str, part: str) -> str:
@@ -63,7 +63,7 @@ class Language:
         return f"{code}.{part}"
 
     def choose(self, condition: str, one: str, other: str) -> str:
-        """Return one value where a condition is true, and another where it is not."""
+        """Return the choice between two values by a condition."""
         return f"{condition} ? {one} : {other}"
 
     def literal(self, value: Any, dtype: str) -> str:
@@ -97,7 +97,7 @@ class Language:
         return self.from_words([f"{word_name(name, at)}()" for at in range(count)], dtype)
 
     def component(self, element: str, index: int) -> str:
-        """Return a component of an argument of an operator, which is "earlier" or "later"."""
+        """Return a component of an argument of an operator, "earlier" or "later"."""
         return f"{element}.v{index}"
 
 
@@ -147,7 +147,7 @@ def part_of(dtype: str) -> str:
 
 
 def as_float(value: Any, dtype: str) -> Any:
-    """Return a number in the precision in which a floating dtype is computed."""
+    """Return a number in the precision of computations in a floating dtype."""
     with np.errstate(over="ignore"):
         return np.float64(float(value)) if dtype == "float64" else np.float32(value)
 

@@ -1,4 +1,4 @@
-"""Operators: associative functions, written once over arrays, and their translation into kernels."""
+"""Operators: associative functions on arrays, their built-in instances, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Operator:
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.
         Without identity, an empty reduction and an exclusive scan need ``initial``.
     commutative : bool, optional
-        Whether the order of the two arguments is immaterial. True lets elements be taken in the fastest order.
+        Whether the order of the two arguments is immaterial. With True, elements are combined in the fastest order.
     name : str, optional
         The name in error messages and in `explain`, by default the function's name.
     components : int, optional
@@ -58,18 +58,15 @@ class Operator:
     segmented : The operator that starts anew at flags.
     check_associative : Test an operator on examples.
 
-    Notes
-    -----
-    Translations of the function for kernels are kept. Their key is the function's code and the values of all variables
-    that it reads besides its arguments: numbers, strings, small NumPy arrays, lists and dicts, attributes of modules,
-    other functions. If a value has changed since the last call, or has no key (an attribute of an object), the function
-    is translated again, so that a call never uses an old value. ``math``, NumPy, CuPy, PyTorch, jax.numpy and other
-    array namespaces count as constant.
-    Kernels take numbers from outside the function's code as parameters, so that a new value compiles nothing unless the
-    function branches on it. Programs of JAX do so too, unless they hold a kernel for GPUs.
-    Under ``jax.jit`` JAX runs the function once for each compiled program and keeps the values that it read, as for any
-    function under jit. ``torch.compile`` compiles again only if its release guards these values: PyTorch 2.13 does,
-    2.11 keeps the old values.
+    Notes ----- Translations of the function for kernels are kept. Their key is the function's code and the values of
+    all variables that it reads besides its arguments: numbers, strings, small NumPy arrays, lists and dicts, attributes
+    of modules, other functions. If a value has changed since the last call, or has no key (such as an attribute of an
+    object), the function is translated again, so that no call uses an old value. The contents of ``math``, NumPy, CuPy,
+    PyTorch, jax.numpy and other array namespaces count as constants. Kernels take numbers from outside the function's
+    code as parameters, so that a new value compiles nothing unless the function branches on it. Programs of JAX do so
+    too, unless they hold a kernel for GPUs. Under ``jax.jit`` JAX runs the function once for each compiled program and
+    keeps the values that it read, as for any function under jit. ``torch.compile`` compiles again only if its release
+    guards these values: PyTorch 2.13 does, 2.11 keeps the old values.
 
     Examples
     --------
@@ -139,7 +136,7 @@ class Operator:
         Raises
         ------
         TypeError
-            If an entry is no scalar or one that its dtype cannot hold.
+            If an entry is no scalar, or its dtype cannot hold it.
         ValueError
             If there are more entries or fewer than dtypes.
         """
@@ -182,7 +179,7 @@ class Operator:
         try:
             result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
         except Exception as error:
-            if self._segments is None:  # else the operator inside, which the caller wrote, has been named
+            if self._segments is None:  # else the note names the inner operator, which the caller wrote
                 explain_failure(f"op {self.name}", error, _TAKES)
             raise
         combined = result if isinstance(result, tuple) else (result,)
@@ -217,7 +214,7 @@ _BRANCHES = re.compile("truth value of an (array|empty array)|Boolean value of T
 """Words of the error that an array library raises for a branch on an array."""
 
 _AS_NUMBER = re.compile("Python scalar|converted to Scalar|is only allowed on arrays")
-"""Words of the error that an array library raises where an array of several elements is taken for a number."""
+"""Words of the error that an array library raises if an array of several elements is used as a number."""
 
 _OF_ANOTHER = re.compile(
     "must be Tensor, not|ndarray or scalar arguments, got|Cannot interpret value of type|not a valid JAX array type|"
@@ -233,10 +230,10 @@ _TAKES = "two elements, earlier and later, and elements of several arrays arrive
 
 
 class _ExplainedError(TypeError):
-    """A TypeError that explains the failure of a function of the caller's; enclosing functions do not explain again."""
+    """A TypeError that explains the failure of a caller's function. Enclosing functions do not explain it again."""
 
 
-_ExplainedError.__name__ = _ExplainedError.__qualname__ = "TypeError"  # which is what it is to callers
+_ExplainedError.__name__ = _ExplainedError.__qualname__ = "TypeError"  # callers see a TypeError
 _ExplainedError.__module__ = "builtins"
 
 
@@ -245,7 +242,7 @@ def _known_reason(error: Exception, takes: str) -> str | None:
     words, kind = str(error), type(error).__name__
     if _BRANCHES.search(words) or kind == "TracerBoolConversionError":
         return "branches on the value of an array: use where of the array library"
-    if _AS_NUMBER.search(words):  # by float, int, math.exp, item
+    if _AS_NUMBER.search(words):  # as float, int, math.exp and item do
         return "makes a number of an array: use functions of the array library"
     if kind == "TracerArrayConversionError":
         return f"gives arrays of JAX to NumPy: use functions of jax.numpy, or of {ITS_NAMESPACE}"
@@ -278,7 +275,7 @@ def was_not_entered(error: BaseException) -> bool:
 
 
 def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
-    """Raise TypeError unless the result of a function of the caller's is an array of the expected library."""
+    """Raise TypeError unless the result of a caller's function is an array of the expected library."""
     place = "" if component is None else f" for component {component}"
     try:
         library = array_api_compat.array_namespace(got)
@@ -344,7 +341,7 @@ def _logical(function: str) -> Combine:
 
 
 def _extremum(wins: str) -> Combine:
-    """Return combine for (value, index): the winning value, the smallest index among equals, NaN before all."""
+    """Return combine for (value, index): the winning value, NaN before all; of equal values, the smallest index."""
 
     def combine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
         (value, index), (other, position) = earlier, later
@@ -362,10 +359,11 @@ def _extremum(wins: str) -> Combine:
 
 
 def _logaddexp(earlier: Array, later: Array) -> Array:
-    """Return log(exp(earlier) + exp(later)), in operations with derivatives of every order where one may be asked for.
+    """Return log(exp(earlier) + exp(later)), with derivatives of every order if they may be requested.
 
-    Those of the libraries' own are NaN where both are minus infinity. Here an element has as its derivative its share
-    of the sum of exponentials, minus infinity 0, and of an infinite result one of the elements equal to it has 1.
+    The derivatives of the libraries' own functions are NaN if both elements are minus infinity. Here the derivative by
+    an element is its share of the sum of exponentials: 0 for minus infinity. If the result is infinite, one element
+    equal to it has derivative 1.
     """
     xp = namespace_of(earlier)
     if not (asked_for(earlier) or asked_for(later)):
@@ -428,9 +426,9 @@ for _op in BUILT_IN.values():
 
 
 def op_never_warns(op: Operator, given: Sequence[Any], dtypes: Sequence[Any]) -> bool:
-    """Return whether NumPy's routine for an operator never warns: of integers, and of what it finds the largest.
+    """Return whether NumPy's routine for an operator never warns: for integers, and for maximum and minimum.
 
-    Elements of the dtypes ``given`` are combined in ``dtypes``.
+    Elements of the dtypes ``given`` are combined in the dtypes ``dtypes``.
     """
     if op._built_in and op.name in ("maximum", "minimum"):
         return tuple(given) == tuple(dtypes)
@@ -469,11 +467,11 @@ _OTHER_NAMES = {
     "all": "logical_and",
     "any": "logical_or",
 }
-"""Names of operators in other libraries for which the nearest spelling here is a wrong operator."""
+"""Names in other libraries whose nearest spelling here would be a wrong operator."""
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
-    """Return the end of a message on an unknown name: the nearest known name, or nothing."""
+    """Return the end of a message about an unknown name: the nearest known name, or an empty string."""
     found = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     return f": did you mean {found[0]!r}?" if found else ""
 
@@ -497,14 +495,14 @@ def as_operator(op: Any, name: str = "op") -> Operator:
 
 
 def capturing(number: float) -> Operator:
-    """Return an operator that captures a number, for plans that only a compiler sees."""
+    """Return an operator that captures a number, for plans that are only compiled."""
     return Operator(lambda p, q: p + q + number * p * q, identity=0, commutative=True, name="captured")
 
 
 def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, asked: bool = False) -> None:
-    """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes.
+    """Raise an error that names the argument unless the operator is defined for components of these dtypes.
 
-    If the option dtype ``asked`` for them, the error names that option.
+    With ``asked`` the option dtype requested them, and the error names this option.
     """
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
@@ -512,7 +510,7 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, 
 
 
 def _check_kinds(whole: Operator, dtypes: tuple[Any, ...], name: str, *, asked: bool) -> None:
-    """Check the dtypes of the components; a segmented operator has a component of flags before those it divides."""
+    """Check the dtypes of the components, in which a segmented operator has flags before its inner operator's."""
     blamed, have = ("dtype", "be") if asked else (name, "have a dtype")
     op, first = whole, 0
     while op._segments is not None:
@@ -541,14 +539,14 @@ def _check_kinds(whole: Operator, dtypes: tuple[Any, ...], name: str, *, asked: 
 
 
 def with_combine(op: Operator, combine: Combine) -> Operator:
-    """Return an operator with another function."""
+    """Return the operator with another function."""
     new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
     new._segments, new._structure = op._segments, op._structure
     return new
 
 
 def restructured(op: Operator, structure: Structure) -> Operator:
-    """Return an operator on elements of a structure as an operator on plain tuples of arrays."""
+    """Return the operator on elements of a structure as an operator on plain tuples of arrays."""
     if structure is None or op._built_in or op._structure == structure:
         return op
     kind, _, parts = structure
@@ -606,16 +604,13 @@ def segmented(op: Any) -> Operator:
     --------
     Operator : An operator of your own.
 
-    Notes
-    -----
-    With ``reverse`` a scan starts at the end. The flag of a segment is then on its last element in memory, and the
-    segment reaches back to the element after the previous flag.
-    An exclusive scan starts anew at every flag, as scans by key do: a flagged element gets ``initial``, or else the
-    identity of ``op``. In an inclusive scan ``initial`` comes before the first element only, as the state of earlier
-    data; it does not affect elements from the first flag on.
-    The flag of a result tells whether there was a flag up to the element, or before it in an exclusive scan.
-    Every method adds a pass over results and flags for an exclusive scan; with ``initial`` the pass combines every
-    element once more.
+    Notes ----- With ``reverse`` a scan starts at the end. The flag of a segment is then on its last element in memory,
+    and the segment reaches back to the element after the previous flag. An exclusive scan starts anew at every flag, as
+    scans by key do: a flagged element gets ``initial``, or else the identity of ``op``. In an inclusive scan
+    ``initial`` comes before the first element only, as the state of earlier data; it does not affect elements from the
+    first flag on. The flag of a result says whether any element up to it had a flag; in an exclusive scan, any element
+    before it. An exclusive scan takes one more pass over results and flags by every method. With ``initial``, this pass
+    combines every element once more.
 
     Examples
     --------
@@ -665,7 +660,7 @@ def _components_with_flag(inner: Operator) -> int | None:
 
 
 def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the components of elements with the flags of a segmented operator broadcast to the shape of the others.
+    """Return the components of elements, with the flags of a segmented operator broadcast to the shape of the others.
 
     Raises ValueError if they do not broadcast. Without flags the components are returned unchanged.
     """
@@ -695,8 +690,8 @@ def restarted(
 ) -> tuple[Array, ...]:
     """Return the exclusive segmented scan, given results ``ys`` that are right except where segments begin.
 
-    ``flags`` are the flags of the elements. Every segment begins with ``starts``. If ``has_initial``, ``starts`` is an
-    initial element, which only the first segment of ``ys`` has so far, without its flags.
+    ``flags`` are the flags of the elements. Every segment begins with ``starts``. With ``has_initial``, ``starts`` is
+    an initial element; in ``ys`` only the first segment begins with it, and without its flags.
     """
     count, inner = op.flags, op
     while inner._segments is not None:

@@ -1,9 +1,9 @@
-"""Programs of JAX that are told the numbers which functions of the caller's read: another value compiles nothing.
+"""Programs of JAX with parameters for the numbers that caller's functions read: a new value compiles nothing.
 
-A function is traced on a few elements, which takes less than a millisecond. Its numbers are literals of the trace, and
-what is left is a key. Programs are kept under the keys of their functions. While a program is traced itself, a function
-is traced wherever it is called, and its operations are carried out with parameters of the program in the place of the
-numbers. Numbers in the function's code stay as they are, for XLA computes with constants in quicker ways.
+Each function is traced on a few elements, which takes less than a millisecond. The numbers that it reads are literals
+of the trace, and the rest of the trace is a key. Programs are kept under the keys of their functions. While a program
+is traced, each call of a function in it is traced too, and its operations get parameters of the program in place of the
+numbers. Numbers in the function's code stay literals, because XLA computes faster with constants.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _UnsharedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """A function traced on arrays.
+    """A trace of a function on arrays.
 
-    ``places`` are those of its numbers, as (equation, operand); ``key`` is all but the numbers.
+    ``places`` are the places of its numbers, as (equation, operand). ``key`` is the trace without the numbers.
     """
 
     traced: Any
@@ -48,11 +48,11 @@ class _Read:
     places: tuple[tuple[int, int], ...]
 
     def alike(self, other: _Read) -> bool:
-        """Return whether another has the same numbers, to the last bit."""
+        """Return whether another trace has equal numbers, to the last bit."""
         return list(map(_bits, self.numbers)) == list(map(_bits, other.numbers))
 
     def on(self, arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
-        """Return the results of the function for these numbers."""
+        """Return the results of the function with these numbers."""
         import jax
         from jax.extend import core
 
@@ -73,16 +73,16 @@ def _bits(value: np.ndarray[Any, Any]) -> tuple[str, bytes]:
 
 
 def _read(function: Callable[..., Any], arguments: Sequence[Any]) -> _Read:
-    """Trace a function on arrays, or on what has their shapes and dtypes."""
+    """Trace a function on arrays, or on descriptions with their shapes and dtypes."""
     import jax
 
-    # JAX remembers what it traced by the very function.
+    # JAX keeps traces by the identity of the function, so a new function is traced.
     try:
         traced, outputs = jax.make_jaxpr(lambda *xs: function(*xs), return_shape=True)(*arguments)
-    except Exception as error:  # it may be no function of arrays of another shape
+    except Exception as error:  # the function may fail on arrays of another shape
         raise _UnsharedError from error
     if traced.consts or traced.jaxpr.effects:
-        raise _UnsharedError  # it holds arrays, perhaps of a program around it, or it prints
+        raise _UnsharedError  # the function holds arrays, perhaps of an enclosing program, or prints
     own, numbers, places = [*_numbers_of(function)], [], []
 
     def is_told(equation: Any, value: np.ndarray[Any, Any]) -> bool:
@@ -105,7 +105,7 @@ def _literal(one: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _is(value: np.ndarray[Any, Any], number: Any) -> bool:
-    """Return whether a literal is a number of the code in another dtype."""
+    """Return whether a literal equals a number of the code, perhaps in another dtype."""
     with contextlib.suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
         return np.asarray(number).astype(value.dtype).tobytes() == value.tobytes()
     return False
@@ -126,7 +126,7 @@ def _numbers_of(function: Any) -> Iterator[Any]:
 
 
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees")
-"""Parameters of operations that derivatives alone ask for, which no such program has."""
+"""Parameters of operations that only derivatives use. These programs have none."""
 
 
 def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
@@ -149,7 +149,7 @@ def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Return a key of a parameter of an operation."""
+    """Return a key for a parameter of an operation."""
     if isinstance(value, dict):
         return tuple([(name, _value(one)) for name, one in value.items() if name not in _RULES])
     if isinstance(value, tuple | list):
@@ -159,7 +159,7 @@ def _value(value: Any) -> Any:
     if hasattr(value, "eqns"):
         return _key(getattr(value, "jaxpr", value))
     if isinstance(value, float | complex | np.generic):
-        return type(value), repr(value)  # which tells zeros apart
+        return type(value), repr(value)  # repr distinguishes 0.0 and -0.0
     try:
         hash(value)
     except TypeError:
@@ -172,10 +172,10 @@ def _value(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Telling:
-    """The data that a call gives to its program: its functions by field, and the reading of each.
+    """The data of a call for its program: its functions by field, and the trace of each.
 
-    ``prepared`` makes what the program consists of, ``parameters`` are those of the program, and ``seen`` collects
-    what functions are called on, if that is to be found.
+    ``prepared`` makes the function that becomes the program. ``parameters`` are the program's parameters. ``seen``, if
+    given, collects the kinds of arrays on which functions are called.
     """
 
     functions: dict[str, Callable[..., Any]]
@@ -228,7 +228,7 @@ def _stand_in(field: str) -> Callable[..., Any]:
 
 
 def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
-    """Read a function on a few elements of arrays like those that it is called on."""
+    """Trace a function on a few elements of the kinds of arrays on which it is called."""
     import jax
 
     field, tree, kinds = sign
@@ -237,7 +237,7 @@ def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
 
 
 def _bare(op: Operator) -> tuple[Operator, int]:
-    """Return the operator inside of segmented ones, and how many these are."""
+    """Return the innermost operator of segmented operators, and the number of these."""
     around = 0
     while op._segments is not None:
         op, around = op._segments, around + 1
@@ -259,14 +259,14 @@ class Call(Protocol):
 
     @property
     def operation(self) -> Any:
-        """The key of the operator, or a tuple of the keys of two."""
+        """The key of the operator, or a tuple of the keys of two operators."""
 
     def on(self, *arrays: Any) -> Any:
         """Return the call on other arrays."""
 
 
 def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
-    """Return the functions of the caller's in a call, by field, and all else that operators are known by."""
+    """Return the caller's functions in a call, by field, and a key of all else in its operators."""
     functions: dict[str, Callable[..., Any]] = {}
     rest: list[Any] = []
     for field in _FIELDS:
@@ -288,12 +288,12 @@ def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
 
 
 def _is_ours(function: Any) -> bool:
-    """Return whether a function is one of this library, which it may know by itself."""
+    """Return whether a function belongs to this library, so that it is its own key."""
     return str(getattr(function, "__module__", "")).startswith("parprims.")
 
 
 def _with_stand_ins(call: Call, functions: dict[str, Callable[..., Any]]) -> Any:
-    """Return a call whose functions are new stand-ins, for JAX remembers what it traced by the very function."""
+    """Return the call with new stand-ins for its functions: JAX keeps traces by the identity of the function."""
     fields: dict[str, Any] = {}
     for field in functions:
         given = getattr(call, field)
@@ -308,7 +308,7 @@ def _with_stand_ins(call: Call, functions: dict[str, Callable[..., Any]]) -> Any
 
 
 _FIELDS = ("op", "add", "multiply", "fn")
-"""The fields of checked calls that have operators and maps."""
+"""The fields of checked calls that hold operators and maps."""
 
 _signs: Memo[tuple[Any, ...]] = Memo()
 _programs: Memo[Callable[..., Any]] = Memo()
@@ -322,9 +322,9 @@ def shared(
 ) -> Callable[..., Any] | None:
     """Return a function of the arrays of a call that computes it by a program which is told its numbers.
 
-    None if no function is the caller's, or the program must hold their numbers. ``key`` is all of the call but its
-    functions, ``prepare`` returns for a call like it what the program consists of, and ``hidden`` hides calls that
-    functions make while they are read.
+    None if no function is the caller's, or the program must hold their numbers. ``key`` is the call without its
+    functions. ``prepare`` returns the function that becomes the program of a call. ``hidden`` hides calls that
+    functions make while they are traced.
     """
     import jax
 
@@ -360,7 +360,7 @@ def shared(
                     held.append(one_program(own) if lasts else own)
             return held[0](*arrays)
 
-        held: list[Callable[..., Any]] = []  # the program that holds the numbers, if it must
+        held: list[Callable[..., Any]] = []  # the program that holds the numbers, if it is needed
     except _UnsharedError:
         return None
     return run

@@ -1,10 +1,9 @@
-"""Translation of elementwise Python functions over arrays into the functions of kernels.
+"""Translation of elementwise Python functions on arrays into functions of kernels.
 
-A function is called once with symbolic scalars (`Scalar`) in place of arrays. They answer to Python's operators, to
-the functions of the array API standard (``array_namespace`` of one returns `NAMESPACE`), and to NumPy's and
-PyTorch's own functions through their override protocols. Every operation appends one line to the trace, so that the
-finished trace is the body of a function: of CUDA, whose C++ functions stand in
-_cuda/device/common.cuh, or of another `Language`.
+The function is called once with symbolic scalars (`Scalar`) in place of arrays. They implement Python's operators, the
+functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), and NumPy's and PyTorch's own functions
+through their override protocols. Every operation appends a line to the trace, so that the finished trace is the body of
+a function in a `Language`: in CUDA, with the C++ functions of _cuda/device/common.cuh, or in another one.
 
 Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
 change from call to call. The text can leave them out, and then has a name for each: see `Captured`.
@@ -52,7 +51,7 @@ class _Lines(list[str]):
 
 
 class Dtype:
-    """A dtype as traced code sees it: only a name, equal to any dtype of that name."""
+    """A dtype in traced code: a name, equal to any dtype of that name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,9 +67,9 @@ class Dtype:
 
 
 class Scalar:
-    """A value of one dtype while it is traced: the name of a variable, and the lines that led to it."""
+    """A symbolic value: its dtype, the expression for it, and the lines of the trace before it."""
 
-    # Values are compared for equality by a traced operation, so they cannot be keys.
+    # Comparison for equality is a traced operation, so values cannot be keys.
     __hash__ = None  # type: ignore[assignment]
     shape: tuple[int, ...] = ()
     ndim = 0
@@ -144,7 +143,7 @@ _WRITERS = ("copyto", "fill_diagonal", "place", "put", "putmask", "put_along_axi
 
 
 def _written(x: Any) -> None:
-    """Raise if x is an argument of the function that is traced, and of a library where it can be written to."""
+    """Raise _InPlaceError if x is an argument of the traced function, and its library's arrays can be changed."""
     if isinstance(x, Scalar) and x._argument and not x._lines.immutable:
         raise _InPlaceError
 
@@ -163,7 +162,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return the operands as Scalars of one dtype: promoted by the standard, Python's numbers taking the others'.
+    """Return the operands as Scalars of the promoted dtype. Python's numbers take the dtype of the others.
 
     ``special`` tells which numbers the compiler must see.
     """
@@ -199,7 +198,7 @@ def _promote(one: str, other: str) -> str:
 
 
 def _another(x: Scalar) -> Scalar:
-    """Return a copy, which may change while the other stays as it is."""
+    """Return a copy. Changes of the copy in place do not affect x."""
     return Scalar(x._lines, x._dtype, x._code)
 
 
@@ -265,9 +264,9 @@ def _stands_in_code(number: Any) -> bool:
 
 
 def _is_special_in_powers(number: Any) -> bool:
-    """Return whether compilers compute a power with this base or exponent in another way, which may round otherwise.
+    """Return whether compilers compute powers with this base or exponent in another way, with other rounding.
 
-    They do with roots and products for whole and half exponents, and with powers of two for such bases.
+    They use products and roots for whole and half exponents, and powers of two for such bases.
     """
     if not isinstance(number, int | float | np.integer | np.floating):
         return False
@@ -286,7 +285,7 @@ _LONG = (
     "pow atan2 hypot logaddexp".split()
 )
 
-# name: (operand kinds, whether the result is bool); the C++ function has the same name.
+# By name: the kinds of operands, and whether the result is bool. The C++ function has the same name.
 _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     "add": (_NUMERIC, False),
     "subtract": (_NUMERIC, False),
@@ -586,7 +585,7 @@ def trace(
         raise TypeError(f"{name} changes its argument in place: return a new array") from None
     except Untraceable as reason:
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
-    except Exception as error:  # whatever the caller's function makes of a symbolic scalar
+    except Exception as error:  # the caller's function may raise any error for a symbolic scalar
         raise Untraceable(f"{name} cannot be traced: {_explained(error)}") from error
     structure = None
     single = not isinstance(result, tuple)
@@ -601,11 +600,11 @@ def trace(
 
 
 _STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}
-"""Packages whose functions take no stand-ins for arrays, and what messages call them."""
+"""Packages whose functions do not take symbolic scalars, with their names in messages."""
 
 
 def _explained(error: Exception) -> str:
-    """Return why a function cannot be traced that raised an error."""
+    """Return the reason why a function cannot be traced, given the error that it raised."""
     home, where = "", error.__traceback__
     while where is not None:
         home, where = str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0], where.tb_next
@@ -618,7 +617,7 @@ def _explained(error: Exception) -> str:
 
 
 def state_size(states: tuple[str, ...]) -> int:
-    """Return the bytes of a State: its members one after another, each at a multiple of its size."""
+    """Return the number of bytes of a State. Each member is at a multiple of its size."""
     size, widest = 0, 1
     for name in states:
         member = 4 if name in SIXTEEN_BIT_FLOATS else dtype_bits(name) // 8
