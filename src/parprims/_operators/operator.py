@@ -58,15 +58,18 @@ class Operator:
     segmented : The operator that starts anew at flags.
     check_associative : Test an operator on examples.
 
-    Notes ----- Translations of the function for kernels are kept. Their key is the function's code and the values of
-    all variables that it reads besides its arguments: numbers, strings, small NumPy arrays, lists and dicts, attributes
-    of modules, other functions. If a value has changed since the last call, or has no key (such as an attribute of an
-    object), the function is translated again, so that no call uses an old value. The contents of ``math``, NumPy, CuPy,
-    PyTorch, jax.numpy and other array namespaces count as constants. Kernels take numbers from outside the function's
-    code as parameters, so that a new value compiles nothing unless the function branches on it. Programs of JAX do so
-    too, unless they hold a kernel for GPUs. Under ``jax.jit`` JAX runs the function once for each compiled program and
-    keeps the values that it read, as for any function under jit. ``torch.compile`` compiles again only if its release
-    guards these values: PyTorch 2.13 does, 2.11 keeps the old values.
+    Notes
+    -----
+    Translations of the function for kernels are kept. Their key is the function's code and the values of all variables
+    that it reads besides its arguments: numbers, strings, small NumPy arrays, lists and dicts, attributes of modules,
+    other functions. If a value has changed since the last call, or has no key (such as an attribute of an object), the
+    function is translated again, so that no call uses an old value. The contents of ``math``, NumPy, CuPy, PyTorch,
+    jax.numpy and other array namespaces count as constants.
+    Kernels take numbers from outside the function's code as parameters, so that a new value compiles nothing unless the
+    function branches on it. Programs of JAX do so too, unless they hold a kernel for GPUs.
+    Under ``jax.jit`` JAX runs the function once for each compiled program and keeps the values that it read, as for any
+    function under jit. ``torch.compile`` compiles again only if its release guards these values: PyTorch 2.13 does,
+    2.11 keeps the old values.
 
     Examples
     --------
@@ -604,13 +607,16 @@ def segmented(op: Any) -> Operator:
     --------
     Operator : An operator of your own.
 
-    Notes ----- With ``reverse`` a scan starts at the end. The flag of a segment is then on its last element in memory,
-    and the segment reaches back to the element after the previous flag. An exclusive scan starts anew at every flag, as
-    scans by key do: a flagged element gets ``initial``, or else the identity of ``op``. In an inclusive scan
-    ``initial`` comes before the first element only, as the state of earlier data; it does not affect elements from the
-    first flag on. The flag of a result says whether any element up to it had a flag; in an exclusive scan, any element
-    before it. An exclusive scan takes one more pass over results and flags by every method. With ``initial``, this pass
-    combines every element once more.
+    Notes
+    -----
+    With ``reverse`` a scan starts at the end. The flag of a segment is then on its last element in memory, and the
+    segment reaches back to the element after the previous flag.
+    An exclusive scan starts anew at every flag, as scans by key do: a flagged element gets ``initial``, or else the
+    identity of ``op``. In an inclusive scan ``initial`` comes before the first element only, as the state of earlier
+    data; it does not affect elements from the first flag on.
+    The flag of a result says whether any element up to it had a flag; in an exclusive scan, any element before it.
+    An exclusive scan takes one more pass over results and flags by every method. With ``initial``, this pass combines
+    every element once more.
 
     Examples
     --------
