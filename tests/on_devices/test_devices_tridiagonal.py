@@ -146,11 +146,11 @@ def check_parts_that_depend_on_others_near_their_ends_alone():
 
     mesh = mesh_of(2)
     solve = functools.partial(parprims.solve_tridiagonal, return_residual=True)
-    kept = communicator.unless
+    kept = communicator.replaced_unless
     calls.QUICK_SYSTEMS = 1
     try:
         for n, decay, way in ((512, 1e3, lambda serves, x, _: jax.numpy.where(serves, x, np.nan)), (384, 2.5, kept)):
-            communicator.unless = way
+            communicator.replaced_unless = way
             lower, upper, rhs = RNG.uniform(-1, 1, (3, 2, n))
             diag = RNG.uniform(decay, decay + 1, (2, n))
             if decay < 3:
@@ -164,7 +164,7 @@ def check_parts_that_depend_on_others_near_their_ends_alone():
                 np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-12, atol=1e-290)
                 assert (np.asarray(error) <= 10 * np.finfo(float).eps).all()
     finally:
-        communicator.unless, calls.QUICK_SYSTEMS = kept, 2**16
+        communicator.replaced_unless, calls.QUICK_SYSTEMS = kept, 2**16
 
 
 def check_many_systems_are_solved_piece_by_piece():

@@ -56,12 +56,12 @@ def placed_later(*arguments: Any) -> Any:
 
 def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if axis_name is None:
-        for one in arrays:
-            if one is not None and not array_api_compat.is_jax_array(one):
-                raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(one).__name__}")
+        for array in arrays:
+            if array is not None and not array_api_compat.is_jax_array(array):
+                raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(array).__name__}")
         from parprims._devices.jax_mesh import Mesh
 
-        return Mesh.of(tuple(one for one in arrays if one is not None))
+        return Mesh.of(tuple(array for array in arrays if array is not None))
     if "jax" in sys.modules and arrays and array_api_compat.is_jax_array(arrays[0]):
         from parprims._devices.jax_mesh import Inside
 

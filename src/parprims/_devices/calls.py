@@ -31,7 +31,7 @@ from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices import tridiagonals
 from parprims._devices.communicator import Quick, Step
-from parprims._devices.products import around, beside, counts
+from parprims._devices.products import circulating_columns, circulating_factor, counts
 from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import (
     ScanCall,
@@ -80,13 +80,13 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     split = together(engine, named("x", arrays, single))
     shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
     axes = normalize_axes(axis, len(shape))
-    after = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
+    combines = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
     computed, results = _dtypes_of_reduction(xp, fn, arrays, op=operator, dtype=dtype)
     narrow, wide = None, dtype
     if computed != results:  # 16-bit floats: parts have results in float32, which are combined and then rounded
         narrow, wide = results, computed if len(computed) > 1 else computed[0]
     names = tuple(dtype_name(one.dtype) for one in arrays)
-    whole = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
+    has_identity = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
 
     def local(axes: tuple[int, ...], keepdims: bool, dtype: Any, initial: Any = None) -> Callable[..., Any]:
         if primitive == "vecdot":
@@ -100,12 +100,12 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
 
         def part(*xs: Array) -> Any:
             changed = {"axis": axes, "keepdims": keepdims, "dtype": dtype, "initial": initial}
-            own = Arguments(primitive, {"x": xs[0] if single else xs}, {**options, **changed}, method)
-            return declared[primitive].of(own)
+            call = Arguments(primitive, {"x": xs[0] if single else xs}, {**options, **changed}, method)
+            return declared[primitive].of(call)
 
         return part
 
-    def again(axes: tuple[int, ...]) -> Callable[..., Any]:
+    def of_results(axes: tuple[int, ...]) -> Callable[..., Any]:
         return lambda *xs: public_reduce.reduce(
             xs[0] if len(xs) == 1 else xs, operator, axis=axes, keepdims=True, dtype=tuple(one.dtype for one in xs)
         )
@@ -115,12 +115,12 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     for index, (over, group) in enumerate(groups):
         last = index == len(groups) - 1
         steps = reduction(
-            again(group) if index else local(group, True, wide),
+            of_results(group) if index else local(group, True, wide),
             operator,
             result_shape(axes, keepdims) if last else tuple,
-            initial=initial if last and not after else None,
-            dtypes=narrow if last and not after else None,
-            can_be_empty=whole,
+            initial=initial if last and not combines else None,
+            dtypes=narrow if last and not combines else None,
+            can_be_empty=has_identity,
         )
         stages.append(Stage(over, engine.length(arrays, group[0], len(shape)) if group else 1, steps))
     work = Work(
@@ -129,28 +129,28 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
         inputs=tuple(part_of(split, one) for one in arrays),
         outputs=tuple(() if at in axes else over for at, over in enumerate(split) if keepdims or at not in axes),
         stages=tuple(stages),
-        plain=local(axes, keepdims, wide if after else dtype, None if after else initial),
+        plain=local(axes, keepdims, wide if combines else dtype, None if combines else initial),
         key=key,
     )
-    found = engine.compute(work)
-    return _begun(operator, initial, found, narrow) if after else found
+    totals = engine.compute(work)
+    return _begun(operator, initial, totals, narrow) if combines else totals
 
 
 def _dtypes_of_reduction(
     xp: Any, fn: Callable[..., Any] | None, arrays: tuple[Array, ...], *, op: Operator, dtype: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the dtypes to reduce in, and of the dtypes of the results."""
-    own = tuple(one.dtype for one in arrays)
+    dtypes = tuple(one.dtype for one in arrays)
     if fn is not None:
         try:
-            own = own_dtypes(xp, fn, tuple(_one_like(xp, x) for x in arrays))
+            dtypes = own_dtypes(xp, fn, tuple(_one_like(xp, x) for x in arrays))
         except Exception:  # the call on parts raises the error of the map
             return (), ()
-    asked = as_dtypes(xp, dtype)
-    if asked is not None:
-        check_entries("dtype", asked, len(own))
-        check_casts(own, asked)
-    return names_once_rounded(xp, own, asked, op in SUMS)
+    requested = as_dtypes(xp, dtype)
+    if requested is not None:
+        check_entries("dtype", requested, len(dtypes))
+        check_casts(dtypes, requested)
+    return names_once_rounded(xp, dtypes, requested, op in SUMS)
 
 
 def _one_like(xp: Any, x: Array) -> Array:
@@ -166,18 +166,18 @@ def _kept(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return namespace_of(x).expand_dims(x, axis=axes[0]) if keepdims else x
 
 
-def _begun(op: Operator, initial: Any, found: Any, narrow: tuple[str, ...] | None) -> Any:
+def _begun(op: Operator, initial: Any, results: Any, narrow: tuple[str, ...] | None) -> Any:
     """Return the results combined with the initial element, then rounded to the dtypes ``narrow`` if given."""
-    totals, structure = flattened(found)
+    totals, structure = flattened(results)
     op, xp = restructured(op, structure), namespace_of(totals[0])
-    to = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
+    dtypes = tuple(one.dtype for one in totals) if narrow is None else tuple(dtype_named(xp, one) for one in narrow)
     entries = initial if isinstance(initial, tuple) else (initial,)
     starts = tuple(
         cast(xp, as_array("initial", one, xp, dtype, device=None, shape=tuple(total.shape)), total.dtype)
-        for one, total, dtype in zip(entries, totals, to, strict=True)
+        for one, total, dtype in zip(entries, totals, dtypes, strict=True)
     )
-    both = tuple(cast(xp, one, dtype) for one, dtype in zip(op(starts, totals), to, strict=True))
-    return rebuilt(structure, both)
+    begun = tuple(cast(xp, one, dtype) for one, dtype in zip(op(starts, totals), dtypes, strict=True))
+    return rebuilt(structure, begun)
 
 
 def scanned(engine: Engine, asked: Arguments) -> Any:
@@ -202,16 +202,16 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         xs = flags_broadcast(xp, operator, xs)
     split = together(engine, named("x", xs, single))
     ndim = xs[0].ndim
-    at = normalize_axis(-1 if axis is None else axis, ndim)
+    axis = normalize_axis(-1 if axis is None else axis, ndim)
     starts, entries = arrays_of(initial)
 
     def local(xs: tuple[Array, ...], start: tuple[Any, ...] | None, dtypes: Any) -> Any:
         arrays = {"x": xs[0] if single else xs, "initial": start}
-        return declared[primitive].of(Arguments(primitive, arrays, {**options, "axis": at, "dtype": dtypes}, method))
+        return declared[primitive].of(Arguments(primitive, arrays, {**options, "axis": axis, "dtype": dtypes}, method))
 
     call = ScanCall(
         operator=operator,
-        axis=at,
+        axis=axis,
         exclusive=exclusive,
         reverse=reverse,
         initial=entries,
@@ -219,8 +219,8 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         single=single,
     )
     steps = scans(call, local)
-    over = engine.working(split[at])
-    start_split = (*split[:at], *split[at + 1 :])
+    over = engine.working(split[axis])
+    start_split = (*split[:axis], *split[axis + 1 :])
     count = len(xs)
 
     def plain(*parts: Array) -> Any:
@@ -231,7 +231,7 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         arrays=(*xs, *starts),
         inputs=(*(part_of(split, one) for one in xs), *(part_of(start_split, one) for one in starts)),
         outputs=split,
-        stages=(Stage(over, engine.length(xs, at, ndim), steps if over else alone(plain)),),
+        stages=(Stage(over, engine.length(xs, axis, ndim), steps if over else without_messages(plain)),),
         plain=plain,
         key=key,
     )
@@ -253,26 +253,37 @@ def solved(engine: Engine, asked: Arguments) -> Any:
         key = None
     split = together(engine, {"a": a, "b": b})
     shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
-    at = normalize_axis(axis, len(shape))
+    axis = normalize_axis(axis, len(shape))
     starts, entries = arrays_of(initial)
     dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
-    over, options = engine.working(split[at]), {"axis": at, "initial": entries, "dtype": dtype, "method": method}
+    over, options = (
+        engine.working(split[axis]),
+        {"axis": axis, "initial": entries, "dtype": dtype, "method": method},
+    )
     steps = recurrence(reverse=reverse, **options)
     quick: list[Quick] = []
-    n = engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
+    n = engine.part_shape(b, split)[axis] if b.ndim == len(shape) else 1
     if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
         quick.append(decaying(reverse=reverse, head=min(n // 32, 2**16), **options))
 
     def plain(a: Array, b: Array, *starts: Array) -> Array:
         start = (with_arrays(entries, starts) or (None,))[0]
-        return public_recurrence.linear_recurrence(a, b, axis=at, initial=start, reverse=reverse, method=method)
+        return public_recurrence.linear_recurrence(a, b, axis=axis, initial=start, reverse=reverse, method=method)
 
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
-        inputs=(part_of(split, a), part_of(split, b), *(part_of((*split[:at], *split[at + 1 :]), s) for s in starts)),
+        inputs=(
+            part_of(split, a),
+            part_of(split, b),
+            *(part_of((*split[:axis], *split[axis + 1 :]), s) for s in starts),
+        ),
         outputs=split,
-        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps if over else alone(plain), quick=quick),),
+        stages=(
+            Stage(
+                over, engine.length((a, b), axis, len(shape)), steps if over else without_messages(plain), quick=quick
+            ),
+        ),
         plain=plain,
         key=key,
     )
@@ -294,24 +305,24 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
     split = together(
         engine, {"x" if primitive != "sort_by_key" else "keys": keys, **named("values", arrays[1:], False)}
     )
-    at = normalize_axis(axis, keys.ndim)
-    over = engine.working(split[at])
+    axis = normalize_axis(axis, keys.ndim)
+    over = engine.working(split[axis])
 
     def plain(*parts: Array) -> tuple[Array, ...]:
-        options = {"axis": at, "descending": descending, "stable": stable}
+        options = {"axis": axis, "descending": descending, "stable": stable}
         named = dict(zip(asked.arrays, (parts[0], parts[1:]), strict=False))
         result: tuple[Array, ...] = declared[primitive].of(Arguments(primitive, named, options, method))
         return result
 
     shape = engine.part_shape(keys, split)
     driver = sorts(
-        axis=at,
+        axis=axis,
         descending=descending,
         keyed=keyed,
         indices=indices,
         method=method,
         width=key_width(keys.dtype),
-        digit=digit_bits(math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1), math.prod(shape)),
+        digit=digit_bits(math.prod(shape) // max(shape[axis], 1) * (engine.count(over) - 1), math.prod(shape)),
     )
     work = Work(
         primitive=primitive,
@@ -319,21 +330,25 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         inputs=(split,) * len(arrays),
         outputs=split,
         stages=(
-            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else alone(plain)),
+            Stage(
+                over,
+                engine.length((keys,), axis, keys.ndim),
+                driver if over or (keyed and indices) else without_messages(plain),
+            ),
         ),
         plain=plain,
         key=key,
     )
-    found: tuple[Array, ...] = engine.compute(work)
-    return found
+    results: tuple[Array, ...] = engine.compute(work)
+    return results
 
 
 def tridiagonal(engine: Engine, asked: Arguments) -> Any:
     """Solve tridiagonal systems."""
     method, pivot = asked.method, asked["pivot"]
     _checked(method)
-    as_it_is = Arguments(asked.name, asked.arrays, {**asked.options, "transpose": False}, method)
-    xp, solution = checked(as_it_is, sharded=True)
+    untransposed = Arguments(asked.name, asked.arrays, {**asked.options, "transpose": False}, method)
+    xp, solution = checked(untransposed, sharded=True)
     s, dtype, columns = solution.system, solution.dtype, solution.columns
     transpose, periodic = check_flag("transpose", asked["transpose"]), s.periodic
     verdicts = {name: getattr(solution, name) for name in ("return_residual", "return_status")}
@@ -358,7 +373,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
         return list(found) if isinstance(found, tuple) else found
 
     if not over:
-        stages = [Stage((), s.n, alone(plain))]
+        stages = [Stage((), s.n, without_messages(plain))]
     else:
         if method not in ("auto", "array"):
             raise MethodRefused(
@@ -379,8 +394,8 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
             if head:
                 quick.append(tridiagonals.by_ends(axis=s.axis, head=head, **options))
             quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
-        systems = [one for one in range(len(part)) if one != at]
-        apart = max(systems, key=lambda one: part[one], default=None)
+        systems = [entry for entry in range(len(part)) if entry != at]
+        apart = max(systems, key=lambda entry: part[entry], default=None)
         linear = (multiply, drivers[1])
         stages = [Stage(over, n, drivers[0], linear=linear, quick=quick, apart=apart, appended=more)]
         if more:
@@ -388,7 +403,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
     work = Work(
         primitive="solve_tridiagonal",
         arrays=arrays,
-        inputs=tuple(part_of(split, one) for one in arrays),
+        inputs=tuple(part_of(split, entry) for entry in arrays),
         outputs=outputs,
         stages=tuple(stages),
         plain=plain,
@@ -399,7 +414,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
     found = engine.compute(work)
     results = list(found) if isinstance(found, tuple | list) else [found]
     if columns:
-        results = [move_axis(xp, one, 0, -1) for one in results]
+        results = [move_axis(xp, entry, 0, -1) for entry in results]
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -437,14 +452,14 @@ def product(engine: Engine, asked: Arguments) -> Array:
             f"a and b are split differently along the axis summed over, {inner_a} and {inner_b}: reshard one of them"
         )
     if not inner and m and m == n:
-        stage, n_out = Stage(m, b.shape[-1], beside(multiply, count)), ()
+        stage, n_out = Stage(m, b.shape[-1], circulating_columns(multiply, count)), ()
     elif not inner:
-        stage, n_out = Stage((), 1, alone(multiply)), n
+        stage, n_out = Stage((), 1, without_messages(multiply)), n
     elif inner_b and inner == m and not inner_a:
-        stage, n_out = Stage(inner, k, around(multiply, add, 1, count)), n
+        stage, n_out = Stage(inner, k, circulating_factor(multiply, add, 1, count)), n
         inner_a, inner_b = (), inner
     elif inner_a and inner == n and not inner_b:
-        stage, n_out = Stage(inner, k, around(multiply, add, 0, count)), n
+        stage, n_out = Stage(inner, k, circulating_factor(multiply, add, 0, count)), n
         inner_a, inner_b = inner, ()
     else:
         inner_a = inner_b = inner
@@ -471,13 +486,13 @@ def product(engine: Engine, asked: Arguments) -> Array:
 def _batches(a: Array, b: Array, of_a: Split, of_b: Split) -> Split:
     """Return how the batches of a product are split."""
     ndim = max(a.ndim, b.ndim, 2) - 2
-    found: list[Names] = [()] * ndim
+    batch: list[Names] = [()] * ndim
     for x, split in ((a, of_a), (b, of_b)):
-        for at, names in enumerate(split[:-2], ndim - max(x.ndim - 2, 0)):
-            if names and found[at] and found[at] != names:
+        for index, names in enumerate(split[:-2], ndim - max(x.ndim - 2, 0)):
+            if names and batch[index] and batch[index] != names:
                 raise ValueError("a and b have batches that are split differently: reshard one of them")
-            found[at] = found[at] or names
-    return tuple(found)
+            batch[index] = batch[index] or names
+    return tuple(batch)
 
 
 def _own_batch(batch: Split, x: Array) -> Split:
@@ -490,8 +505,8 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
     x, bins, weights, range, method = *(asked[name] for name in ("x", "bins", "weights", "range")), asked.method
     (density,) = _checked(method, density=asked["density"])
     even = not hasattr(bins, "shape")
-    given = {"bins": bins} if even else {}
-    key = option_key("histogram", range=range, weighted=weights is not None, density=density, method=method, **given)
+    number = {"bins": bins} if even else {}
+    key = option_key("histogram", range=range, weighted=weights is not None, density=density, method=method, **number)
     named_arrays = {"x": x} if weights is None else {"x": x, "weights": weights}
     split = together(engine, named_arrays)
     over = engine.working(tuple(name for names in split for name in names))
@@ -500,9 +515,11 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
 
     def plain(*parts: Array) -> Any:
         edges = bins if even else parts[-1]
-        own = parts[1] if weighted else None
+        part_weights = parts[1] if weighted else None
         return list(
-            public_histogram.histogram(parts[0], edges, range=range, weights=own, density=density, method=method)
+            public_histogram.histogram(
+                parts[0], edges, range=range, weights=part_weights, density=density, method=method
+            )
         )
 
     steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method)
@@ -522,7 +539,7 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
 # ---- Arguments --------------------------------------------------------------------------------------------------
 
 
-def alone(plain: Callable[..., Any]) -> list[Step]:
+def without_messages(plain: Callable[..., Any]) -> list[Step]:
     """Return the driver of a call that sends no messages."""
     return [lambda _, parts, __: (None, plain(*parts))]
 

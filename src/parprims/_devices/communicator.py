@@ -1,9 +1,9 @@
 """Drivers: algorithms on the parts of an array, as steps and messages; and their execution.
 
-A driver is a list of steps. A step is a function of its place (`Place`), of the state that the step before it returned,
-and of the reply to the message of that step. It returns a message and a state; the last step returns no message, and
-its state is the result. The same driver runs on devices that execute one program, where each message is a collective
-operation, and as a graph of tasks, some for steps and some for messages.
+A driver is a list of steps. A step is a function of its place (`Place`), of the data that the step before it saved, and
+of the reply to the message of that step. It returns a message and the data to save; the last step returns no message,
+and its data are the result. The same driver runs on devices that execute one program, where each message is a
+collective operation, and as a graph of tasks, some for steps and some for messages.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ class Place:
         return self.rank * self.lengths[0]  # one program for all: all parts are of one length
 
 
-def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
+def branch(condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
     """Return the result of the first function if the condition is true, else of the second. Neither sends a message."""
     if isinstance(condition, bool):
-        return one() if condition else other()
+        return if_true() if condition else if_false()
     import jax
 
-    return jax.lax.cond(condition, one, other)
+    return jax.lax.cond(condition, if_true, if_false)
 
 
-def unless(condition: Any, found: Any, other: Callable[[Any], Any]) -> Any:
+def replaced_unless(condition: Any, arrays: Any, replace: Callable[[Any], Any]) -> Any:
     """Return arrays, or a function of them if the condition is false. JAX then writes the result into their memory."""
     if isinstance(condition, bool):
-        return found if condition else other(found)
+        return arrays if condition else replace(arrays)
     import jax
 
-    state = condition, found
-    return jax.lax.while_loop(lambda state: ~state[0], lambda state: (condition | True, other(state[1])), state)[1]
+    state = condition, arrays
+    return jax.lax.while_loop(lambda state: ~state[0], lambda state: (condition | True, replace(state[1])), state)[1]
 
 
 def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
     """Return an array whose elements along an axis, from ``first`` on, are replaced by those of a part.
 
-    JAX reuses the memory of x if x has no later use, see `settled`.
+    JAX reuses the memory of x if x has no later use, see `all_computed`.
     """
     axis %= x.ndim
     if is_traced(x) or is_traced(part):
@@ -80,17 +80,17 @@ def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
     return at(x)[along(axis, first, first + part.shape[axis])].set(part)
 
 
-def settled(*arrays: Array) -> tuple[Array, ...]:
+def all_computed(*arrays: Array) -> tuple[Array, ...]:
     """Return the arrays after a barrier: all are computed before one is used, so that JAX can reuse their memory."""
     if not any(map(is_traced, arrays)):
         return arrays
     import jax
 
-    found: tuple[Array, ...] = jax.lax.optimization_barrier(arrays)
-    return found
+    after: tuple[Array, ...] = jax.lax.optimization_barrier(arrays)
+    return after
 
 
-def blotted(x: Array, lost: Array) -> Array:
+def with_nan(x: Array, lost: Array) -> Array:
     """Return x with NaN where ``lost`` is true. That is rare: if nothing is lost, x is not copied, on JAX either."""
     xp = namespace_of(x)
     if not is_traced(x):
@@ -219,19 +219,19 @@ class Communicator(Protocol):
 
 def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
     """Return the results of a driver on the local parts, and its collective operations."""
-    place, told = Place(devices.rank, lengths), []
-    kept, reply = parts, None
+    place, collectives = Place(devices.rank, lengths), []
+    saved, reply = parts, None
     for step in steps:
-        message, kept = step(place, kept, reply)
+        message, saved = step(place, saved, reply)
         if message is not None:
             reply = _reply(message, devices, place)
-            told.append(collective(message, place))
-    return kept, told
+            collectives.append(collective(message, place))
+    return saved, collectives
 
 
 Quick = tuple[Sequence[Step], Sequence[Step] | None]
 """The steps of a trial, and the rest of the quick way. The trial returns whether it succeeded, the same on all devices,
-and the state for the rest. Without a rest, this state is the solution."""
+and the data for the rest. Without a rest, these data are the solution."""
 
 
 def run_quick(
@@ -251,27 +251,31 @@ def run_quick(
     if not quick:
         return in_pieces(lambda parts: run(steps, devices, lengths, parts), parts, apart)
     (trial, rest), *others = quick
-    (serves, kept), told = run(trial, devices, lengths, parts)
-    more: list[Any] = []
-    own = getattr(devices, "own", tuple)
+    (succeeded, saved), collectives = run(trial, devices, lengths, parts)
+    later_collectives: list[Any] = []
+    varying = getattr(devices, "own", tuple)
 
     def by_rest() -> Any:
         if rest is None:
-            return kept
-        found, more[:] = run(rest, devices, lengths, kept)
-        return found
+            return saved
+        result, later_collectives[:] = run(rest, devices, lengths, saved)
+        return result
 
     def by_others() -> Any:
-        found, more[:] = in_pieces(
+        result, later_collectives[:] = in_pieces(
             lambda parts: run_quick(steps, others, devices, lengths, parts=parts, apart=apart), parts, apart
         )
-        return found
+        return result
 
-    if is_tensor(serves):
-        return (by_rest() if bool(serves) else by_others()), told + more
-    ways = (lambda: own((by_rest(),))[0]), (lambda: own((by_others(),))[0])
-    found = unless(serves, own((kept,))[0], lambda _: ways[1]()) if rest is None else either(serves, *ways)
-    return found, told + more
+    if is_tensor(succeeded):
+        return (by_rest() if bool(succeeded) else by_others()), collectives + later_collectives
+    ways = (lambda: varying((by_rest(),))[0]), (lambda: varying((by_others(),))[0])
+    result = (
+        replaced_unless(succeeded, varying((saved,))[0], lambda _: ways[1]())
+        if rest is None
+        else branch(succeeded, *ways)
+    )
+    return result, collectives + later_collectives
 
 
 PIECE = 2**25
@@ -292,17 +296,17 @@ def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: 
     import jax
 
     length = -(-shape[apart] // count)
-    told: list[Any] = []
+    collectives: list[Any] = []
     count = -(-shape[apart] // length)
 
-    def piece(index: Array, found: Array) -> Array:
+    def piece(index: Array, results: Array) -> Array:
         first = jax.numpy.minimum(index * length, shape[apart] - length)  # the last piece may overlap the one before it
-        own = tuple(jax.lax.dynamic_slice_in_dim(x, first, length, apart) for x in parts)
-        result, told[:] = run(own)
-        return jax.lax.dynamic_update_slice_in_dim(found, result, first, apart)
+        part = tuple(jax.lax.dynamic_slice_in_dim(x, first, length, apart) for x in parts)
+        result, collectives[:] = run(part)
+        return jax.lax.dynamic_update_slice_in_dim(results, result, first, apart)
 
     found = jax.lax.fori_loop(0, count, piece, parts[-1])
-    return found, [dataclasses.replace(one, nbytes=one.nbytes * count) for one in told]
+    return found, [dataclasses.replace(one, nbytes=one.nbytes * count) for one in collectives]
 
 
 def _reply(message: Message, devices: Communicator, place: Place) -> tuple[Array, ...]:

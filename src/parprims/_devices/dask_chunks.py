@@ -39,21 +39,21 @@ class Chunks:
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
         """Return the results of a call on Dask arrays, as Dask arrays that are not computed yet."""
         engine = Chunks()
-        found: list[Any] = []
+        arrays: list[Any] = []
 
         def collect(value: Any) -> None:
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, tuple):
-                    collect(one)
-                elif isinstance(one, dask.array.Array):
-                    found.append(one)
+            for entry in value if isinstance(value, tuple) else (value,):
+                if isinstance(entry, tuple):
+                    collect(entry)
+                elif isinstance(entry, dask.array.Array):
+                    arrays.append(entry)
 
         asked.mapped(collect)
-        aligned = iter(_aligned(found, asked.name == "matmul"))
+        aligned = iter(_aligned(arrays, asked.name == "matmul"))
 
         def stand_in(value: Any) -> Any:
             if isinstance(value, tuple):
-                parts = [stand_in(one) for one in value]
+                parts = [stand_in(entry) for entry in value]
                 return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
             return engine.stand_in(*next(aligned)) if isinstance(value, dask.array.Array) else value
 
@@ -66,10 +66,10 @@ class Chunks:
         return np.broadcast_to(owner, x.shape)
 
     def _source(self, name: str, x: Array) -> Any:
-        known = self._sources.get(id(x.base) if x.base is not None else 0)
-        if known is None and x.ndim:
+        source = self._sources.get(id(x.base) if x.base is not None else 0)
+        if source is None and x.ndim:
             raise TypeError(f"{name} must be an array of Dask, of the dtype of the others, where one of them is")
-        return None if known is None else known[1]
+        return None if source is None else source[1]
 
     def split(self, name: str, x: Array) -> Split:
         """Return the name of each axis with several chunks: a label and the lengths of the chunks."""
@@ -81,9 +81,9 @@ class Chunks:
             ((label, chunks),) if len(chunks) > 1 else () for label, chunks in zip(labels, array.chunks, strict=True)
         )
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the split that the arrays have."""
-        return found
+        return names
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes in groups. Only the first axis of a group is split."""
@@ -145,17 +145,17 @@ class Chunks:
         """
         record = Record(chosen(work.plain, *self._like(work, largest)))
         subsets = [set(some) for k in range(len(largest) + 1) for some in itertools.combinations(largest, k)]
-        known: list[tuple[set[Any], list[int]]] = []  # the coefficient of the product of these lengths less one
+        coefficients: list[tuple[set[Any], list[int]]] = []  # the coefficient of the product of these lengths less one
         nbytes: list[int] = []
         for names in subsets:
             messages = self._messages(work, {name: 2 if name in names else 1 for name in largest})
-            own = [size(message) for message, _ in messages]
-            for fewer, part in known:
+            sizes = [size(message) for message, _ in messages]
+            for fewer, part in coefficients:
                 if fewer < names:
-                    own = [one - less for one, less in zip(own, part, strict=True)]
-            known.append((names, own))
+                    sizes = [one - less for one, less in zip(sizes, part, strict=True)]
+            coefficients.append((names, sizes))
             factor = math.prod(largest[name] - 1 for name in names)
-            nbytes = [one * factor + sum(rest) for one, *rest in zip(own, *([nbytes] if nbytes else []), strict=True)]
+            nbytes = [one * factor + sum(rest) for one, *rest in zip(sizes, *([nbytes] if nbytes else []), strict=True)]
         record.steps.extend(
             collective(message, place, one) for (message, place), one in zip(messages, nbytes, strict=True)
         )
@@ -177,19 +177,19 @@ class Chunks:
         if source is None:
             return lambda _: x
         array, _ = source
-        more = x.ndim - array.ndim
+        added = x.ndim - array.ndim
         chunks = tuple(names[0][1] if names else (n,) for names, n in zip(split, x.shape, strict=True))
-        own = tuple(one if array.shape[at] != 1 else (1,) for at, one in enumerate(chunks[more:]))
-        if own != array.chunks:
-            array = array.rechunk(own)
+        wanted = tuple(one if array.shape[position] != 1 else (1,) for position, one in enumerate(chunks[added:]))
+        if wanted != array.chunks:
+            array = array.rechunk(wanted)
         blocks = array.to_delayed(optimize_graph=False)
 
         def find(places: dict[Any, int]) -> Any:
-            at = tuple(
-                places[names[0]] if names and array.shape[axis] != 1 else 0 for axis, names in enumerate(split[more:])
+            position = tuple(
+                places[names[0]] if names and array.shape[axis] != 1 else 0 for axis, names in enumerate(split[added:])
             )
             shape = tuple(chunk[places[names[0]] if names else 0] for chunk, names in zip(chunks, split, strict=True))
-            block = blocks[at]
+            block = blocks[position]
             return block if tuple(array.shape) == tuple(x.shape) else _BROADCAST(block, shape)
 
         return find
@@ -204,11 +204,15 @@ class Chunks:
             meta = leaf[(slice(0, 0),) * leaf.ndim]
 
             def block(
-                at: tuple[int, ...], index: int = index, chunks: Any = chunks, split: Any = split, meta: Any = meta
+                place: tuple[int, ...],
+                index: int = index,
+                chunks: Any = chunks,
+                split: Any = split,
+                meta: Any = meta,
             ) -> Any:
-                places = {names[0]: one for names, one in zip(split, at, strict=True) if names}
+                places = {names[0]: one for names, one in zip(split, place, strict=True) if names}
                 cell = cells[tuple(places.get(name, 0) for name in grid)]
-                shape = tuple(chunk[one] for chunk, one in zip(chunks, at, strict=True))
+                shape = tuple(chunk[one] for chunk, one in zip(chunks, place, strict=True))
                 return dask.array.from_delayed(_LEAF(cell, index), shape, meta=meta)
 
             results.append(_nested(block, [len(chunk) for chunk in chunks]))
@@ -218,8 +222,8 @@ class Chunks:
 def _nested(block: Callable[[tuple[int, ...]], Any], counts: list[int]) -> Any:
     """Return the array made of the blocks that a function returns for their positions."""
 
-    def lists(at: tuple[int, ...]) -> Any:
-        return [lists((*at, one)) for one in range(counts[len(at)])] if len(at) < len(counts) else block(at)
+    def lists(index: tuple[int, ...]) -> Any:
+        return [lists((*index, one)) for one in range(counts[len(index)])] if len(index) < len(counts) else block(index)
 
     return dask.array.block(lists(())) if counts else block(())
 
@@ -231,24 +235,24 @@ def _aligned(arrays: list[Any], product: bool) -> list[tuple[Any, tuple[Any, ...
             raise ValueError("arrays of Dask must know the lengths of their chunks: call compute_chunk_sizes()")
     labels = []
     for index, x in enumerate(arrays):
-        own: list[Any] = [-x.ndim + axis for axis in range(x.ndim)]
+        axis_labels: list[Any] = [-x.ndim + axis for axis in range(x.ndim)]
         if product and x.ndim:
             ends = ("k",) if x.ndim == 1 else (("m", "k"), ("k", "n"))[index]
-            own[x.ndim - len(ends) :] = ends
-        labels.append(tuple(own))
+            axis_labels[x.ndim - len(ends) :] = ends
+        labels.append(tuple(axis_labels))
     chosen: dict[Any, tuple[int, ...]] = {}
     for x, label_of in zip(arrays, labels, strict=True):
         for label, chunks in zip(label_of, x.chunks, strict=True):
             if len(chunks) > len(chosen.get(label, ())) and sum(chunks) >= sum(chosen.get(label, ())):
                 chosen[label] = chunks
-    found: list[tuple[Any, tuple[Any, ...]]] = []
+    aligned: list[tuple[Any, tuple[Any, ...]]] = []
     for x, label_of in zip(arrays, labels, strict=True):
         chunks = tuple(
             chosen[label] if sum(chosen[label]) == n else old
             for label, n, old in zip(label_of, x.shape, x.chunks, strict=True)
         )
-        found.append((x if chunks == x.chunks else x.rechunk(chunks), label_of))
-    return found
+        aligned.append((x if chunks == x.chunks else x.rechunk(chunks), label_of))
+    return aligned
 
 
 # ---- What one part does, on one array ------------------------------------------------------------------------------
@@ -293,12 +297,12 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
     parts: Any = like
     with unwatched(), np.errstate(all="ignore"):
         for stage in work.stages:
-            own: tuple[int, ...] = (1,)
+            part_lengths: tuple[int, ...] = (1,)
             if lengths and stage.over:
                 name = stage.over[0]
-                own = (lengths[name],) * len(name[1])
-            device = _Dry([], count=len(own))
-            result, _ = run(stage.steps, device, own, _tuple(parts))
+                part_lengths = (lengths[name],) * len(name[1])
+            device = _Dry([], count=len(part_lengths))
+            result, _ = run(stage.steps, device, part_lengths, _tuple(parts))
             kinds.append(device.kinds)
             parts = (*_tuple(parts), result) if stage.appended else result
     return parts, kinds
@@ -313,19 +317,19 @@ def _staged(
     """Return the delayed results of a stage at each position of the grid, given its delayed arrays there."""
     if not axis:
         lengths = (stage.length,)
-        found = {at: _ALONE(stage.steps, lengths, parts) for at, parts in cells.items()}
+        results = {cell: _ALONE(stage.steps, lengths, parts) for cell, parts in cells.items()}
     else:
         (along,) = axis
         lengths = stage.over[0][1]
-        found = {}
-        rest = [range(1) if at == along else range(size) for at, size in enumerate(sizes)]
+        results = {}
+        rest = [range(1) if axis_index == along else range(size) for axis_index, size in enumerate(sizes)]
         for outer in itertools.product(*rest):
-            line = [(*outer[:along], at, *outer[along + 1 :]) for at in range(len(lengths))]
-            for at, result in zip(line, _line(stage, lengths, messages, [cells[one] for one in line]), strict=True):
-                found[at] = result
+            line = [(*outer[:along], index, *outer[along + 1 :]) for index in range(len(lengths))]
+            for cell, result in zip(line, _line(stage, lengths, messages, [cells[one] for one in line]), strict=True):
+                results[cell] = result
     if stage.appended:
-        return {at: (*_tuple(cells[at]), result) for at, result in found.items()}
-    return found
+        return {cell: (*_tuple(cells[cell]), result) for cell, result in results.items()}
+    return results
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:
@@ -335,15 +339,15 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 def _line(stage: Stage, lengths: tuple[int, ...], messages: list[Any], parts: list[Any]) -> list[Any]:
     """Return the delayed results of all parts of an axis."""
     places = [Place(rank, lengths) for rank in range(len(lengths))]
-    kept, replies = [_PARTS(one) for one in parts], [None] * len(parts)
+    saved, replies = [_PARTS(entry) for entry in parts], [None] * len(parts)
     for step, message in itertools.zip_longest(stage.steps, messages):
-        done = [_STEP(step, *one) for one in zip(places, kept, replies, strict=True)]
+        done = [_STEP(step, *entry) for entry in zip(places, saved, replies, strict=True)]
         if message is None:
-            return [_KEPT(one) for one in done]
-        kept = [_KEPT(one) for one in done]
-        sent = [_SENT(one) for one in done]
+            return [_SAVED(entry) for entry in done]
+        saved = [_SAVED(entry) for entry in done]
+        sent = [_SENT(entry) for entry in done]
         replies = _replies(message, sent, lengths)
-    return kept
+    return saved
 
 
 def _replies(message: Any, sent: list[Any], lengths: tuple[int, ...]) -> list[Any]:
@@ -353,22 +357,22 @@ def _replies(message: Any, sent: list[Any], lengths: tuple[int, ...]) -> list[An
         return [together] * count
     if isinstance(message, Gather):
         order = list(range(count))[:: -1 if message.before else 1]
-        found: list[Any] = [None] * count
-        so_far: Any = None
-        for at in order:
-            so_far = _APPENDED(so_far, sent[at])
-            found[at] = _FILLED(so_far, count, bool(message.before))
-        return found
+        replies: list[Any] = [None] * count
+        states: Any = None
+        for rank in order:
+            states = _APPENDED(states, sent[rank])
+            replies[rank] = _FILLED(states, count, bool(message.before))
+        return replies
     if isinstance(message, Shift):
-        return [sent[(at + message.by) % count] for at in range(count)]
+        return [sent[(rank + message.by) % count] for rank in range(count)]
     if isinstance(message, Exchange):
         return [_JOINED([_PIECE(one, of, to) for of, one in enumerate(sent)]) for to in range(len(lengths))]
     return [_TRADED([_BLOCK(one, to) for one in sent]) for to in range(count)]
 
 
-def _step(step: Step, place: Place, kept: Any, reply: Any) -> tuple[Any, Any]:
+def _step(step: Step, place: Place, saved: Any, reply: Any) -> tuple[Any, Any]:
     with unwatched():
-        return step(place, kept, reply)
+        return step(place, saved, reply)
 
 
 def _alone(steps: Sequence[Step], lengths: tuple[int, ...], parts: Any) -> Any:
@@ -380,13 +384,13 @@ def _stacked(sent: list[Any]) -> tuple[Array, ...]:
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*(message.arrays for message in sent), strict=True))
 
 
-def _appended(so_far: Any, message: Any) -> list[Any]:
-    return [*(so_far or ()), message.arrays]
+def _appended(states: Any, message: Any) -> list[Any]:
+    return [*(states or ()), message.arrays]
 
 
-def _filled(so_far: list[Any], count: int, reverse: bool) -> tuple[Array, ...]:
+def _filled(states: list[Any], count: int, reverse: bool) -> tuple[Array, ...]:
     """Return the states so far, in order. Later parts, whose states nobody reads, repeat the last state."""
-    rows = [*so_far, *([so_far[-1]] * (count - len(so_far)))]
+    rows = [*states, *([states[-1]] * (count - len(states)))]
     rows = rows[::-1] if reverse else rows
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*rows, strict=True))
 
@@ -399,11 +403,11 @@ def _piece(message: Any, of: int, to: int) -> tuple[list[Array], ...]:
 
 
 def _joined(pieces: list[Any]) -> tuple[Array, ...]:
-    found = []
+    joined = []
     for one in zip(*pieces, strict=True):
         rows = [namespace_of(parts[0]).concat(list(parts)) for parts in zip(*one, strict=True)]
-        found.append(namespace_of(rows[0]).stack(rows))
-    return tuple(found)
+        joined.append(namespace_of(rows[0]).stack(rows))
+    return tuple(joined)
 
 
 def _block(message: Any, to: int) -> tuple[Array, ...]:
@@ -414,8 +418,8 @@ def _traded(blocks: list[Any]) -> tuple[Array, ...]:
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*blocks, strict=True))
 
 
-def _leaf(found: Any, index: int) -> Array:
-    return flattened(tuple(found) if isinstance(found, list) else found)[0][index]
+def _leaf(result: Any, index: int) -> Array:
+    return flattened(tuple(result) if isinstance(result, list) else result)[0][index]
 
 
 def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:
@@ -429,4 +433,4 @@ def _lazy(function: Callable[..., Any]) -> Any:
 _STEP, _ALONE, _STACKED, _APPENDED, _FILLED = [_lazy(one) for one in (_step, _alone, _stacked, _appended, _filled)]
 _PIECE, _JOINED, _BLOCK, _TRADED, _LEAF = [_lazy(one) for one in (_piece, _joined, _block, _traded, _leaf)]
 _BROADCAST, _PARTS = _lazy(_broadcast), _lazy(_tuple)
-_SENT, _KEPT = _lazy(lambda done: done[0]), _lazy(lambda done: done[1])
+_SENT, _SAVED = _lazy(lambda done: done[0]), _lazy(lambda done: done[1])

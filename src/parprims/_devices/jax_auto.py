@@ -50,9 +50,9 @@ class _Known:
         del name
         return self.splits[id(x)]
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the split that the arrays have."""
-        return found
+        return names
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes in groups. Only the first axis of a group is split."""
@@ -75,12 +75,12 @@ class _Known:
         """Return the results for the local part."""
         if self.mesh is None:
             raise _FoundError(work)
-        found: Any = work.arrays
+        arrays: Any = work.arrays
         for stage in work.stages:
             devices = Devices(stage.over)
             lengths = (stage.length,) * devices.count
-            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, parts=_tuple(found), apart=stage.apart)
-        return found
+            arrays, _ = run_quick(stage.steps, stage.quick, devices, lengths, parts=_tuple(arrays), apart=stage.apart)
+        return arrays
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:
@@ -96,8 +96,8 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         return whole  # XLA reduces split arrays itself, and gathers nothing larger than the results
     if isinstance(call, Product) and method == "native":
         return whole  # XLA multiplies split arrays itself
-    again = _again(primitive, method, call)
-    if again is None:
+    public = _public_call(primitive, method, call)
+    if public is None:
         return None
 
     def body(*arrays: Array) -> Any:
@@ -106,15 +106,15 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
     function: Callable[..., Any] = custom_partitioning(body)
 
     def partition(mesh: Any, args: Any, result: Any) -> Any:
-        splits = tuple(split_of(mesh, one.sharding, len(one.shape)) for one in args)
-        work = _layout(again, args, splits)
-        inputs = again.inputs(work)
+        splits = tuple(split_of(mesh, array.sharding, len(array.shape)) for array in args)
+        work = _layout(public, args, splits)
+        inputs = public.inputs(work)
         leaves, tree = jax.tree.flatten(result)
         outputs = [NamedSharding(mesh, spec_of(split)) for split in _outputs(work, len(leaves))]
 
         def lower(*parts: Array) -> Any:
             with unwatched():
-                return again.run(_Known({id(x): split for x, split in zip(parts, inputs, strict=True)}, mesh), parts)
+                return public.run(_Known({id(x): split for x, split in zip(parts, inputs, strict=True)}, mesh), parts)
 
         shardings = tuple(NamedSharding(mesh, spec_of(split)) for split in inputs)
         return mesh, lower, jax.tree.unflatten(tree, outputs), shardings
@@ -122,7 +122,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
     def rule() -> str:
         structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.arrays]
         fresh = (f"f{at}" for at in itertools.count())
-        return _rule(again, structs, whole, fresh)
+        return _rule(public, structs, whole, fresh)
 
     function.def_partition(  # type: ignore[attr-defined]
         partition=partition, infer_sharding_from_operands=None, sharding_rule=rule()
@@ -150,8 +150,8 @@ def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callabl
         )
 
     compute.defjvp(refuse)
-    found: Callable[..., Any] = compute
-    return found
+    refusing: Callable[..., Any] = compute
+    return refusing
 
 
 def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,42 +170,43 @@ def _outputs(work: Work, count: int) -> tuple[Split, ...]:
     return tuple(work.outputs) if isinstance(work.outputs, list) else (work.outputs,) * count
 
 
-def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
+def _layout(public: _PublicCall, args: Any, splits: tuple[Split, ...]) -> Work:
     """Return the work for arrays with these splits."""
-    found: list[Work] = []
+    works: list[Work] = []
 
     def trace(*arrays: Array) -> Any:
         try:
-            again.run(_Known({id(x): split for x, split in zip(arrays, splits, strict=True)}), arrays)
+            public.run(_Known({id(x): split for x, split in zip(arrays, splits, strict=True)}), arrays)
         except _FoundError as error:
-            found.append(error.args[0])
+            works.append(error.args[0])
         return 0
 
     with unwatched():
         jax.eval_shape(trace, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args))
-    return found[0]
+    return works[0]
 
 
-def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
+def _rule(public: _PublicCall, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
     """Return the sharding rule for XLA: axes with equal names are split equally."""
     labels = tuple(
         tuple(
-            (name,) if length != 1 else () for name, length in zip(again.names(at, len(x.shape)), x.shape, strict=True)
+            (name,) if length != 1 else ()
+            for name, length in zip(public.names(index, len(x.shape)), x.shape, strict=True)
         )
-        for at, x in enumerate(structs[: again.count])
-    ) + tuple(((),) * len(x.shape) for x in structs[again.count :])
-    work = _layout(again, structs, labels)
+        for index, x in enumerate(structs[: public.count])
+    ) + tuple(((),) * len(x.shape) for x in structs[public.count :])
+    work = _layout(public, structs, labels)
 
     def side(splits: tuple[Split, ...]) -> str:
         return ", ".join(" ".join(names[0] if names else next(fresh) for names in split) for split in splits)
 
     with unwatched():
         results = jax.tree.leaves(jax.eval_shape(whole, *structs))
-    return f"{side(again.inputs(work))} -> {side(_outputs(work, len(results)))}"
+    return f"{side(public.inputs(work))} -> {side(_outputs(work, len(results)))}"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Again:
+class _PublicCall:
     """A checked call as a public call that can be repeated on parts.
 
     ``run`` takes an engine and the arrays. ``count`` is the number of arrays that determine the split of the work; the
@@ -219,13 +220,13 @@ class _Again:
     ndims: tuple[int, ...] | None = None
     ends: tuple[str, ...] = ()
 
-    def names(self, at: int, ndim: int) -> list[str]:
+    def names(self, index: int, ndim: int) -> list[str]:
         """Return the names of an array's axes: equal for axes that broadcast, but `ends` for the last of a product."""
         names = [f"axis{ndim - axis}" for axis in range(ndim)]
         if self.ends:
-            last = self.ends[at]
-            own = last if ndim > 1 else last[at - 1]  # a vector has the contracted axis alone
-            names = [*names[: ndim - len(own)], *own]
+            last = self.ends[index]
+            end_names = last if ndim > 1 else last[index - 1]  # a vector has the contracted axis alone
+            names = [*names[: ndim - len(end_names)], *end_names]
         return names
 
     def inputs(self, work: Work) -> tuple[Split, ...]:
@@ -234,12 +235,12 @@ class _Again:
             return tuple(split[len(split) - n :] for split, n in zip(work.inputs, self.ndims, strict=True))
         if self.inserted is None:
             return work.inputs
-        at = self.inserted
-        starts = tuple((*split[:at], (), *split[at:]) for split in work.inputs[self.count :])
+        axis = self.inserted
+        starts = tuple((*split[:axis], (), *split[axis:]) for split in work.inputs[self.count :])
         return (*work.inputs[: self.count], *starts)
 
 
-def _again(primitive: str, method: str, call: Checked) -> _Again | None:
+def _public_call(primitive: str, method: str, call: Checked) -> _PublicCall | None:
     def laid_out(lay_out: Callable[..., Any], engine: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
         return lay_out(engine, Arguments(primitive, arrays, options, method))
 
@@ -249,7 +250,7 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
         def reduced(engine: Any, arrays: tuple[Array, ...]) -> Any:
             return calls.reduced(engine, _of_reduction(primitive, method, r, arrays))
 
-        return _Again(reduced, len(call.arrays))
+        return _PublicCall(reduced, len(call.arrays))
     if isinstance(call, Scan):
         s = call
         count, include = len(s.inputs), s.n > s.shape[s.axis]
@@ -262,44 +263,44 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
 
         def scanned(engine: Any, arrays: tuple[Array, ...]) -> Any:
             starts = tuple(_squeezed(one, s.axis) for one in arrays[count:]) or None
-            given = {"x": arrays[0] if s.single else arrays[:count], "initial": starts}
-            return laid_out(calls.scanned, engine, given, of_scan)
+            call_arrays = {"x": arrays[0] if s.single else arrays[:count], "initial": starts}
+            return laid_out(calls.scanned, engine, call_arrays, of_scan)
 
-        return _Again(scanned, count, s.axis)
+        return _PublicCall(scanned, count, s.axis)
     if isinstance(call, Recurrence):
         q = call
 
         def solved(engine: Any, arrays: tuple[Array, ...]) -> Any:
             start = _squeezed(arrays[2], q.axis) if len(arrays) > 2 else None
-            given = {"a": arrays[0], "b": arrays[1], "initial": start}
-            return laid_out(calls.solved, engine, given, {"axis": q.axis, "reverse": q.reverse})
+            call_arrays = {"a": arrays[0], "b": arrays[1], "initial": start}
+            return laid_out(calls.solved, engine, call_arrays, {"axis": q.axis, "reverse": q.reverse})
 
-        return _Again(solved, 2, q.axis)
+        return _PublicCall(solved, 2, q.axis)
     if isinstance(call, Sorting):
         order = call
         names = "axis", "descending", "stable", "keyed", "indices"
         of_sort = {name: getattr(order, name) for name in names}
 
         def sorted_(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            given = {"keys" if primitive == "sort_by_key" else "x": arrays[0], "values": arrays[1:]}
-            return laid_out(calls.sorted_, engine, given if order.keyed else {"x": arrays[0]}, of_sort)
+            call_arrays = {"keys" if primitive == "sort_by_key" else "x": arrays[0], "values": arrays[1:]}
+            return laid_out(calls.sorted_, engine, call_arrays if order.keyed else {"x": arrays[0]}, of_sort)
 
-        return _Again(sorted_, len(order.arrays))
+        return _PublicCall(sorted_, len(order.arrays))
     if isinstance(call, System):
         t = call
         of_system: dict[str, Any] = {"axis": t.axis, "pivot": t.pivot, "periodic": t.periodic, "transpose": False}
         of_system |= {"return_residual": False, "return_status": False}
 
         def solved_system(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            given = {}
+            call_arrays = {}
             for name, x in zip(("lower", "diag", "upper"), arrays, strict=False):
                 more = len(t.shape) - x.ndim  # so that no axis of rhs seems to count right-hand sides
-                given[name] = x.reshape((1,) * more + x.shape) if more else x
-                engine.splits[id(given[name])] = ((),) * more + engine.splits[id(x)]
-            asked = Arguments(primitive, {**given, "rhs": arrays[3]}, of_system, "auto")
+                call_arrays[name] = x.reshape((1,) * more + x.shape) if more else x
+                engine.splits[id(call_arrays[name])] = ((),) * more + engine.splits[id(x)]
+            asked = Arguments(primitive, {**call_arrays, "rhs": arrays[3]}, of_system, "auto")
             return calls.tridiagonal(engine, asked)
 
-        return _Again(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
+        return _PublicCall(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
     if isinstance(call, Product):
         p = call
         of_product = {name: getattr(p, name) for name in "add multiply precision kernel tile".split()}
@@ -307,16 +308,16 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
         def multiplied(engine: Any, arrays: tuple[Array, ...]) -> Any:
             return laid_out(calls.product, engine, dict(zip("ab", arrays, strict=True)), of_product)
 
-        return _Again(multiplied, 2, ends=("mk", "kn"))
+        return _PublicCall(multiplied, 2, ends=("mk", "kn"))
     if primitive == "histogram":
         h: Any = call
 
         def histogrammed(engine: Any, arrays: tuple[Array, ...]) -> Any:
-            given = {"x": arrays[0], "weights": arrays[1] if h.weighted else None}
-            given["bins"] = h.bins if h.even else arrays[-1]
-            return laid_out(calls.histogrammed, engine, given, {"range": h.ends, "density": h.density})
+            call_arrays = {"x": arrays[0], "weights": arrays[1] if h.weighted else None}
+            call_arrays["bins"] = h.bins if h.even else arrays[-1]
+            return laid_out(calls.histogrammed, engine, call_arrays, {"range": h.ends, "density": h.density})
 
-        return _Again(histogrammed, 1 + h.weighted)
+        return _PublicCall(histogrammed, 1 + h.weighted)
     return None
 
 

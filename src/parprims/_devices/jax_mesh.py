@@ -13,7 +13,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from parprims._core.arrays import Array, explicit_sharding, is_traced, shown
 from parprims._core.memo import Memo
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Sorted, Trade, run, run_quick, unless
+from parprims._devices.communicator import (
+    Exchange,
+    Gather,
+    Place,
+    Shift,
+    Sorted,
+    Trade,
+    replaced_unless,
+    run,
+    run_quick,
+)
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch.dispatch import listing, unwatched
 from parprims._primitives.search import merge_cuda as search_merge_cuda
@@ -96,33 +106,33 @@ class Devices:
     def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
         """Return the received rows in order: merged if each part fits a block, else sorted."""
 
-        def by_sorting(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
-            given = dataclasses.replace(message, arrays=arrays, bounds=bounds)
-            return self.own(message.sort(self._parts(given, dataclasses.replace(place, rank=here))))
+        def by_sorting(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
+            request = dataclasses.replace(message, arrays=arrays, bounds=bounds)
+            return self.own(message.sort(self._parts(request, dataclasses.replace(place, rank=rank))))
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def merged(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
+        def merged(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
             n = arrays[0].shape[1]
             block, away = self._blocks(n, jax.numpy.diff(bounds, axis=-1))
             fits = jax.numpy.max(away) <= block
-            arrays = unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, here, *arrays))
-            found: tuple[Array, ...] = jax.lax.cond(
+            arrays = replaced_unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, rank, *arrays))
+            result: tuple[Array, ...] = jax.lax.cond(
                 fits,
-                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block=block)),
+                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, rank, block=block)),
                 lambda *arrays: arrays,
                 *arrays,
             )
-            return found
+            return result
 
         @merged.defjvp  # type: ignore[untyped-decorator]
         def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
             return jax.jvp(by_sorting, primals, tangents)
 
-        found: tuple[Array, ...] = merged(message.bounds, place.rank, *message.arrays)
-        return found
+        result: tuple[Array, ...] = merged(message.bounds, place.rank, *message.arrays)
+        return result
 
     def _by_merging(
-        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, *, block: int
+        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, rank: Array, *, block: int
     ) -> tuple[Array, ...]:
         """Return the received runs, merged in pairs.
 
@@ -138,42 +148,42 @@ class Devices:
         def begins(of: Any, to: Any) -> Array:
             return xp.minimum(bounds[of, :, to], last)  # the begin of the block that holds the part, in every row
 
-        def cut(x: Array, at: Array) -> Array:  # of shape (rows, block)
+        def cut(x: Array, block_begins: Array) -> Array:  # of shape (rows, block)
             if rows == 1:
-                return jax.lax.dynamic_slice_in_dim(x, at[0], block, axis=1)
-            places = at[:, None] + xp.arange(block, dtype=at.dtype)
-            return xp.take_along_axis(x, places, axis=1, mode="promise_in_bounds")
+                return jax.lax.dynamic_slice_in_dim(x, block_begins[0], block, axis=1)
+            positions = block_begins[:, None] + xp.arange(block, dtype=block_begins.dtype)
+            return xp.take_along_axis(x, positions, axis=1, mode="promise_in_bounds")
 
-        runs = [(arrays, bounds[here, :, here], counts[here, :, here])]
+        runs = [(arrays, bounds[rank, :, rank], counts[rank, :, rank])]
         for step in range(1, self.count):
             pairs = [(at, at ^ step) for at in range(self.count)]
-            other = here ^ step
-            at = begins(here, other)
+            partner = rank ^ step
+            at = begins(rank, partner)
             got = tuple(jax.lax.ppermute(cut(x, at), self.names, pairs) for x in arrays)
-            runs.append((got, bounds[other, :, here] - begins(other, here), counts[other, :, here]))
+            runs.append((got, bounds[partner, :, rank] - begins(partner, rank), counts[partner, :, rank]))
         level = 0
         while len(runs) > 1:
-            second_first = xp.broadcast_to(here >> level & 1, (rows,)).astype(bounds.dtype)
+            second_first = xp.broadcast_to(rank >> level & 1, (rows,)).astype(bounds.dtype)
             runs = [
-                self._merged_pair(message, one, other, second_first)
-                for one, other in zip(runs[::2], runs[1::2], strict=True)
+                self._merged_pair(message, first_run, second_run, second_first)
+                for first_run, second_run in zip(runs[::2], runs[1::2], strict=True)
             ]
             level += 1
         return runs[0][0]
 
-    def _merged_pair(self, message: Exchange, one: _Run, other: _Run, second_first: Array) -> _Run:
+    def _merged_pair(self, message: Exchange, first_run: _Run, second_run: _Run, second_first: Array) -> _Run:
         """Return two runs merged. In rows where ``second_first`` is 1, the second run is the earlier one."""
-        xp, each = jax.numpy, len(one[0])
-        n = min(one[0][0].shape[1] + other[0][0].shape[1], message.lengths[0])
-        places = xp.stack([*one[1:], *other[1:], second_first], axis=-1)
+        xp, each = jax.numpy, len(first_run[0])
+        n = min(first_run[0][0].shape[1] + second_run[0][0].shape[1], message.lengths[0])
+        places = xp.stack([*first_run[1:], *second_run[1:], second_first], axis=-1)
 
-        def otherwise(*given: Array) -> tuple[Array, ...]:
-            *arrays, bounds = given
-            at = xp.arange(n, dtype=bounds.dtype)
+        def array_form(*arguments: Array) -> tuple[Array, ...]:
+            *arrays, bounds = arguments
+            position = xp.arange(n, dtype=bounds.dtype)
             earlier = xp.where(bounds[:, 4] == 1, 2, 0)[:, None]  # the column of the earlier run's begin
             first = xp.take_along_axis(bounds, earlier + 1, axis=1)
-            within = xp.where(at < first, at, at - first)
-            of_second = (at < first) == (bounds[:, 4:] == 1)
+            within = xp.where(position < first, position, position - first)
+            of_second = (position < first) == (bounds[:, 4:] == 1)
             place = within + xp.where(of_second, bounds[:, 2:3], bounds[:, :1])
 
             def joined(x: Array, y: Array) -> Array:
@@ -183,17 +193,17 @@ class Devices:
                 ]
                 return xp.where(of_second, found[1], found[0])
 
-            whole = tuple(joined(x, y) for x, y in zip(arrays[:each], arrays[each:], strict=True))
-            behind = xp.broadcast_to(at, whole[0].shape) >= (bounds[:, 1] + bounds[:, 3])[:, None]
-            *found, behind = message.sort((*whole, behind))
-            return sort_by_key(behind, *found)[1:]  # elements that are in no run come last
+            merged_arrays = tuple(joined(x, y) for x, y in zip(arrays[:each], arrays[each:], strict=True))
+            is_behind = xp.broadcast_to(position, merged_arrays[0].shape) >= (bounds[:, 1] + bounds[:, 3])[:, None]
+            *found, is_behind = message.sort((*merged_arrays, is_behind))
+            return sort_by_key(is_behind, *found)[1:]  # elements that are in no run come last
 
-        arrays = (*one[0], *other[0])
+        arrays = (*first_run[0], *second_run[0])
         bound = str(places.dtype)
         run = search_merge_cuda.merger(
-            xp, arrays, n, descending=bool(message.descending), bound=bound, otherwise=otherwise
+            xp, arrays, n, descending=bool(message.descending), bound=bound, otherwise=array_form
         )
-        return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
+        return run(*arrays, places), xp.zeros_like(first_run[1]), first_run[2] + second_run[2]
 
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
         """Return the length of a block, enough for a part of random elements, and the counts that leave each device."""
@@ -206,28 +216,28 @@ class Devices:
             return self._in_rounds(x, bounds, length, place.rank)
         counts = jax.numpy.diff(bounds, axis=-1)  # of shape (from, rows, to)
         ends = jax.numpy.cumsum(counts.transpose(2, 1, 0), axis=-1)
-        back = jax.numpy.concat([jax.numpy.zeros_like(ends[..., :1]), ends], axis=-1)
+        bounds_back = jax.numpy.concat([jax.numpy.zeros_like(ends[..., :1]), ends], axis=-1)
         n = x.shape[1]
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def exchanged(x: Array, bounds: Array, back: Array, here: Array) -> Array:
-            del back
-            return self._in_rounds(x, bounds, length, here)
+        def exchanged(x: Array, bounds: Array, bounds_back: Array, rank: Array) -> Array:
+            del bounds_back
+            return self._in_rounds(x, bounds, length, rank)
 
         def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-            moved = jax.custom_derivatives.linear_call(
+            moved_tangent = jax.custom_derivatives.linear_call(
                 lambda given, x: self._in_rounds(x, given[0], length, given[2]),
                 lambda given, y: self._in_rounds(y, given[1], n, given[2]),
                 primals[1:],
                 tangents[0],
             )
-            return exchanged(*primals), moved
+            return exchanged(*primals), moved_tangent
 
         exchanged.defjvp(tangent)
-        found: Array = exchanged(x, bounds, back, place.rank)
+        found: Array = exchanged(x, bounds, bounds_back, place.rank)
         return found
 
-    def _in_rounds(self, x: Array, bounds: Array, length: int, here: Any) -> Array:
+    def _in_rounds(self, x: Array, bounds: Array, length: int, rank: Any) -> Array:
         """Return the parts of one array, sent in rounds of equal blocks until the longest part is complete.
 
         A part of random elements is one block unless it is very long. The part that stays on this device is copied.
@@ -236,9 +246,9 @@ class Devices:
         rows, n = x.shape
         if n == 0 or rows == 0:
             return x
-        own, total = bounds[here], self.count
+        local_bounds, total = bounds[rank], self.count
         counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
-        arriving = counts[:, :, here]
+        arriving = counts[:, :, rank]
         first = xp.cumsum(arriving, axis=0) - arriving  # the begin of each device's part in the result
         block, away = self._blocks(n, counts)
         block = min(block, LONGEST_BLOCK)
@@ -248,29 +258,29 @@ class Devices:
             at = begins[:, None] + xp.arange(size, dtype=begins.dtype)
             return xp.take_along_axis(x, xp.clip(at, 0, n - 1), axis=1, mode="promise_in_bounds")
 
-        at = xp.arange(length, dtype=first.dtype)[None] - first[here][:, None]
-        mine = (at >= 0) & (at < arriving[here][:, None])
-        result = xp.where(mine, cut(own[:, here] - first[here], length), xp.zeros((), x.dtype))
+        at = xp.arange(length, dtype=first.dtype)[None] - first[rank][:, None]
+        from_here = (at >= 0) & (at < arriving[rank][:, None])
+        result = xp.where(from_here, cut(local_bounds[:, rank] - first[rank], length), xp.zeros((), x.dtype))
 
         def one_round(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            at, result = state
-            sent = xp.stack([cut(own[:, to] + at * block, block) for to in range(total)])
+            round_index, result = state
+            sent = xp.stack([cut(local_bounds[:, to] + round_index * block, block) for to in range(total)])
             got = jax.lax.all_to_all(sent, self.names, 0, 0)
             if rows == 1:  # slices, without an array of positions
                 for of in range(total):
-                    begin = first[of, 0] + at * block
+                    begin = first[of, 0] + round_index * block
                     begins = xp.minimum(begin, length - block)
                     within = begins - begin + xp.arange(block, dtype=first.dtype)
-                    valid = (within >= 0) & (at * block + within < arriving[of]) & (here != of)
+                    valid = (within >= 0) & (round_index * block + within < arriving[of]) & (rank != of)
                     new = xp.take(got[of, 0], within, mode="clip")
                     old = jax.lax.dynamic_slice_in_dim(result[0], begins, block)
                     result = jax.lax.dynamic_update_slice(result, xp.where(valid, new, old)[None], (0, begins))
-                return at + 1, result
-            within = at * block + xp.arange(block, dtype=first.dtype)
-            valid = (within < arriving[:, :, None]) & (xp.arange(total) != here)[:, None, None]
+                return round_index + 1, result
+            within = round_index * block + xp.arange(block, dtype=first.dtype)
+            valid = (within < arriving[:, :, None]) & (xp.arange(total) != rank)[:, None, None]
             to = xp.where(valid, first[:, :, None] + within, length)
             row = xp.broadcast_to(xp.arange(rows)[None, :, None], to.shape)
-            return at + 1, result.at[row, to].set(got, mode="drop", unique_indices=True)
+            return round_index + 1, result.at[row, to].set(got, mode="drop", unique_indices=True)
 
         start = xp.zeros((), rounds.dtype)
         return jax.lax.while_loop(lambda state: state[0] < rounds, one_round, (start, result))[1]
@@ -286,36 +296,38 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
     if listing():
         return work.plain(*parts)
     record.steps.clear()
-    found: Any = parts
+    arrays: Any = parts
     for stage in work.stages:
         devices = Devices(stage.over)
-        found = devices.own(found if isinstance(found, tuple) else (found,))
+        arrays = devices.own(arrays if isinstance(arrays, tuple) else (arrays,))
         lengths = (stage.length // devices.count,) * devices.count
-        result, told = _staged(stage, devices, lengths, found)
-        found = (*found, result) if stage.appended else result
-        record.steps.extend(one for one in told if devices.count > 1)
-    return found
+        result, collectives = _staged(stage, devices, lengths, arrays)
+        arrays = (*arrays, result) if stage.appended else result
+        record.steps.extend(one for one in collectives if devices.count > 1)
+    return arrays
 
 
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and its collective operations."""
     if stage.linear is None:
         return run_quick(stage.steps, stage.quick, devices, lengths, parts=parts, apart=stage.apart)
-    *given, rhs = parts
+    *coefficients, rhs = parts
     multiply, transposed = stage.linear
-    told: list[Any] = []
+    collectives: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
-        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, parts=(*given, b), apart=stage.apart)
-        return found
+        solution, collectives[:] = run_quick(
+            stage.steps, stage.quick, devices, lengths, parts=(*coefficients, b), apart=stage.apart
+        )
+        return solution
 
     x = jax.lax.custom_linear_solve(
-        lambda x: run(multiply, devices, lengths, (*given, x))[0],
+        lambda x: run(multiply, devices, lengths, (*coefficients, x))[0],
         rhs,
         solve,
-        lambda _, g: run_quick(transposed, (), devices, lengths, parts=(*given, g), apart=stage.apart)[0],
+        lambda _, g: run_quick(transposed, (), devices, lengths, parts=(*coefficients, g), apart=stage.apart)[0],
     )
-    return x, told
+    return x, collectives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,9 +355,9 @@ class Inside:
         whole: Split = ((),) * x.ndim
         return whole
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the axes of the mesh that the caller named."""
-        del found
+        del names
         return self.names
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -384,8 +396,10 @@ class Mesh:
     @staticmethod
     def of(arrays: tuple[Array, ...]) -> Mesh:
         """Return the engine of arrays. At least one of them is split."""
-        found = [sharding for sharding in map(_sharding, arrays) if sharding is not None and not sharding.mesh.empty]
-        split = [sharding.mesh for sharding in found if not sharding.is_fully_replicated]
+        shardings = [
+            sharding for sharding in map(_sharding, arrays) if sharding is not None and not sharding.mesh.empty
+        ]
+        split = [sharding.mesh for sharding in shardings if not sharding.is_fully_replicated]
         if not split:
             kind = next(type(x.sharding).__name__ for x in arrays if not is_traced(x) and len(x.devices()) > 1)
             raise ValueError(
@@ -405,9 +419,9 @@ class Mesh:
             return whole
         return split_of(self.mesh, sharding, x.ndim)
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the split that the arrays have."""
-        return found
+        return names
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes in groups. Only the first axis of a group is split."""
@@ -432,18 +446,18 @@ class Mesh:
         if work.key is not None and not listing():
             kinds = tuple((x.shape, str(x.dtype), jax.typeof(x).weak_type) for x in placed)
             key = work.key, self.mesh, work.inputs, kinds, jax.config.jax_enable_x64
-        known = _programs.get(key)
-        if known is None:
+        program = _programs.get(key)
+        if program is None:
             if not listing():
                 with unwatched():  # so that errors speak of the whole arrays
                     jax.eval_shape(work.plain, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in placed))
-            known = self._program(work)
+            program = self._program(work)
             if key is not None:
-                _programs.keep(key, known)
-        run_now, record = known
-        found = run_now(*placed)
+                _programs.keep(key, program)
+        run_program, record = program
+        results = run_program(*placed)
         record.tell(work.primitive, self._count(work))
-        return found
+        return results
 
     def _count(self, work: Work) -> int:
         return math.prod(self.mesh.shape[name] for name in {name for stage in work.stages for name in stage.over})
@@ -463,19 +477,19 @@ class Mesh:
 
     def _placed(self, x: Array, split: Split) -> Array:
         """Return the array with a split."""
-        wanted = NamedSharding(self.mesh, spec_of(split))
+        target = NamedSharding(self.mesh, spec_of(split))
         if not isinstance(x, jax.Array):  # an array of NumPy, which every call accepts as initial element
             x = jax.numpy.asarray(x)
         if is_traced(x):
             sharding = explicit_sharding(x)
-            if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
+            if sharding is not None and not sharding.mesh.empty and sharding.spec == target.spec:
                 return x
-            return jax.sharding.reshard(x, wanted)
+            return jax.sharding.reshard(x, target)
         if isinstance(self.mesh, jax.sharding.AbstractMesh):  # in a derivative outside jit: a constant fits any split
             return x
-        if x.sharding.is_equivalent_to(wanted, x.ndim):
+        if x.sharding.is_equivalent_to(target, x.ndim):
             return x
-        return jax.device_put(x, wanted)
+        return jax.device_put(x, target)
 
 
 _programs: Memo[tuple[Callable[..., Any], Record]] = Memo()

@@ -55,7 +55,7 @@ def inner(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
     return [begin, added, end]
 
 
-def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[Step]:
+def circulating_factor(multiply: Multiply, add: Operator, moving: int, count: int) -> list[Step]:
     """Return the driver of a product of (a, b) whose contracted axis is split in one factor only.
 
     The parts of factor ``moving`` pass from device to device, and each device multiplies them by the matching window of
@@ -63,46 +63,46 @@ def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[S
     """
     still = 1 - moving
 
-    def step(at: int) -> Step:
-        def one(place: Place, kept: Any, reply: Any) -> Any:
-            if at == 0:
-                arrays = kept
-                own, part, high, low = arrays[still], arrays[moving], None, None
+    def step(step_index: int) -> Step:
+        def run_step(place: Place, saved: Any, reply: Any) -> Any:
+            if step_index == 0:
+                arrays = saved
+                whole_factor, part, high, low = arrays[still], arrays[moving], None, None
             else:
-                own, high, low = kept
+                whole_factor, high, low = saved
                 (part,) = reply
-            axis = own.ndim - (1 if still == 0 or own.ndim == 1 else 2)
+            axis = whole_factor.ndim - (1 if still == 0 or whole_factor.ndim == 1 else 2)
             length = part.shape[-1 if moving == 0 or part.ndim == 1 else -2]
-            source = place.rank + at
+            source = place.rank + step_index
             wrapped = source >= place.count
             source = source % place.count
-            window = _window(own, source * length, length, axis)
-            found = multiply(window, part) if still == 0 else multiply(part, window)
+            window = _window(whole_factor, source * length, length, axis)
+            product = multiply(window, part) if still == 0 else multiply(part, window)
             # Parts before the local one arrive last, but are earlier in the sum.
-            high, low = _joined(add, (high, low), found, wrapped, first=at == 0)
-            if at + 1 < count:
-                return Shift((part,), 1), (own, high, low)
+            high, low = _joined(add, (high, low), product, wrapped, first=step_index == 0)
+            if step_index + 1 < count:
+                return Shift((part,), 1), (whole_factor, high, low)
             return None, high if low is None else _whole(add, high, low)
 
-        return one
+        return run_step
 
     return [step(at) for at in range(count)]
 
 
-def _joined(add: Operator, sums: tuple[Any, Any], found: Array, wrapped: Any, *, first: bool) -> tuple[Any, Any]:
+def _joined(add: Operator, sums: tuple[Any, Any], product: Array, wrapped: Any, *, first: bool) -> tuple[Any, Any]:
     """Return two sums with one more product: of parts from the local one on, and of earlier parts with a flag."""
     if first:
-        return found, None
+        return product, None
     high, low = sums
     if add.commutative:
-        return add((high,), (found,))[0], None
+        return add((high,), (product,))[0], None
     if isinstance(wrapped, bool):
         if not wrapped:
-            return add((high,), (found,))[0], (None, False)
-        return high, (add((low[0],), (found,))[0] if low is not None and low[1] else found, True)
-    xp = namespace_of(found)
-    before = found if low is None else xp.where(low[1], add((low[0],), (found,))[0], found)
-    return xp.where(wrapped, high, add((high,), (found,))[0]), (before, wrapped)
+            return add((high,), (product,))[0], (None, False)
+        return high, (add((low[0],), (product,))[0] if low is not None and low[1] else product, True)
+    xp = namespace_of(product)
+    before = product if low is None else xp.where(low[1], add((low[0],), (product,))[0], product)
+    return xp.where(wrapped, high, add((high,), (product,))[0]), (before, wrapped)
 
 
 def _whole(add: Operator, high: Array, low: Any) -> Array:
@@ -122,14 +122,14 @@ def _window(x: Array, start: Any, length: int, axis: int) -> Array:
     return found
 
 
-def beside(multiply: Multiply, count: int) -> list[Step]:
+def circulating_columns(multiply: Multiply, count: int) -> list[Step]:
     """Return the driver of a product of split rows and split columns: parts of columns pass from device to device."""
 
-    def step(at: int) -> Step:
-        def one(place: Place, kept: Any, reply: Any) -> Any:
-            a, part, *blocks = kept if at == 0 else (kept[0], reply[0], *kept[1:])
+    def step(step_index: int) -> Step:
+        def run_step(place: Place, saved: Any, reply: Any) -> Any:
+            a, part, *blocks = saved if step_index == 0 else (saved[0], reply[0], *saved[1:])
             blocks = [*blocks, multiply(a, part)]
-            if at + 1 < count:
+            if step_index + 1 < count:
                 return Shift((part,), 1), (a, *blocks)
             # The first block belongs to the local columns: rotate the blocks into the order of the parts.
             xp = namespace_of(blocks[0])
@@ -137,7 +137,7 @@ def beside(multiply: Multiply, count: int) -> list[Step]:
             ordered = xp.stack([stacked[(of - place.rank) % count, ...] for of in range(count)], axis=-2)
             return None, xp.reshape(ordered, (*ordered.shape[:-2], -1))
 
-        return one
+        return run_step
 
     return [step(at) for at in range(count)]
 
@@ -153,23 +153,24 @@ def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, 
         pair = tuple(reduce(x, op) for op in ("minimum", "maximum"))
         return Gather(pair), arrays
 
-    def begin(place: Place, arrays: tuple[Array, ...], found: Any) -> Any:
+    def begin(place: Place, arrays: tuple[Array, ...], extrema: Any) -> Any:
         x, xp = arrays[0], namespace_of(arrays[0])
         if not even:
             edges = arrays[-1]
-        elif found is not None and any(place.lengths):
-            pair = xp.stack([xp.min(found[0]), xp.max(found[1])])
+        elif extrema is not None and any(place.lengths):
+            pair = xp.stack([xp.min(extrema[0]), xp.max(extrema[1])])
             edges = histogram(pair, bins)[1]
         else:
             edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
         weights = arrays[1] if weighted else None
-        own, edges = histogram(x, edges, weights=weights, method=method)
-        return Gather((own, edges)), None  # the edges too, so that shard_map knows that they are equal everywhere
+        local_counts, edges = histogram(x, edges, weights=weights, method=method)
+        # The edges too, so that shard_map knows that they are equal everywhere.
+        return Gather((local_counts, edges)), None
 
-    def end(_: Place, __: None, found: tuple[Array, ...]) -> Any:
-        edges = found[1][0, ...]
+    def end(_: Place, __: None, gathered: tuple[Array, ...]) -> Any:
+        edges = gathered[1][0, ...]
         xp = namespace_of(edges)
-        total = reduce(found[0], axis=0, dtype=found[0].dtype)
+        total = reduce(gathered[0], axis=0, dtype=gathered[0].dtype)
         return None, [_density(xp, total, edges) if density else total, edges]
 
     return [*([ends] if even and range is None else []), begin, end]

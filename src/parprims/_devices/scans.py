@@ -22,7 +22,7 @@ from parprims._core.arrays import (
 )
 from parprims._core.elements import flattened, rebuilt
 from parprims._core.scalars import as_array, is_scalar
-from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, overwritten, settled
+from parprims._devices.communicator import Gather, Place, Quick, Step, all_computed, branch, overwritten, with_nan
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.reduce.public import reduce
@@ -77,11 +77,11 @@ def reduction(
         states = tuple(_reshaped(one, (one.shape[0], *shape(tuple(one.shape[1:])))) for one in states)
         if not can_be_empty:
             states = _of_elements(place, states)
-        own = tuple(one.dtype for one in states)
-        found = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=own)
+        state_dtypes = tuple(one.dtype for one in states)
+        result = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=state_dtypes)
         if dtypes is None:
-            return None, found
-        leaves, structure = flattened(found)
+            return None, result
+        leaves, structure = flattened(result)
         xp = namespace_of(leaves[0])
         pairs = zip(leaves, dtypes, strict=True)
         return None, rebuilt(structure, tuple(cast(xp, one, dtype_named(xp, to)) for one, to in pairs))
@@ -164,8 +164,8 @@ def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
             states = (total,) if single else total
         return Gather(states, call.reverse), (xs, with_arrays(call.initial, starts), dtypes, wide)
 
-    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        xs, start, dtypes, wide = kept
+    def end(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        xs, start, dtypes, wide = saved
         xp = namespace_of(xs[0])
         if start is None and (call.exclusive or operator in _EXACT):
             start = _identity(operator, states)
@@ -236,7 +236,7 @@ def continued(
         return part(tuple(y[index, ...] for y in ys))
     index = (position + 1 if reverse else position - 1) % count
     carries = tuple(y[index, ...] for y in ys)
-    return either(position == (count - 1 if reverse else 0), lambda: part(None), lambda: part(carries))
+    return branch(position == (count - 1 if reverse else 0), lambda: part(None), lambda: part(carries))
 
 
 def reversed_operator(op: Operator) -> Operator:
@@ -282,12 +282,12 @@ def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dty
         a, b = cast(xp, a, wide), cast(xp, b, wide)
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
         maps = tuple(xp.broadcast_to(one, shape) for one in (a, b))
-        whole = reduce(maps, _REVERSED_AFFINE if reverse else "affine", axis=axis, dtype=(wide, wide))
+        total = reduce(maps, _REVERSED_AFFINE if reverse else "affine", axis=axis, dtype=(wide, wide))
         start = with_arrays(initial, tuple(starts))
-        return Gather(whole, reverse), (a, b, None if start is None else start[0], _without(shape, axis))
+        return Gather(total, reverse), (a, b, None if start is None else start[0], _without(shape, axis))
 
-    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        a, b, start, shape = kept
+    def end(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        a, b, start, shape = saved
         xp = namespace_of(b)
         starts = None
         if start is not None:
@@ -340,29 +340,29 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
         xp = namespace_of(y)
         return Gather((xp.squeeze(last, axis=axis),)), (a, b, y, tuple(starts))
 
-    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        a, b, y, starts = kept
+    def end(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        a, b, y, starts = saved
         xp, (lasts,) = namespace_of(y), states
         order = xp.arange(place.count, device=device(lasts))
         before = order > place.rank if reverse else order < place.rank
         before = xp.reshape(before, (-1, *(1,) * (lasts.ndim - 1)))
-        lost = xp.any(before & ~xp.isfinite(lasts), axis=0)
+        is_lost = xp.any(before & ~xp.isfinite(lasts), axis=0)
         carry = lasts[(place.rank + (1 if reverse else -1)) % place.count, ...]
-        given = with_arrays(initial, starts)
+        initial_entries = with_arrays(initial, starts)
         is_first = place.rank == (place.count - 1 if reverse else 0)
-        if given is not None:
-            start = as_array("initial", given[0], xp, y.dtype, device=device(y), shape=tuple(carry.shape))
+        if initial_entries is not None:
+            start = as_array("initial", initial_entries[0], xp, y.dtype, device=device(y), shape=tuple(carry.shape))
             carry = start if is_first is True else carry if is_first is False else xp.where(is_first, start, carry)
 
-        whole = a.ndim == b.ndim and a.shape[axis] > 1
-        coefficients, rhs = a[window(a)] if whole else a, b[window(b)] if b.shape[axis] > 1 else b
+        varies = a.ndim == b.ndim and a.shape[axis] > 1
+        coefficients, rhs = a[window(a)] if varies else a, b[window(b)] if b.shape[axis] > 1 else b
         z = linear_recurrence(coefficients, rhs, axis=axis, initial=carry, reverse=reverse, method=method)
-        if given is None and is_first is not False:
+        if initial_entries is None and is_first is not False:
             z = y[window(y)] if is_first is True else xp.where(is_first, y[window(y)], z)
-        y, z = settled(y, z)
+        y, z = all_computed(y, z)
         first = y.shape[axis] - z.shape[axis] if reverse else 0
-        found = blotted(overwritten(y, z, first, axis), xp.expand_dims(lost, axis=axis))
-        return None, cast(xp, found, dtype)
+        result = with_nan(overwritten(y, z, first, axis), xp.expand_dims(is_lost, axis=axis))
+        return None, cast(xp, result, dtype)
 
     return [begin, judged], [solved, end]
 
@@ -370,8 +370,8 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
 def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
     """Return a function that removes the reduced axes, of length 1, from a shape, unless ``keepdims``."""
 
-    def shape(kept: tuple[int, ...]) -> tuple[int, ...]:
-        return kept if keepdims else tuple(length for at, length in enumerate(kept) if at not in axes)
+    def shape(reduced: tuple[int, ...]) -> tuple[int, ...]:
+        return reduced if keepdims else tuple(length for axis, length in enumerate(reduced) if axis not in axes)
 
     return shape
 

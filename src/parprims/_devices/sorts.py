@@ -28,8 +28,8 @@ LONGEST_SHORT = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept:
-    """The state of a part between steps.
+class _Saved:
+    """The data of a part between steps.
 
     Parameters
     ----------
@@ -84,39 +84,39 @@ def sorts(
             dtype=lowest.dtype,
             device=device(rows[0]),
         )
-        return _ask(_Kept(rows, shape, cut), 0)
+        return _ask(_Saved(rows, shape, cut), 0)
 
-    def _ask(kept: _Kept, at: int) -> Any:
-        xp = namespace_of(kept.rows[0])
-        wanted = kept.cut[:, :, None] + _steps(xp, kept.cut, at)
-        found = below(xp, kept.rows[0], xp.reshape(wanted, (wanted.shape[0], -1)), descending)
-        return Gather((xp.reshape(found, tuple(wanted.shape)),)), kept
+    def _ask(saved: _Saved, digit_index: int) -> Any:
+        xp = namespace_of(saved.rows[0])
+        wanted = saved.cut[:, :, None] + _steps(xp, saved.cut, digit_index)
+        counts = below(xp, saved.rows[0], xp.reshape(wanted, (wanted.shape[0], -1)), descending)
+        return Gather((xp.reshape(counts, tuple(wanted.shape)),)), saved
 
-    def _steps(xp: Namespace, cut: Array, at: int) -> Array:
-        size = 2 ** (max(shifts[at] - digit, 0))
-        count = 2 ** min(digit, shifts[at])
+    def _steps(xp: Namespace, cut: Array, digit_index: int) -> Array:
+        size = 2 ** (max(shifts[digit_index] - digit, 0))
+        count = 2 ** min(digit, shifts[digit_index])
         return xp.arange(count, dtype=cut.dtype, device=device(cut)) * _wrapped(xp, size, cut.dtype)
 
-    def narrow(at: int) -> Step:
-        def step(place: Place, kept: _Kept, counts: tuple[Array, ...]) -> Any:
-            xp = namespace_of(kept.rows[0])
+    def narrow(digit_index: int) -> Step:
+        def step(place: Place, saved: _Saved, counts: tuple[Array, ...]) -> Any:
+            xp = namespace_of(saved.rows[0])
             total = xp.sum(counts[0], axis=0, dtype=counts[0].dtype)
             fits = total <= _targets(xp, place, total)
-            last = xp.sum(xp.astype(fits, kept.cut.dtype), axis=-1, dtype=kept.cut.dtype) - 1
-            size = 2 ** (max(shifts[at] - digit, 0))
-            cut = kept.cut + last * _wrapped(xp, size, kept.cut.dtype)
-            kept = dataclasses.replace(kept, cut=cut)
-            if at + 1 < len(shifts):
-                return _ask(kept, at + 1)
-            keys = kept.rows[0]
+            last = xp.sum(xp.astype(fits, saved.cut.dtype), axis=-1, dtype=saved.cut.dtype) - 1
+            size = 2 ** (max(shifts[digit_index] - digit, 0))
+            cut = saved.cut + last * _wrapped(xp, size, saved.cut.dtype)
+            saved = dataclasses.replace(saved, cut=cut)
+            if digit_index + 1 < len(shifts):
+                return _ask(saved, digit_index + 1)
+            keys = saved.rows[0]
             lower = below(xp, keys, cut, descending)
             upper = below(xp, keys, cut, descending, equal=True)
-            return Gather((xp.stack([lower, upper], axis=-1),)), kept
+            return Gather((xp.stack([lower, upper], axis=-1),)), saved
 
         return step
 
-    def cut(place: Place, kept: _Kept, counts: tuple[Array, ...]) -> Any:
-        xp = namespace_of(kept.rows[0])
+    def cut(place: Place, saved: _Saved, counts: tuple[Array, ...]) -> Any:
+        xp = namespace_of(saved.rows[0])
         lower, upper = counts[0][..., 0], counts[0][..., 1]  # of shape (parts, rows, cuts)
         equal = upper - lower
         left = _targets(xp, place, lower[0, ..., None])[..., 0] - xp.sum(lower, axis=0, dtype=lower.dtype)
@@ -126,17 +126,17 @@ def sorts(
         lengths = xp.reshape(xp.asarray(place.lengths, dtype=lower.dtype, device=device(lower)), (-1, 1, 1))
         bounds = xp.concat([ends, lower + taken, ends + lengths], axis=-1)
         merges = descending if method in ("auto", "kernel") else None
-        rows = [*kept.rows, *(_parts(xp, kept.rows[0], place) if indices else ())]
+        rows = [*saved.rows, *(_parts(xp, saved.rows[0], place) if indices else ())]
         exchange = Exchange(tuple(rows), bounds, place.lengths, sort=in_order, descending=merges)
-        return exchange, dataclasses.replace(kept, rows=[])
+        return exchange, dataclasses.replace(saved, rows=[])
 
-    def end(place: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
+    def end(place: Place, saved: _Saved, rows: tuple[Array, ...]) -> Any:
         xp = namespace_of(rows[0])
         done = list(rows if isinstance(rows, Sorted) else in_order(rows))
         if indices:
             parts = done.pop() if _is_long(place) else None
             done[-1] = _whole(xp, done[-1], parts, place)
-        shape = (*kept.shape[:-1], rows[0].shape[-1])
+        shape = (*saved.shape[:-1], rows[0].shape[-1])
         results = [move_axis(xp, xp.reshape(one, shape), -1, axis) for one in done]
         return None, tuple(results if keyed else results[-1:])
 
@@ -162,10 +162,10 @@ def _as_rows(xp: Namespace, x: Array, axis: int) -> Array:
 
 
 def _product(lengths: tuple[int, ...]) -> int:
-    found = 1
+    product = 1
     for length in lengths:
-        found *= length
-    return found
+        product *= length
+    return product
 
 
 def _is_long(place: Place) -> bool:
@@ -183,11 +183,11 @@ def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
         raise ValueError(f"x must have at most {xp.iinfo(dtype).max} elements along the axis for indices of {dtype}")
     if max(place.lengths) <= LONGEST_SHORT:
         dtype = xp.int32
-    own = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
+    numbers = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
     if not _is_long(place):
         first = place.first
-        own = own + (first if isinstance(first, int) else xp.astype(first, dtype))
-    return xp.broadcast_to(own, tuple(keys.shape))
+        numbers = numbers + (first if isinstance(first, int) else xp.astype(first, dtype))
+    return xp.broadcast_to(numbers, tuple(keys.shape))
 
 
 def _parts(xp: Namespace, keys: Array, place: Place) -> list[Array]:
@@ -222,13 +222,13 @@ def _wrapped(xp: Namespace, number: int, dtype: Any) -> Any:
 
 def ordered(xp: Namespace, x: Array, descending: bool) -> Array:
     """Return signed integers that are in order exactly when the elements are sorted."""
-    found = ordered_integers(xp, x)
+    integers = ordered_integers(xp, x)
     if dtype_kind(x.dtype) == "uint":
-        found = bits(xp, found)
-        found = found ^ xp.iinfo(found.dtype).min
+        integers = bits(xp, integers)
+        integers = integers ^ xp.iinfo(integers.dtype).min
     if descending:
-        found = 1 - found if dtype_kind(x.dtype) == "bool" else ~found
-    return found
+        integers = 1 - integers if dtype_kind(x.dtype) == "bool" else ~integers
+    return integers
 
 
 def key_width(dtype: Any) -> int:
@@ -236,22 +236,22 @@ def key_width(dtype: Any) -> int:
     return 1 if dtype_kind(dtype) == "bool" else dtype_bits(dtype)
 
 
-def below(xp: Namespace, keys: Array, wanted: Array, descending: bool, *, equal: bool = False) -> Array:
+def below(xp: Namespace, keys: Array, bounds: Array, descending: bool, *, equal: bool = False) -> Array:
     """Return the number of keys of each sorted row below each wanted integer; with ``equal``, not above it."""
     n = keys.shape[1]
     dtype = index_dtype(xp)
-    found = xp.zeros(tuple(wanted.shape), dtype=dtype, device=device(wanted))
-    if n == 0 or 0 in wanted.shape:
-        return found
+    counts = xp.zeros(tuple(bounds.shape), dtype=dtype, device=device(bounds))
+    if n == 0 or 0 in bounds.shape:
+        return counts
     flat = xp.reshape(keys, (-1,))
-    first = xp.arange(keys.shape[0], dtype=dtype, device=device(wanted))[:, None] * n
+    first = xp.arange(keys.shape[0], dtype=dtype, device=device(bounds))[:, None] * n
     step = 1 << (n.bit_length() - 1)
     while step:
-        next_one = found + step
-        at = xp.reshape(first + xp.minimum(next_one, xp.full_like(next_one, n)) - 1, (-1,))
-        probe = moved(xp, flat, lambda one, at=at: xp.take(one, at, axis=0))  # type: ignore[misc]
-        probe = xp.reshape(ordered(xp, probe, descending), tuple(wanted.shape))
-        is_below = probe <= wanted if equal else probe < wanted
-        found = xp.where(is_below & (next_one <= n), next_one, found)
+        next_one = counts + step
+        index = xp.reshape(first + xp.minimum(next_one, xp.full_like(next_one, n)) - 1, (-1,))
+        probe = moved(xp, flat, lambda one, index=index: xp.take(one, index, axis=0))  # type: ignore[misc]
+        probe = xp.reshape(ordered(xp, probe, descending), tuple(bounds.shape))
+        is_below = probe <= bounds if equal else probe < bounds
+        counts = xp.where(is_below & (next_one <= n), next_one, counts)
         step //= 2
-    return found
+    return counts

@@ -28,22 +28,26 @@ def _bytes(x: Tensor) -> Tensor:
     return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # view refuses some strides of one element
 
 
-def _moved(x: Tensor, sent: list[int], taken: list[int], group: Any) -> Tensor:
+def _moved(x: Tensor, counts_sent: list[int], counts_received: list[int], group: Any) -> Tensor:
     """Exchange parts of a 1-d tensor among all processes, given the number of elements to and from each."""
     size = x.element_size()
-    found = torch.empty(sum(taken), dtype=x.dtype, device=x.device)
+    received = torch.empty(sum(counts_received), dtype=x.dtype, device=x.device)
     dist.all_to_all_single(
-        found.view(torch.uint8), _bytes(x), [n * size for n in taken], [n * size for n in sent], group=group
+        received.view(torch.uint8),
+        _bytes(x),
+        [n * size for n in counts_received],
+        [n * size for n in counts_sent],
+        group=group,
     )
-    return found
+    return received
 
 
 def _gathered(x: Tensor, group: Any) -> Tensor:
     count = dist.get_world_size(group)
-    found = torch.empty((count, *x.shape), dtype=x.dtype, device=x.device)
-    rows = list(found.reshape(-1).view(torch.uint8).reshape(count, -1).unbind(0))
+    gathered = torch.empty((count, *x.shape), dtype=x.dtype, device=x.device)
+    rows = list(gathered.reshape(-1).view(torch.uint8).reshape(count, -1).unbind(0))
     dist.all_gather(rows, _bytes(x), group=group)
-    return found
+    return gathered
 
 
 def _traded(x: Tensor, group: Any) -> Tensor:
@@ -53,24 +57,28 @@ def _traded(x: Tensor, group: Any) -> Tensor:
 
 def _shifted(x: Tensor, by: int, group: Any) -> Tensor:
     count, rank = dist.get_world_size(group), dist.get_rank(group)
-    sent, taken = [0] * count, [0] * count
-    sent[(rank - by) % count] = taken[(rank + by) % count] = x.numel()
-    return _moved(x.reshape(-1), sent, taken, group).reshape(x.shape)
+    sent, received = [0] * count, [0] * count
+    sent[(rank - by) % count] = received[(rank + by) % count] = x.numel()
+    return _moved(x.reshape(-1), sent, received, group).reshape(x.shape)
 
 
-def _exchanged(x: Tensor, sent: list[list[int]], taken: list[list[int]], group: Any) -> Tensor:
-    """Return the parts of all processes. ``sent`` and ``taken`` have the number of elements by process and row."""
+def _exchanged(x: Tensor, counts_sent: list[list[int]], counts_received: list[list[int]], group: Any) -> Tensor:
+    """Return the parts of all processes. Counts are the numbers of elements by process and row."""
     rows = x.shape[0]
     if rows != 1:  # the pieces for one process are adjacent in memory
-        pieces = [torch.split(row, [one[at] for one in sent]) for at, row in enumerate(x.unbind(0))]
-        x = torch.cat([pieces[at][to] for to in range(len(sent)) for at in range(rows)]) if rows else x.reshape(-1)
-    found = _moved(x.reshape(-1), [sum(one) for one in sent], [sum(one) for one in taken], group)
+        pieces = [torch.split(row, [one[index] for one in counts_sent]) for index, row in enumerate(x.unbind(0))]
+        x = (
+            torch.cat([pieces[index][to] for to in range(len(counts_sent)) for index in range(rows)])
+            if rows
+            else x.reshape(-1)
+        )
+    received = _moved(x.reshape(-1), [sum(one) for one in counts_sent], [sum(one) for one in counts_received], group)
     if rows == 1:
-        return found.reshape(1, -1)
-    width = sum(one[0] for one in taken) if rows else 0
-    pieces = [torch.split(found, [n for one in taken for n in one])]
-    ordered = [pieces[0][of * rows + at] for at in range(rows) for of in range(len(taken))]
-    return torch.cat(ordered).reshape(rows, width) if ordered else found.reshape(0, width)
+        return received.reshape(1, -1)
+    width = sum(one[0] for one in counts_received) if rows else 0
+    pieces = [torch.split(received, [n for one in counts_received for n in one])]
+    ordered = [pieces[0][of * rows + index] for index in range(rows) for of in range(len(counts_received))]
+    return torch.cat(ordered).reshape(rows, width) if ordered else received.reshape(0, width)
 
 
 class _Message(torch.autograd.Function):  # type: ignore[misc]
@@ -81,12 +89,12 @@ class _Message(torch.autograd.Function):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(ctx: Any, there: Any, back: Any, *xs: Tensor) -> Any:
-        ctx.back = back
+    def forward(ctx: Any, send: Any, send_back: Any, *xs: Tensor) -> Any:
+        ctx.back = send_back
         ctx.moves = [x.is_floating_point() or x.is_complex() for x in xs]
-        found = tuple(there(x) for x in xs)
-        ctx.mark_non_differentiable(*(x for x, moves in zip(found, ctx.moves, strict=True) if not moves))
-        return found
+        results = tuple(send(x) for x in xs)
+        ctx.mark_non_differentiable(*(x for x, moves in zip(results, ctx.moves, strict=True) if not moves))
+        return results
 
     @staticmethod
     def backward(ctx: Any, *gs: Tensor) -> Any:
@@ -134,11 +142,11 @@ class _Solved(torch.autograd.Function):  # type: ignore[misc]
         *parts, x = ctx.saved_tensors
         by_rhs = ctx.transposed(*parts[:-1], g)
         with torch.enable_grad():
-            given = [one.detach().requires_grad_() for one in parts[:-1]]
-            product = ctx.multiply(*given, x)
-            by_given = torch.autograd.grad(product, given, -by_rhs, allow_unused=True)
+            coefficients = [one.detach().requires_grad_() for one in parts[:-1]]
+            product = ctx.multiply(*coefficients, x)
+            by_coefficients = torch.autograd.grad(product, coefficients, -by_rhs, allow_unused=True)
         by_rhs = by_rhs.sum_to_size(parts[-1].shape)
-        return None, None, None, *by_given, by_rhs
+        return None, None, None, *by_coefficients, by_rhs
 
 
 class Processes:
@@ -158,10 +166,10 @@ class Processes:
         """The number of processes."""
         return int(dist.get_world_size(self.group))
 
-    def _sent(self, there: Any, back: Any, arrays: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = _Message.apply(there, back, *arrays)
-        self.replies.extend(x for x in found if x.requires_grad)
-        return found
+    def _sent(self, send: Any, send_back: Any, arrays: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _Message.apply(send, send_back, *arrays)
+        self.replies.extend(x for x in results if x.requires_grad)
+        return results
 
     def tied(self, result: Any) -> Any:
         """Return results whose derivatives make every process send the same messages."""
@@ -191,11 +199,13 @@ class Processes:
     def exchange(self, message: Exchange, place: Place) -> tuple[Tensor, ...]:
         """Return the parts that all processes send to this one."""
         counts = torch.diff(message.bounds, dim=-1).tolist()  # of shape (from, rows, to)
-        here, rows, group = self.rank, range(message.bounds.shape[1]), self.group
-        sent = [[counts[here][row][to] for row in rows] for to in range(place.count)]
-        taken = [[counts[of][row][here] for row in rows] for of in range(place.count)]
+        rank, rows, group = self.rank, range(message.bounds.shape[1]), self.group
+        counts_sent = [[counts[rank][row][to] for row in rows] for to in range(place.count)]
+        counts_received = [[counts[of][row][rank] for row in rows] for of in range(place.count)]
         return self._sent(
-            lambda x: _exchanged(x, sent, taken, group), lambda g: _exchanged(g, taken, sent, group), message.arrays
+            lambda x: _exchanged(x, counts_sent, counts_received, group),
+            lambda g: _exchanged(g, counts_received, counts_sent, group),
+            message.arrays,
         )
 
 
@@ -243,17 +253,17 @@ class _Parts:
         return found, record
 
     def _stages(self, work: Work, record: Record, *parts: Tensor) -> Any:
-        found: Any = parts
+        results: Any = parts
         for stage in work.stages:
-            parts = found if isinstance(found, tuple) else (found,)
+            parts = results if isinstance(results, tuple) else (results,)
             if not stage.over:
-                result, told = run(stage.steps, _ALONE, (stage.length,), parts)
+                result, collectives = run(stage.steps, _ALONE, (stage.length,), parts)
             else:
                 group = self.group(stage.over[0])
-                result, told = _staged(stage, group, self.lengths(stage, parts[0]), parts)
-                record.steps.extend(told)
-            found = (*parts, result) if stage.appended else result
-        return found
+                result, collectives = _staged(stage, group, self.lengths(stage, parts[0]), parts)
+                record.steps.extend(collectives)
+            results = (*parts, result) if stage.appended else result
+        return results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,20 +296,20 @@ _ALONE = _Alone()
 
 def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Tensor, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and its collective operations."""
-    told: list[Any] = []
+    collectives: list[Any] = []
 
     def driven(steps: Any, quick: Any = ()) -> Callable[..., Any]:
         def compute(*parts: Tensor) -> Any:
             processes = Processes(group)
-            found, told[:] = run_quick(steps, quick, processes, lengths, parts=parts)
-            return processes.tied(found)
+            results, collectives[:] = run_quick(steps, quick, processes, lengths, parts=parts)
+            return processes.tied(results)
 
         return compute
 
     if stage.linear is None or not any(x.requires_grad for x in parts):
-        return driven(stage.steps, stage.quick)(*parts), told
+        return driven(stage.steps, stage.quick)(*parts), collectives
     multiply, transposed = stage.linear
-    return _Solved.apply(driven(stage.steps, stage.quick), driven(transposed), driven(multiply), *parts), told
+    return _Solved.apply(driven(stage.steps, stage.quick), driven(transposed), driven(multiply), *parts), collectives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,9 +337,9 @@ class Group(_Parts):
         whole: Split = ((),) * x.ndim
         return whole
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the group that the caller named."""
-        del found
+        del names
         return (self.process_group,)
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -386,18 +396,18 @@ class Distributed(_Parts):
         """Return the local tensor of a DTensor, and remember how it is split."""
         if x.device_mesh != self.mesh:
             raise ValueError("arrays are on different meshes of devices")
-        found: list[Names] = [()] * x.ndim
+        split: list[Names] = [()] * x.ndim
         for dim, placement in enumerate(x.placements):
             if placement.is_partial():
                 raise ValueError("arrays must not be placed as Partial: call redistribute first")
             if not placement.is_shard() or self.mesh.size(dim) == 1:
                 continue
-            if found[placement.dim]:
+            if split[placement.dim]:
                 raise ValueError("an axis must be split over one dimension of the mesh: flatten the mesh first")
-            found[placement.dim] = (dim,)
+            split[placement.dim] = (dim,)
             self.whole[(dim,)] = int(x.shape[placement.dim])
         local = x.to_local()
-        self.splits[id(local)] = tuple(found)
+        self.splits[id(local)] = tuple(split)
         return local
 
     def group(self, name: Any) -> Any:
@@ -413,9 +423,9 @@ class Distributed(_Parts):
             return ()
         return found
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the split that the arrays have."""
-        return found
+        return names
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
         """Return the lengths of all parts, as DTensor cuts an axis: equal, up to the last part that has elements."""
@@ -426,11 +436,11 @@ class Distributed(_Parts):
 
     def compute(self, work: Work) -> Any:
         """Return the results as DTensors."""
-        found, _ = self.results(work)
+        results, _ = self.results(work)
         outputs = work.outputs
         if isinstance(outputs, list):
-            return [self._whole(x, split, work) for x, split in zip(found, outputs, strict=True)]
-        return _mapped(lambda x: self._whole(x, outputs, work), found)
+            return [self._whole(x, split, work) for x, split in zip(results, outputs, strict=True)]
+        return _mapped(lambda x: self._whole(x, outputs, work), results)
 
     def _whole(self, x: Tensor, split: Split, work: Work) -> Any:
         from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -454,11 +464,11 @@ def _leaves(x: Any) -> list[Any]:
     return [leaf for one in x for leaf in _leaves(one)] if isinstance(x, tuple) else [x]
 
 
-def _mapped(function: Callable[[Tensor], Any], found: Any) -> Any:
+def _mapped(function: Callable[[Tensor], Any], result: Any) -> Any:
     """Return a result with a function applied to each of its tensors."""
-    if isinstance(found, torch.Tensor):
-        return function(found)
-    if isinstance(found, dict):
-        return {key: _mapped(function, one) for key, one in found.items()}
-    parts = [_mapped(function, one) for one in found]
-    return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+    if isinstance(result, torch.Tensor):
+        return function(result)
+    if isinstance(result, dict):
+        return {key: _mapped(function, one) for key, one in result.items()}
+    parts = [_mapped(function, one) for one in result]
+    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)

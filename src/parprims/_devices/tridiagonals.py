@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from parprims._core.arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
-from parprims._devices.communicator import Gather, Place, Quick, Step, overwritten, settled
+from parprims._devices.communicator import Gather, Place, Quick, Step, all_computed, overwritten
 from parprims._primitives.tridiagonal.array import Rows, Tree, closed
 from parprims._primitives.tridiagonal.call import System
 from parprims._primitives.tridiagonal.public import solve_tridiagonal
@@ -37,32 +37,32 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
         pair, known = _up(xp, rows, rhs)
         return Gather((xp.concat(tops), xp.stack(pair))), (lower, diag, upper, rhs, rows, known)
 
-    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        lower, diag, upper, rhs, rows, known = kept
+    def solved(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, rows, known = saved
         xp = namespace_of(diag)
         seams = _Seams(xp, states[0])
         ends = seams.around(place, states[1])
         x = _down(rows, ends, known, rhs)
         system = _extended(xp, lower, diag, upper)
-        own = _with_ends(xp, x, ends)
-        error = backward_error(xp, system(rhs, own), own)
-        rest = residual(xp, system(rhs, own), own)[..., 1:-1]
+        extended = _with_ends(xp, x, ends)
+        error = backward_error(xp, system(rhs, extended), extended)
+        rest = residual(xp, system(rhs, extended), extended)[..., 1:-1]
         pair, known = _up(xp, rows, rest)
-        return Gather((xp.stack(pair), error)), (system, rhs, rows, known, seams, own)
+        return Gather((xp.stack(pair), error)), (system, rhs, rows, known, seams, extended)
 
-    def refined(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        system, rhs, rows, known, seams, own = kept
+    def refined(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        system, rhs, rows, known, seams, extended = saved
         xp = namespace_of(rhs)
         ends = seams.around(place, states[0])
-        better = own + _with_ends(xp, _down(rows, ends, known, rhs), ends)
+        better = extended + _with_ends(xp, _down(rows, ends, known, rhs), ends)
         error = backward_error(xp, system(rhs, better), better)
-        return Gather((error,)), (own, better, xp.max(states[1], axis=0))
+        return Gather((error,)), (extended, better, xp.max(states[1], axis=0))
 
-    def chosen(_: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        own, better, before = kept
-        xp = namespace_of(own)
+    def chosen(_: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        first_solution, better, before = saved
+        xp = namespace_of(first_solution)
         improved = xp.max(states[0], axis=0) < before
-        x = xp.where(improved[..., None], better, own)[..., 1:-1]
+        x = xp.where(improved[..., None], better, first_solution)[..., 1:-1]
         return Gather((xp.all(xp.isfinite(x), axis=-1),)), x
 
     def whole(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
@@ -86,22 +86,22 @@ def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
         xp = namespace_of(diag)
         zeros = xp.zeros_like(diag[..., 1:])
         before, after = xp.concat([lower[..., :1], zeros], axis=-1), xp.concat([zeros, upper[..., -1:]], axis=-1)
-        one = (lower[None, ...], diag[None, ...], upper[None, ...])
-        found = solve_tridiagonal(*one, xp.stack([rhs, before, after]))
-        y, v, w = (found[at, ...] for at in range(3))
-        one_, zero = xp.ones_like(y[..., :1]), xp.zeros_like(y[..., :1])
-        first = xp.stack([v[..., :1], one_, zero, w[..., :1]])
-        last = xp.stack([v[..., -1:], zero, one_, w[..., -1:]])
+        stacked = (lower[None, ...], diag[None, ...], upper[None, ...])
+        solutions = solve_tridiagonal(*stacked, xp.stack([rhs, before, after]))
+        y, v, w = (solutions[index, ...] for index in range(3))
+        ones, zero = xp.ones_like(y[..., :1]), xp.zeros_like(y[..., :1])
+        first = xp.stack([v[..., :1], ones, zero, w[..., :1]])
+        last = xp.stack([v[..., -1:], zero, ones, w[..., -1:]])
         pair = xp.stack([y[..., :1], y[..., -1:]])
         return Gather((xp.concat([first, last]), pair)), (*system, y, v, w)
 
-    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        lower, diag, upper, rhs, y, v, w = kept
+    def solved(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, y, v, w = saved
         xp = namespace_of(diag)
         ends = _Seams(xp, states[0]).around(place, states[1])
         x = y - v * ends[0][0] - w * ends[1][1]
-        own = _with_ends(xp, x, ends)
-        return Gather((_largest(backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)),)), x
+        extended = _with_ends(xp, x, ends)
+        return Gather((_largest(backward_error(xp, _extended(xp, lower, diag, upper)(rhs, extended), extended)),)), x
 
     def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
@@ -134,27 +134,27 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
             xp.concat([zeros, last[2][..., -1:]], axis=-1),
         )
         lower, diag, upper = (xp.stack([x[..., :head], x_[..., 1:]]) for x, x_ in zip(first[:3], last[:3], strict=True))
-        found = solve_tridiagonal(lower, diag, upper, xp.stack([before, after]))
-        v, w = found[0, ...], found[1, ...]
+        solutions = solve_tridiagonal(lower, diag, upper, xp.stack([before, after]))
+        v, w = solutions[0, ...], solutions[1, ...]
         one, zero = xp.ones_like(v[..., :1]), xp.zeros_like(v[..., :1])
         states = xp.stack([v[..., :1], one, zero, zero, zero, zero, one, w[..., -1:]])
         pair = xp.stack([y_first[..., :1], y_last[..., -1:]])
         return Gather((states, pair)), (y, (first, y_first, v), (last, y_last, w))
 
-    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        y, (first, y_first, v), (last, y_last, w) = kept
+    def solved(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        y, (first, y_first, v), (last, y_last, w) = saved
         xp = namespace_of(y)
         (before, _), (_, after) = _Seams(xp, states[0]).around(place, states[1])
         x_first, x_last = y_first[..., :head] - v * before, y_last[..., 2:] - w * after
 
-        def error(rows: list[Array], *own: Array) -> Array:
-            x = xp.concat(own, axis=-1)
+        def error(rows: list[Array], *unknowns: Array) -> Array:
+            x = xp.concat(unknowns, axis=-1)
             return _largest(backward_error(xp, _extended(xp, *rows[:3])(rows[3], x), x))
 
         largest = xp.maximum(
             error(first, before, x_first, y_first[..., head:]), error(last, y_last[..., :2], x_last, after)
         )
-        y, x_first, x_last, largest = settled(y, x_first, x_last, largest)
+        y, x_first, x_last, largest = all_computed(y, x_first, x_last, largest)
         x = overwritten(overwritten(y, x_first, 0, -1), x_last, y.shape[-1] - head, -1)
         return Gather((largest,)), x
 
@@ -242,12 +242,12 @@ def finish(
         x = xp.astype(result, x.dtype, copy=False)
         return Gather((_edge(x, -1), _edge(x, 0))), (*rows, result, x)
 
-    def errors(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        lower, diag, upper, rhs, result, x = kept
+    def errors(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, result, x = saved
         xp = namespace_of(x)
         ends = tuple(_neighbour(place, edge, by) for edge, by in zip(states, (-1, 1), strict=True))
-        own = xp.concat([ends[0], x, ends[1]], axis=-1)
-        error = safe_backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)
+        extended = xp.concat([ends[0], x, ends[1]], axis=-1)
+        error = safe_backward_error(xp, _extended(xp, lower, diag, upper)(rhs, extended), extended)
         return Gather((error,)), result
 
     def end(_: Place, result: Array, states: tuple[Array, ...]) -> Any:
@@ -282,22 +282,22 @@ def _back(xp: Namespace, x: Array, axis: int) -> Array:
     return move_axis(xp, x, -1, axis)
 
 
-def _edge(x: Array, at: int) -> Array:
+def _edge(x: Array, index: int) -> Array:
     """Return the first or the last element along the last axis, or zero if there is none."""
     if not x.shape[-1]:
         xp = namespace_of(x)
         return xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=device(x))
-    return x[..., :1] if at == 0 else x[..., -1:]
+    return x[..., :1] if index == 0 else x[..., -1:]
 
 
 def _neighbour(place: Place, edges: Array, by: int) -> Array:
     """Return the edge of the nearest part with elements before or after this one, cyclically."""
     if not isinstance(place.rank, int):
         return edges[(place.rank + by) % place.count, ...]
-    at = (place.rank + by) % place.count
-    while not place.lengths[at] and at != place.rank:
-        at = (at + by) % place.count
-    return edges[at, ...]
+    rank = (place.rank + by) % place.count
+    while not place.lengths[rank] and rank != place.rank:
+        rank = (rank + by) % place.count
+    return edges[rank, ...]
 
 
 def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -309,9 +309,9 @@ def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tu
         at_begin, at_end = place.first == 0, place.first + place.lengths[place.rank] == sum(place.lengths)
     else:  # all parts have one length
         at_begin, at_end = place.rank == 0, place.rank == place.count - 1
-    row, behind = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
-    lower = xp.where((row == 0) & at_begin, xp.zeros_like(lower), lower)
-    return lower, xp.where((behind == upper.shape[-1] - 1) & at_end, xp.zeros_like(upper), upper)
+    index_of_lower, index_of_upper = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
+    lower = xp.where((index_of_lower == 0) & at_begin, xp.zeros_like(lower), lower)
+    return lower, xp.where((index_of_upper == upper.shape[-1] - 1) & at_end, xp.zeros_like(upper), upper)
 
 
 def _neutral(xp: Namespace, like: Array) -> tuple[Array, Array]:
@@ -372,8 +372,8 @@ def _extended(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Any:
         xp.concat([end, x, end], axis=-1) for x, end in ((lower, zero), (diag, xp.ones_like(zero)), (upper, zero))
     )
 
-    def system(rhs: Array, own: Array) -> System:
-        padded = xp.concat([own[..., :1], rhs, own[..., -1:]], axis=-1)
+    def system(rhs: Array, extended: Array) -> System:
+        padded = xp.concat([extended[..., :1], rhs, extended[..., -1:]], axis=-1)
         return System(
             arrays=(*arrays, padded),
             rows=tuple(arrays[1].shape),

@@ -81,7 +81,7 @@ class Engine(Protocol):
     def split(self, name: str, x: Array) -> Split:
         """Return the split of an array; raise an error that names the argument if the engine does not support it."""
 
-    def working(self, found: Names) -> Names:
+    def working(self, names: Names) -> Names:
         """Return the split of the axis that the call works along, given the split that the arrays have."""
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
@@ -105,13 +105,13 @@ def groups(split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, 
 
     Elements that are combined group by group are combined in row-major order.
     """
-    found: list[tuple[Names, tuple[int, ...]]] = []
-    for at in reversed(axes):
-        if found and not found[-1][0]:
-            found[-1] = split[at], (at, *found[-1][1])
+    grouped: list[tuple[Names, tuple[int, ...]]] = []
+    for axis in reversed(axes):
+        if grouped and not grouped[-1][0]:
+            grouped[-1] = split[axis], (axis, *grouped[-1][1])
         else:
-            found.append((split[at], (at,)))
-    return found or [((), ())]
+            grouped.append((split[axis], (axis,)))
+    return grouped or [((), ())]
 
 
 def length(arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
@@ -126,38 +126,38 @@ def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) 
     Raises ValueError, which names the arguments, if two arrays are split differently along an axis.
     """
     ndim = max(x.ndim for x in arrays.values()) if ndim is None else ndim
-    found: list[Names] = [()] * ndim
+    split: list[Names] = [()] * ndim
     by: list[str] = [""] * ndim
     for name, x in arrays.items():
-        for at, names in enumerate(engine.split(name, x), ndim - x.ndim):
-            if names and found[at] and names != found[at]:
+        for axis, names in enumerate(engine.split(name, x), ndim - x.ndim):
+            if names and split[axis] and names != split[axis]:
                 raise ValueError(
-                    f"{name} and {by[at]} are split over different axes of the mesh, {names} and {found[at]}: "
+                    f"{name} and {by[axis]} are split over different axes of the mesh, {names} and {split[axis]}: "
                     "reshard one of them"
                 )
             if names:
-                found[at], by[at] = names, name
-    used = [name for names in found for name in names]
+                split[axis], by[axis] = names, name
+    used = [name for names in split for name in names]
     if len(set(used)) < len(used):
         raise ValueError(f"{', '.join(arrays)} are split along different axes over one axis of the mesh: reshard them")
-    return tuple(found)
+    return tuple(split)
 
 
 def part_of(split: Split, x: Array) -> Split:
     """Return the split of an array that broadcasts to a shape with this split."""
-    own = split[len(split) - x.ndim :]
-    return tuple(() if length == 1 else names for names, length in zip(own, x.shape, strict=True))
+    own_axes = split[len(split) - x.ndim :]
+    return tuple(() if length == 1 else names for names, length in zip(own_axes, x.shape, strict=True))
 
 
 def option_key(primitive: str, **options: Any) -> Any:
     """Return a key of a call with these options; None if an option has no key."""
-    found = []
+    entries = []
     for name, value in options.items():
         key = repr(value) if _is_plain(value) else lasting_key(value)
         if key is None:
             return None
-        found.append((name, type(value), key))
-    return (primitive, *found)
+        entries.append((name, type(value), key))
+    return (primitive, *entries)
 
 
 def _is_plain(value: Any) -> bool:
@@ -175,8 +175,8 @@ class Record:
 
     def tell(self, primitive: str, devices: int) -> None:
         """Report the call to `explain`."""
-        own = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
-        method, refusals = (own[-1].method, own[-1].refusals) if own else ("array", {})
+        calls = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
+        method, refusals = (calls[-1].method, calls[-1].refusals) if calls else ("array", {})
         tell([Call(primitive, method, refusals, devices, steps=tuple(self.steps))])
 
 
