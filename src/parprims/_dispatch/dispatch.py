@@ -333,14 +333,17 @@ def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> A
     found = signature(x, gradient)
     if found is None:
         return None
-    kinds: tuple[Any, ...] = tuple(map(type, options))
-    if tuple in kinds:
-        kinds = _kinds(options)
-    return primitive, found, options, kinds
+    return primitive, found, options, kinds(options)
 
 
-def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([_kinds(one) if type(one) is tuple else type(one) for one in options])
+def kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of options, and behind them those of the entries of tuples: equal tuples have as many."""
+    found: tuple[Any, ...] = tuple(map(type, options))
+    if tuple in found:
+        for one in options:
+            if type(one) is tuple:
+                found += kinds(one)
+    return found
 
 
 def recalled(key: Any) -> Callable[..., Any] | None:
