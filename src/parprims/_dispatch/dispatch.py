@@ -21,7 +21,7 @@ from parprims._dispatch import registry
 from parprims._dispatch.door import door, watched
 from parprims._libraries.numpy_bridge import quietly
 from parprims._libraries.settings import autocast, compiling, without_autocast
-from parprims._operators.program_numbers import shared
+from parprims._operators.program_numbers import noting, shared
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -479,11 +479,12 @@ class Methods:
         if watch.choosing:
             raise _ListedError({})
         with quiet(xp):
-            run = one.prepare(xp, call)
+            with noting() as kernels:
+                run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                told = self._telling(one, name, xp, call)
+                told = None if name == "kernel" and not kernels else self._telling(one, name, xp, call, kernels)
                 run = self._program(run, name, call) if told is None else told
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
@@ -508,12 +509,15 @@ class Methods:
             )
         return found
 
-    def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
+    def _telling(
+        self, one: Method, name: str, xp: Any, call: Checked, kernels: dict[Any, tuple[int, ...] | None]
+    ) -> Callable[..., Any] | None:
         """Return a function of JAX arrays by a program that takes the caller's numbers as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
-        if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
+        if arrays is None or options is None or not hasattr(call, "operation"):
             return None
-        return shared(call, (self.primitive, name, arrays, options), lambda call: one.prepare(xp, call), unwatched)
+        key = self.primitive, name, arrays, options
+        return shared(call, key, prepare=lambda call: one.prepare(xp, call), hidden=unwatched, kernels=kernels)
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays, compiled as one program if the program can be found again.
