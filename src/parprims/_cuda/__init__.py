@@ -97,7 +97,7 @@ def ready(
         else:
             found = Runner(xp, made, place)
         _runners.keep(whole, found)
-    return found.telling(captured) if captured else found  # type: ignore[union-attr]
+    return found.telling(captured) if captured or place is None else found  # type: ignore[union-attr]
 
 
 def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:

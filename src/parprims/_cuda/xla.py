@@ -203,7 +203,8 @@ def traced(
         _, derivative = jax.jvp(otherwise, primals[:inputs], tangents[:inputs])
         return differentiable(*primals), derivative
 
-    return jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+    compiled: Callable[..., tuple[Array, ...]] = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+    return compiled
 
 
 class Program:

@@ -484,7 +484,7 @@ class Methods:
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                told = None if name == "kernel" and not kernels else self._telling(one, name, xp, call, kernels)
+                told = self._telling(one, name, xp, call, kernels)
                 run = self._program(run, name, call) if told is None else told
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
@@ -515,6 +515,8 @@ class Methods:
         """Return a function of JAX arrays by a program that takes the caller's numbers as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
         if arrays is None or options is None or not hasattr(call, "operation"):
+            return None
+        if name == "kernel" and not any(kernels.values()):
             return None
         key = self.primitive, name, arrays, options
         return shared(call, key, prepare=lambda call: one.prepare(xp, call), hidden=unwatched, kernels=kernels)

@@ -369,8 +369,8 @@ def shared(
     """
     import jax
 
-    words = [one for one in kernels.values() if one is not None]
-    if call.operation == "recurrence" or len(words) < len(kernels):
+    told = {kernel: words for kernel, words in kernels.items() if words}
+    if call.operation == "recurrence" or None in kernels.values():
         return None
     if any(is_traced(x) or len(x.devices()) > 1 for x in call.arrays):
         return None
@@ -388,7 +388,7 @@ def shared(
         with hidden():
             reads = {sign: _on_few(functions, sign) for sign in signs}
         literals = [number for one in reads.values() for number in one.numbers]
-        numbers = jax.device_put((literals, [*map(_as_array, words)]))
+        numbers = jax.device_put((literals, [*map(_as_array, told.values())]))
         known = whole, tuple([(sign, one.key) for sign, one in reads.items()]), tuple(kernels)
         program = _programs.get(known) or _programs.keep(known, one_program(_traced))
 
@@ -398,7 +398,7 @@ def shared(
 
             if not held:
                 try:
-                    with _telling(_Telling(functions, reads, tuple(kernels), prepared)):
+                    with _telling(_Telling(functions, reads, tuple(told), prepared)):
                         return program(numbers, *arrays)
                 except _UnsharedError:
                     own = prepare(bare.on(*arrays))
