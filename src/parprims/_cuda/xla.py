@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from parprims._compiling.plan_capture import observed
 from parprims._core.arrays import Array, is_sharded, varying_alike
+from parprims._core.memo import Memo
 from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer
 from parprims._operators.languages import Captured
@@ -207,6 +209,9 @@ def traced(
     return compiled
 
 
+_untold: Memo[Plan] = Memo()
+
+
 class Program:
     """A plan as a function of its inputs for programs of JAX, see `traced`."""
 
@@ -216,9 +221,12 @@ class Program:
         otherwise: Callable[..., tuple[Array, ...]],
         batched: Callable[..., tuple[Array, ...]],
     ) -> None:
-        self.plan = plan
-        self._compiled = traced(plan, otherwise, batched)
-        self._untold, self._words = plan.untold, tuple([word.value for word in plan.words])
+        untold = plan.untold
+        self._untold = _untold.get(untold) or _untold.keep(untold, untold)
+        self._words = tuple([word.value for word in plan.words])
+        # Plans of many numbers share one text.
+        self.plan = dataclasses.replace(self._untold, captured=plan.captured)
+        self._compiled = traced(self.plan, otherwise, batched)
 
     def telling(self, captured: tuple[Captured, ...]) -> Program:
         """Return this, which has the captured numbers, and note them for a program around it."""
