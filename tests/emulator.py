@@ -152,16 +152,20 @@ def compiler() -> str | None:
 
 def host_text(plan: Any, at: int = 0) -> str:
     """Return the text of one launch as C++ for a CPU, with a function ``emulate`` that launches it."""
-    text = "".join(_without_asm(plan.text(at)))
+    return _as_host(plan.text(at), plan.inputs + len(plan.outputs) + len(SCRATCH), len(plan.integers))
+
+
+def _as_host(text: str, pointers: int, integers: int = 0) -> str:
+    """Return the text of a kernel, whose parameters are pointers and then integers, as C++ for a CPU."""
+    text = "".join(_without_asm(text))
     text = re.sub(
         r"extern __shared__ (?:__align__\(\w+\) )?(\w+) (\w+)\[\];",
         r"\1* const \2 = reinterpret_cast<\1*>(emulated::dynamic_memory());",
         text,
     )
     text = text.replace('extern "C"', "static")
-    pointers = plan.inputs + len(plan.outputs) + len(SCRATCH)
     values = [f"(void*)v[{at}]" for at in range(pointers)]
-    values += [f"v[{pointers + at}]" for at in range(len(plan.integers))]
+    values += [f"v[{pointers + at}]" for at in range(integers)]
     return f"""#include "emulator.hpp"
 namespace text {{
 {text}
@@ -459,15 +463,19 @@ class Runner:
         assert launch.shared_bytes <= 227 << 10, "more shared memory than there is"
         self._seed += 1
         ways.reached.update(ways.ways(launch))
-        memory = (_Given * len(given))(*given)
         assert launch.grid % launch.cluster == 0, "an impossible cluster"
         sizes = launch.grid, launch.block, launch.cluster, launch.shared_bytes
-        how = self.in_flight, self._seed, self.races, self.seconds
-        packet = _Launch(*sizes, *how, ctypes.addressof(memory), len(given))
-        message = ctypes.create_string_buffer(1000)
-        array = (ctypes.c_longlong * len(values))(*values)
-        if _compiled(host_text(plan, at))(ctypes.byref(packet), array, message, ctypes.c_size_t(len(message))):
-            raise RuntimeError(f"the kernel failed: {message.value.decode()}")
+        _carry_out(host_text(plan, at), (*sizes, self.in_flight, self._seed, self.races, self.seconds), values, given)
+
+
+def _carry_out(text: str, how: Sequence[Any], values: Sequence[int], given: Sequence[_Given]) -> None:
+    """Launch a kernel, ``how`` as the first fields of `_Launch` say, on parameters, with the memory given."""
+    memory = (_Given * len(given))(*given)
+    packet = _Launch(*how, ctypes.addressof(memory), len(given))
+    message = ctypes.create_string_buffer(1000)
+    array = (ctypes.c_longlong * len(values))(*values)
+    if _compiled(text)(ctypes.byref(packet), array, message, ctypes.c_size_t(len(message))):
+        raise RuntimeError(f"the kernel failed: {message.value.decode()}")
 
 
 def forget(patch: pytest.MonkeyPatch) -> None:
@@ -512,6 +520,59 @@ def install_for_jax(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(compiler_of_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
     patch.setattr(_cuda, "refusal", lambda *_: None)
+
+
+def install_in_programs(patch: pytest.MonkeyPatch) -> None:
+    """Let programs of JAX carry out on a CPU the kernels that they hold, by a callback, until the patch is undone."""
+    import jax
+
+    install_for_jax(patch)
+    patch.setattr(compiler_of_cuda, "compiled", lambda text, _: text.encode())
+    patch.setattr(jax.lax, "platform_dependent", lambda *arrays, cuda, **_: cuda(*arrays))
+    patch.setattr(jax.ffi, "ffi_call", _emulated_call)
+
+
+def _emulated_call(target: str, results: Sequence[Any], input_output_aliases: dict[int, int]) -> Callable[..., Any]:
+    """Return what stands for the function that ``jax.ffi.ffi_call`` returns for a kernel."""
+    import jax
+
+    assert target == xla.TARGET
+    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
+
+    def call(*operands: Any, name: str, kernel_type: str, kernel_data: str, shared_mem_bytes: Any, **sizes: Any) -> Any:
+        assert (name, kernel_type) == ("kernel", "ptx")
+        assert {int(sizes[one]) for one in ("grid_y", "grid_z", "block_y", "block_z")} == {1}
+        cluster = re.search(r"__cluster_dims__\((\d+),", kernel_data)
+        whole = int(sizes["grid_x"]), int(sizes["block_x"]), int(cluster[1]) if cluster else 1, int(shared_mem_bytes)
+        how = (*whole, Runner.in_flight, 1, Runner.races, Runner.seconds)
+
+        def launch(*given: Any) -> tuple[np.ndarray, ...]:
+            return _launched(kernel_data, how, [np.asarray(x) for x in given], shapes, input_output_aliases)
+
+        return jax.pure_callback(launch, shapes, *operands)
+
+    return call
+
+
+def _launched(
+    text: str, how: Sequence[Any], operands: Sequence[np.ndarray], shapes: Sequence[Any], aliases: dict[int, int]
+) -> tuple[np.ndarray, ...]:
+    """Return the results of a kernel on operands, some of which it updates: result ``aliases[at]`` is operand at."""
+    memory = [_Memory(x.nbytes) for x in operands]
+    for one, x in zip(memory, operands, strict=True):
+        one.bytes[:] = np.frombuffer(x.tobytes(), np.uint8)
+    updated = {result: memory[at] for at, result in aliases.items()}
+    sizes = [int(np.prod(one.shape, dtype=np.int64)) * one.dtype.itemsize for one in shapes]
+    found = [updated.get(at) or _Memory(size) for at, size in enumerate(sizes)]
+    parameters = [*memory, *found]
+    names = {one.address: (one, f"parameter {at}") for at, one in enumerate(parameters)}
+    given = [_Given(one.address, one.bytes.size, name.encode()) for one, name in names.values()]
+    _carry_out(_as_host(text, len(parameters)), how, [one.address for one in parameters], given)
+    for one, name in names.values():
+        one.check(name)
+    for at, (one, x) in enumerate(zip(memory, operands, strict=True)):
+        assert at in aliases or one.bytes.tobytes() == x.tobytes(), "the kernel wrote to an input"
+    return tuple(one.bytes.copy().view(kind.dtype).reshape(kind.shape) for one, kind in zip(found, shapes, strict=True))
 
 
 def install_for_torch(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import parprims
 from benches.overhead import small_calls
 from parprims._dispatch import door
-from parprims._dispatch.dispatch import primitives
+from parprims._dispatch.dispatch import kinds, primitives
 from parprims._libraries import numpy_bridge
 
 X = np.array([3.0, 1.0, 2.0, 7.0, -5.0, 0.5], dtype=np.float32)
@@ -44,6 +44,18 @@ FRAMES = {
     "median": 6, "sort_by_key": 8, "unique": 8, "run_lengths": 8, "solve_tridiagonal": 8, "linear_recurrence": 6,
 }  # fmt: skip
 """Functions of Python that a call on NumPy's arrays enters, at most."""
+
+
+def joined(earlier, later):
+    return earlier + later + earlier * later
+
+
+PAST_THE_DOOR = {
+    "scan by a function": (lambda x: parprims.scan(x, joined), 23),
+    "scan by an operator": (lambda x: parprims.scan(x, parprims.Operator(joined)), 28),
+    "sum over axes": (lambda x: parprims.sum(x, axis=(0,)), 23),
+}
+"""Calls that the body finds again, and the functions of Python that they enter, at most."""
 
 
 def entered(call, within=""):
@@ -86,6 +98,16 @@ class TestTheWay:
         warm(function, arrays)
         names = entered(lambda: function(*arrays))
         assert len(names) <= FRAMES[name] + (not inspect.isfunction(getattr(function, "__wrapped__", None))), names
+
+    @pytest.mark.parametrize("name", PAST_THE_DOOR)
+    @pytest.mark.once
+    def test_few_functions_are_entered_past_the_door(self, name):
+        call, most = PAST_THE_DOOR[name]
+        pytest.importorskip("numba")
+        x = np.tile(X, 20)
+        warm(call, (x,))
+        names = entered(lambda: call(x))[1:]  # the first is the call itself
+        assert len(names) <= most, names
 
     @pytest.mark.parametrize("name", CALLS)
     def test_the_body_is_not(self, backend, name, monkeypatch):
@@ -148,6 +170,11 @@ class TestWhatIsTold:
         for zero in (0.0, -0.0, 0.0):
             padded, _ = warm(lambda x, m, zero=zero: parprims.select(x, m, size=2, fill_value=zero), (x, mask))
             assert np.signbit(padded[1]) == np.signbit(zero)
+
+    def test_entries_of_tuples_have_types(self):
+        options = [(1, (1, (2, 3))), (1, (1, (2.0, 3))), (1, (True, (2, 3))), (True, (1, (2, 3)))]
+        assert len({*options}) == 1
+        assert len({kinds(one) for one in options}) == len(options)
 
     def test_dtypes_and_layouts(self):
         wanted = {}

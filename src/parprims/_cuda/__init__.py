@@ -5,6 +5,7 @@ caller's current stream (CuPy arrays, PyTorch tensors). `traced` makes it part o
 or leaves the device.
 """
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from typing import overload
 
@@ -35,7 +36,7 @@ from parprims._cuda.plan import (
 )
 from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned, tunings
-from parprims._cuda.xla import jax_export_checks, row_by_row, traced
+from parprims._cuda.xla import Program, jax_export_checks, row_by_row
 from parprims._libraries.settings import transformed
 from parprims._operators.languages import Captured
 
@@ -84,15 +85,19 @@ def ready(
     depend on, except the namespace, the device and the ``captured`` numbers of the call's operators.
     """
     place = None if is_jax(xp) else device_index(xp, x)
-    whole = (xp, place, key)
+    # The functions of a JAX program compute with the numbers of their own call.
+    whole = (xp, place, key, captured if place is None else ())
     found = _runners.get(whole)
     if found is None:
         made = plan()
         if made is None:
             return None
-        found = traced(made, *in_program()) if place is None else Runner(xp, made, place)
+        if place is None:
+            found = Program(dataclasses.replace(made, captured=captured), *in_program())
+        else:
+            found = Runner(xp, made, place)
         _runners.keep(whole, found)
-    return found.telling(captured) if captured else found  # type: ignore[union-attr]
+    return found.telling(captured) if captured or place is None else found  # type: ignore[union-attr]
 
 
 def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:

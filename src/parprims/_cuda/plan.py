@@ -199,7 +199,8 @@ class Plan:
     temporary_bytes : int
         The bytes of the call's own memory, ``temporary`` in the kernel, from the allocator of its library.
     captured : tuple of Captured
-        The numbers of operators that no text holds. Launches are given their words behind the other integers.
+        The numbers of operators that no text holds. Launches are given their words behind the other integers, or in
+        memory.
     """
 
     launches: tuple[Launch, ...]
@@ -220,6 +221,11 @@ class Plan:
         )
 
     @property
+    def untold(self) -> Plan:
+        """The plan without the values of the captured numbers: plans with equal texts and sizes have equal ones."""
+        return dataclasses.replace(self, captured=tuple([dataclasses.replace(one, words=()) for one in self.captured]))
+
+    @property
     def integers(self) -> tuple[int, ...]:
         """The values of the integers, those that a text does not hold in any case last."""
         return tuple([number.value for number in (*self.numbers, *self.words)])
@@ -235,17 +241,19 @@ class Plan:
     def text(self, at: int = 0, *, static: bool = False) -> str:
         """Return the whole CUDA source of one launch.
 
-        ``static`` compiles the integers in, and orders the pointers as in a call inside a JAX program: inputs, scratch
-        that starts at zero, outputs, other scratch, and again scratch that starts at zero. A later launch has outputs
-        and other scratch once more before the outputs, as its inputs. Otherwise the integers are parameters, and a
-        later launch waits for the one before it: the device may start it before that one has ended.
+        ``static`` compiles the integers in, and orders the pointers as in a call inside a JAX program: inputs, the
+        words of captured numbers if there are any, scratch that starts at zero, outputs, other scratch, and again
+        scratch that starts at zero. A later launch has outputs and other scratch once more before the outputs, as its
+        inputs. Otherwise the integers and the words are parameters, and a later launch waits for the one before it: the
+        device may start it before that one has ended.
         """
         launch = self.launches[at]
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
         head: list[str] = []
         if static:
-            assert not self.captured, "a JAX program holds its numbers"
+            head = _words_in_memory(self.words, len(ins))
+            ins += ["const void*"] if self.words else []
             zeros = [f"void* {name}" for name, nbytes in self.zeros().items() if nbytes]
             results = [*outs, *(f"void* {name}" for name, nbytes in self.unset().items() if nbytes)]
             given = ["void*" for _ in results] if at else []
@@ -283,6 +291,21 @@ def _word(name: str, at: int) -> str:
     """
     read = f'asm("ld.param.b64 %0, [kernel_param_{at}];" : "=l"(word));'
     return f"__device__ __forceinline__ long long {name}() {{ long long word; {read} return word; }}"
+
+
+def _words_in_memory(words: tuple[Number, ...], at: int) -> list[str]:
+    """Return the texts of the functions that return words, given the place of their address among the parameters."""
+    if not words:
+        return []
+    read = f'asm("ld.param.b64 %0, [kernel_param_{at}];" : "=l"(address));'
+    address = f"long long address; {read} return (const long long*)address;"
+    return [
+        f"__device__ __forceinline__ const long long* captured_words() {{ {address} }}",
+        *(
+            f"__device__ __forceinline__ long long {one.name}() {{ return __ldg(captured_words() + {place}); }}"
+            for place, one in enumerate(words)
+        ),
+    ]
 
 
 _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,11 @@ import numpy as np
 
 from parprims._compiling.plan_capture import observed
 from parprims._core.arrays import Array, is_sharded, varying_alike
+from parprims._core.memo import Memo
 from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer
+from parprims._operators.languages import Captured
+from parprims._operators.program_numbers import note, told_words
 
 TARGET = "__gpu$xla.gpu.ptx"
 """The target by which XLA calls a kernel that a program contains. It is undocumented, and XLA may change it."""
@@ -102,7 +106,8 @@ def devices() -> list[Any]:
 def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the outputs of the plan as a call inside the traced program.
 
-    XLA loads the PTX itself. Scratch that must start at zero is an input that the kernel updates in place.
+    Behind the inputs of the plan, ``arrays`` has the words of its captured numbers, if there are any. XLA loads the PTX
+    itself. Scratch that must start at zero is an input that the kernel updates in place.
     """
     import jax
     import jax.numpy as jnp
@@ -124,7 +129,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     arch = f"compute_{capability}"
     sources = [(plan.text(at, static=True), one.architecture(arch)) for at, one in enumerate(plan.launches)]
     for launch, code in zip(plan.launches, compiler.compiled_together(sources), strict=True):
-        aliases = {plan.inputs + given: place for given, place in enumerate(places)}
+        aliases = {len(arrays) + given: place for given, place in enumerate(places)}
         call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
         outputs = call(
             *arrays,
@@ -164,24 +169,26 @@ def traced(
     otherwise: Callable[..., tuple[Array, ...]],
     batched: Callable[..., tuple[Array, ...]],
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return the plan as a jitted JAX function of its inputs.
+    """Return the plan as a jitted JAX function of its inputs and, behind them, the words of its captured numbers.
 
-    On a CUDA device it runs the kernel, elsewhere ``otherwise``, which computes the same from the same arrays and also
+    On a CUDA device it runs the kernel, elsewhere ``otherwise``, which computes the same from the same inputs and also
     has derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 if an input is the same for
-    the whole batch, and vmap calls it.
+    the whole batch, and vmap calls it. Both know the captured numbers by themselves.
     """
     import jax
+
+    inputs = plan.inputs
 
     @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]
     def compute(*arrays: Array) -> tuple[Array, ...]:
         found: tuple[Array, ...] = jax.lax.platform_dependent(
-            *arrays, cuda=lambda *xs: embedded(plan, xs), default=otherwise
+            *arrays, cuda=lambda *xs: embedded(plan, xs), default=lambda *xs: otherwise(*xs[:inputs])
         )
         return found
 
     @compute.def_vmap  # type: ignore[untyped-decorator]
     def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-        arrays = tuple(jax.numpy.asarray(x) for x in arrays)
+        arrays, in_batched = tuple(jax.numpy.asarray(x) for x in arrays[:inputs]), in_batched[:inputs]
         if any(is_sharded(x) for x in arrays):  # as the batch then is too, and the other methods do not move it
             outputs = jax.vmap(otherwise, tuple(0 if own else None for own in in_batched))(*arrays)
         else:
@@ -195,14 +202,41 @@ def traced(
 
     @differentiable.defjvp  # type: ignore[untyped-decorator]
     def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
-        _, derivative = jax.jvp(otherwise, primals, tangents)
+        _, derivative = jax.jvp(otherwise, primals[:inputs], tangents[:inputs])
         return differentiable(*primals), derivative
 
-    compiled = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+    compiled: Callable[..., tuple[Array, ...]] = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+    return compiled
 
-    def function(*arrays: Array) -> tuple[Array, ...]:
-        observed(plan, arrays)
-        found: tuple[Array, ...] = compiled(*arrays)
+
+_untold: Memo[Plan] = Memo()
+
+
+class Program:
+    """A plan as a function of its inputs for programs of JAX, see `traced`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        otherwise: Callable[..., tuple[Array, ...]],
+        batched: Callable[..., tuple[Array, ...]],
+    ) -> None:
+        untold = plan.untold
+        self._untold = _untold.get(untold) or _untold.keep(untold, untold)
+        self._words = tuple([word.value for word in plan.words])
+        # Plans of many numbers share one text.
+        self.plan = dataclasses.replace(self._untold, captured=plan.captured)
+        self._compiled = traced(self.plan, otherwise, batched)
+
+    def telling(self, captured: tuple[Captured, ...]) -> Program:
+        """Return this, which has the captured numbers, and note them for a program around it."""
+        assert captured == self.plan.captured
+        note(self._untold, self._words)
+        return self
+
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        """Return the outputs of the plan."""
+        observed(self.plan, arrays)
+        words = (told_words(self._untold, self._words),) if self._words else ()
+        found: tuple[Array, ...] = self._compiled(*arrays, *words)
         return found
-
-    return function

@@ -21,7 +21,7 @@ from parprims._dispatch import registry
 from parprims._dispatch.door import door, watched
 from parprims._libraries.numpy_bridge import quietly
 from parprims._libraries.settings import autocast, compiling, without_autocast
-from parprims._operators.program_numbers import shared
+from parprims._operators.program_numbers import noting, shared
 
 Refusal = Callable[..., str | None]
 """Takes a namespace and a `Checked` call; returns the sentence why a method cannot compute it, or None."""
@@ -336,14 +336,17 @@ def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> A
     found = signature(x, gradient)
     if found is None:
         return None
-    kinds: tuple[Any, ...] = tuple(map(type, options))
-    if tuple in kinds:
-        kinds = _kinds(options)
-    return primitive, found, options, kinds
+    return primitive, found, options, kinds(options)
 
 
-def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([_kinds(one) if type(one) is tuple else type(one) for one in options])
+def kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of options, and behind them those of the entries of tuples: equal tuples have as many."""
+    found: tuple[Any, ...] = tuple(map(type, options))
+    if tuple in found:
+        for one in options:
+            if type(one) is tuple:
+                found += kinds(one)
+    return found
 
 
 def recalled(key: Any) -> Callable[..., Any] | None:
@@ -481,11 +484,12 @@ class Methods:
         if watch.choosing:
             raise _ListedError({})
         with quiet(xp):
-            run = one.prepare(xp, call)
+            with noting() as kernels:
+                run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                told = self._telling(one, name, xp, call)
+                told = self._telling(one, name, xp, call, kernels)
                 run = self._program(run, name, call) if told is None else told
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
@@ -510,12 +514,17 @@ class Methods:
             )
         return found
 
-    def _telling(self, one: Method, name: str, xp: Any, call: Checked) -> Callable[..., Any] | None:
+    def _telling(
+        self, one: Method, name: str, xp: Any, call: Checked, kernels: dict[Any, tuple[int, ...] | None]
+    ) -> Callable[..., Any] | None:
         """Return a program of JAX arrays that takes the numbers of the caller's functions as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
-        if arrays is None or options is None or name == "kernel" or not hasattr(call, "operation"):
+        if arrays is None or options is None or not hasattr(call, "operation"):
             return None
-        return shared(call, (self.primitive, name, arrays, options), lambda call: one.prepare(xp, call), unwatched)
+        if name == "kernel" and not any(kernels.values()):
+            return None
+        key = self.primitive, name, arrays, options
+        return shared(call, key, prepare=lambda call: one.prepare(xp, call), hidden=unwatched, kernels=kernels)
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays, compiled as one program if the program can be found again.

@@ -15,11 +15,12 @@ from typing import Any
 from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
 from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
+from parprims._core.signature import signature
 from parprims._dispatch.dispatch import (
     Methods,
-    call_key,
     devices,
     in_graph,
+    kinds,
     nodes,
     plain,
     recalled,
@@ -47,6 +48,8 @@ class Arguments:
         The axes of a mesh, or the group, over which the arrays are parts.
     """
 
+    __slots__ = ("arrays", "axis_name", "key", "method", "name", "options")
+
     def __init__(
         self, name: str, arrays: dict[str, Any], options: dict[str, Any], method: str, axis_name: Any = None
     ) -> None:
@@ -60,12 +63,16 @@ class Arguments:
     @property
     def given(self) -> dict[str, Any]:
         """The arrays that were not left out."""
-        return {name: x for name, x in self.arrays.items() if x is not None or name not in _OPTIONAL}
+        found = self.arrays.copy()
+        for name, x in self.arrays.items():
+            if x is None and name in _OPTIONAL:
+                del found[name]
+        return found
 
     @property
     def flat(self) -> tuple[Any, ...]:
         """All arrays in order, those of tuples one by one."""
-        return _flat(self.given.values())
+        return _flat(tuple(self.given.values()))
 
     def key_of(self, *arrays: Any) -> Any:
         """Return the key of the call if the method is given these very arrays, else None.
@@ -86,9 +93,9 @@ class Arguments:
         return self.on(arrays, **options)
 
 
-def _flat(arrays: Collection[Any]) -> tuple[Any, ...]:
+def _flat(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if tuple not in map(type, arrays):
-        return tuple(arrays)
+        return arrays
     return tuple([one for x in arrays for one in (x if type(x) is tuple else (x,))])
 
 
@@ -175,7 +182,8 @@ class Primitive:
 
     def __post_init__(self) -> None:
         self._title = self.name + self.variant
-        self._key_of = [*((name, lasting_key) for name in self.operators), *((name, plain) for name in self.numbers)]
+        own = {**dict.fromkeys(self.operators, lasting_key), **dict.fromkeys(self.numbers, plain)}
+        self._key_of = [(name, key_of) for name, key_of in own.items() if name not in self.defaults]
         if not self.variant:
             declared[self.name] = self
 
@@ -210,11 +218,12 @@ class Primitive:
         if self.normalize is not None:
             asked = self.normalize(asked)
         given = asked.given
-        flat = _flat(given.values())
+        arrays = tuple(given.values())
+        flat = _flat(arrays)
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
                 return self._node(asked) if self.node is None else self.node(asked)
-            key = asked.key = self._key(asked, given)
+            key = asked.key = self._key(asked, given, arrays)
             run = recalled(key)
             if run is None and self.recall is not None:
                 run = self.recall(key)
@@ -233,24 +242,25 @@ class Primitive:
         """Return whether several devices, or chunks, hold arrays that may be split."""
         return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
-    def _key(self, asked: Arguments, given: dict[str, Any]) -> Any:
-        """Return the key of the call, given the arrays that were not left out, or None."""
-        told = asked.options
+    def _key(self, asked: Arguments, given: Collection[str], arrays: tuple[Any, ...]) -> Any:
+        """Return the key of the call, given the names of the arrays that were not left out, and these; or None."""
+        found = signature(arrays if len(arrays) > 1 else arrays[0], self.gradient)
+        if found is None:
+            return None
+        told, keys = asked.options, []
         if self._key_of:
             told = told.copy()
             for name, key_of in self._key_of:
-                if told[name] is not None:
-                    told[name] = key_of(told[name])
-                    if told[name] is None:
+                one = told.pop(name)
+                if one is not None:
+                    one = key_of(one)
+                    if one is None:
                         return None
-        more: list[Any] = [asked.method]
+                keys.append(one)  # which holds the types of all that it is made of
+        options = (*told.values(), asked.method)
         if self.state is not None:
-            more.append(self.state(asked))
-        if len(given) < len(asked.arrays):
-            more.append(tuple(given))
-        arrays = tuple(given.values())
-        x = arrays if len(arrays) > 1 else arrays[0]
-        return call_key((self._title, *told), x, *told.values(), *more, gradient=self.gradient)
+            options = (*options, self.state(asked))
+        return (self._title, *given, *told, *keys), found, options, kinds(options)
 
     def _node(self, asked: Arguments) -> Any:
         results = as_node(asked, composed=self.composed)

@@ -36,13 +36,11 @@ def register_type(dtype: str) -> str:
 
 
 class Language:
-    """How a trace is written down: in CUDA C++. Other languages derive from this.
+    """How a trace is written down: in CUDA C++. Other languages derive from this."""
 
-    ``tells`` says whether kernels are told numbers that do not stand in the code of a function.
-    """
-
-    def __init__(self, *, tells: bool = True) -> None:
-        self.tells = tells
+    tells = True
+    """Whether kernels are told numbers that do not stand in the code of a function. Tests compare with texts that hold
+    all numbers."""
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
         """Return the line that assigns a value to a name."""
@@ -102,13 +100,6 @@ class Language:
 
 
 CUDA = Language()
-
-_CUDA_IN_PROGRAMS = Language(tells=False)
-
-
-def cuda(*, in_programs: bool) -> Language:
-    """Return the language of CUDA kernels. Those in programs of JAX are told nothing: their texts hold all numbers."""
-    return _CUDA_IN_PROGRAMS if in_programs else CUDA
 
 
 def word_name(name: str, at: int) -> str:

@@ -22,9 +22,10 @@ import numpy as np
 from parprims._core.arrays import Array, is_traced
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
-from parprims._operators.constants import leaves
+from parprims._operators.constants import leaves, with_own_numbers
 from parprims._operators.function_key import lasting_key
 from parprims._operators.operator import Operator, segmented, with_combine
+from parprims._operators.tracing import Scalar
 
 
 class _UnsharedError(Exception):
@@ -175,18 +176,22 @@ class _Telling:
     """The data of a call for its program: its functions by field, and the trace of each.
 
     ``prepared`` makes the function that becomes the program. ``parameters`` are the program's parameters. ``seen``, if
-    given, collects the kinds of arrays on which functions are called.
+    given, collects the kinds of arrays on which functions are called. ``words`` are parameters too: the words of the
+    numbers that kernels are given, by the key of the kernel; None outside of the program.
     """
 
     functions: dict[str, Callable[..., Any]]
     reads: dict[Any, _Read] = dataclasses.field(default_factory=dict)
+    kernels: tuple[Any, ...] = ()
     prepared: Callable[[], Callable[..., Any]] | None = None
     parameters: Sequence[Any] = ()
     seen: dict[Any, None] | None = None
+    words: dict[Any, Any] | None = None
 
 
 class _Now(threading.local):
     call: _Telling | None = None
+    noted: dict[Any, tuple[int, ...] | None] | None = None
 
 
 _now = _Now()
@@ -210,6 +215,8 @@ def _stand_in(field: str) -> Callable[..., Any]:
         call = _now.call
         assert call is not None
         arrays, tree = jax.tree.flatten(arguments)
+        if any(isinstance(one, Scalar) for one in arrays):  # the text of a kernel is made
+            return with_own_numbers(call.functions[field])(*arguments)
         sign = field, tree, tuple([(one.ndim, str(one.dtype)) for one in arrays])
         own = call.functions[field]
         if call.seen is not None:
@@ -225,6 +232,39 @@ def _stand_in(field: str) -> Callable[..., Any]:
         return here.on(arguments, call.parameters[first : first + len(here.numbers)])
 
     return called
+
+
+# ---- Kernels in programs ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[dict[Any, tuple[int, ...] | None]]:
+    """Collect the words that kernels are told, by their keys, while a call is prepared; None where a key has two."""
+    before, _now.noted = _now.noted, {}
+    try:
+        yield _now.noted
+    finally:
+        _now.noted = before
+
+
+def note(key: Any, words: tuple[int, ...]) -> None:
+    """Collect the words that a kernel is told. ``key`` is all of the kernel but these."""
+    if _now.noted is not None and _now.noted.setdefault(key, words) != words:
+        _now.noted[key] = None
+
+
+def told_words(key: Any, words: tuple[int, ...]) -> Any:
+    """Return the words that a kernel is told as an array, a parameter of the program under way if that is told them."""
+    call = _now.call
+    if call is None or call.words is None:
+        return _as_array(words)
+    if key not in call.words:
+        raise _UnsharedError
+    return call.words[key]
+
+
+def _as_array(words: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.array(words, np.int64).view(np.uint32)  # JAX may have no integers of 64 bits
 
 
 def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
@@ -303,7 +343,7 @@ def _with_stand_ins(call: Call, functions: dict[str, Callable[..., Any]]) -> Any
             fields[field] = with_combine(op, fields[field])
             for _ in range(around):
                 fields[field] = segmented(fields[field])
-    operation = (None, None) if isinstance(call.operation, tuple) else None
+    operation = (None, None) if hasattr(call, "multiply") else None  # a product has the keys of two operators
     return dataclasses.replace(call, operation=operation, key=None, **fields)
 
 
@@ -319,16 +359,21 @@ def shared(
     key: Any,
     prepare: Callable[[Any], Callable[..., Any]],
     hidden: Callable[[], contextlib.AbstractContextManager[None]],
+    kernels: dict[Any, tuple[int, ...] | None],
 ) -> Callable[..., Any] | None:
     """Return a function of the arrays of a call that computes it by a program which is told its numbers.
 
     None if no function is the caller's, or the program must hold their numbers. ``key`` is the call without its
     functions. ``prepare`` returns the function that becomes the program of a call. ``hidden`` hides calls that
-    functions make while they are traced.
+    functions make while they are traced. ``kernels`` are the words that the kernels of the call are given, by their
+    keys.
     """
     import jax
 
-    if call.operation == "recurrence" or any(is_traced(x) or len(x.devices()) > 1 for x in call.arrays):
+    told = {kernel: words for kernel, words in kernels.items() if words}
+    if call.operation == "recurrence" or None in kernels.values():
+        return None
+    if any(is_traced(x) or len(x.devices()) > 1 for x in call.arrays):
         return None
     try:
         functions, rest = _parts(call)
@@ -343,8 +388,9 @@ def shared(
             signs = _signs.keep(whole, tuple(seen))
         with hidden():
             reads = {sign: _on_few(functions, sign) for sign in signs}
-        numbers = jax.device_put(tuple([number for one in reads.values() for number in one.numbers]))
-        known = whole, tuple([(sign, one.key) for sign, one in reads.items()])
+        literals = [number for one in reads.values() for number in one.numbers]
+        numbers = jax.device_put((literals, [*map(_as_array, told.values())]))
+        known = whole, tuple([(sign, one.key) for sign, one in reads.items()]), tuple(kernels)
         program = _programs.get(known) or _programs.keep(known, one_program(_traced))
 
         def run(*arrays: Array) -> Any:
@@ -353,7 +399,7 @@ def shared(
 
             if not held:
                 try:
-                    with _telling(_Telling(functions, reads, prepared)):
+                    with _telling(_Telling(functions, reads, tuple(told), prepared)):
                         return program(numbers, *arrays)
                 except _UnsharedError:
                     own = prepare(bare.on(*arrays))
@@ -366,9 +412,11 @@ def shared(
     return run
 
 
-def _traced(numbers: tuple[Any, ...], *arrays: Array) -> Any:
+def _traced(numbers: tuple[list[Any], list[Any]], *arrays: Array) -> Any:
     call = _now.call
     assert call is not None
     assert call.prepared is not None
-    with _telling(dataclasses.replace(call, parameters=numbers)):
+    literals, words = numbers
+    told = dict(zip(call.kernels, words, strict=True))
+    with _telling(dataclasses.replace(call, parameters=literals, words=told)):
         return call.prepared()(*arrays)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from parprims._core.arrays import dtype_bits
-from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
+from parprims._operators.languages import C_TYPES, CUDA, Captured, captured_identity, literal, register_type
 from parprims._operators.operator import Operator
 from parprims._operators.tracing import Trace, Untraceable, trace
 
@@ -38,7 +38,7 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
     arithmetic = problem.arithmetic
     dtype, memory = arithmetic.registers, arithmetic.memory
     narrow = dtype_bits(dtype) < 32  # such numbers stay in registers of 32 bits between operations
-    word, language = register_type(dtype), cuda(in_programs=immutable)
+    word = register_type(dtype)
 
     def traced(op: Operator, told: str, earlier: str, later: str) -> Trace:
         found = trace(
@@ -48,7 +48,6 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
             ((dtype, later),),
             packed=op.components is not None,
             immutable=immutable,
-            language=language,
             told=None if op._built_in else told,
         )
         if found.dtypes != (dtype,):
@@ -62,9 +61,9 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
     product = traced(problem.multiply, "captured_multiply", "x", "y")
     total = traced(problem.add, "captured_add", "earlier", "later")
     found, captured = 0 if arithmetic.ring else sum_identity(problem), (*product.captured, *total.captured)
-    if language.tells and not problem.add._built_in:
-        (one,) = captured_identity(language, (found,), (dtype,))
-        captured, identity = (*captured, one), language.captured(one.name, dtype)
+    if CUDA.tells and not problem.add._built_in:
+        (one,) = captured_identity(CUDA, (found,), (dtype,))
+        captured, identity = (*captured, one), CUDA.captured(one.name, dtype)
     else:
         identity = literal(found, dtype)
     # An unrolled loop should fit the instruction cache, and not take long to compile.

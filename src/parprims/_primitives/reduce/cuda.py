@@ -13,7 +13,7 @@ from parprims._core.layout import Layout, fold, is_aligned, row_major
 from parprims._core.memo import Memo
 from parprims._dispatch.dispatch import directly
 from parprims._operators.function_key import lasting_key
-from parprims._operators.languages import C_TYPES, cuda, register_type
+from parprims._operators.languages import C_TYPES, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
 from parprims._primitives.reduce.array import array, native_refusal
@@ -163,7 +163,7 @@ class Specialisation:
 
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
     """Return the specialisation for the dtypes of inputs; raise Untraceable if there is none."""
-    code = traced(xp, r, inputs, cuda(in_programs=is_jax(xp)))
+    code = traced(xp, r, inputs)
     if r.positions is not None:
         return Specialisation(code, (dtype_name(r.positions),), positions=True)
     # If an initial element follows, results keep the working dtype.

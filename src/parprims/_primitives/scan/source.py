@@ -25,7 +25,7 @@ from parprims._core.arrays import (
 )
 from parprims._core.memo import Memo
 from parprims._dispatch.dispatch import Checked
-from parprims._operators.languages import C_TYPES, Captured, captured_identity, cuda, literal, register_type
+from parprims._operators.languages import C_TYPES, CUDA, Captured, captured_identity, literal, register_type
 from parprims._operators.operator import BUILT_IN, Operator, check_components
 from parprims._operators.tracing import Dtype, Untraceable, operator_struct, state_size, trace, trace_combine
 from parprims._primitives.recurrence.call import Recurrence
@@ -323,13 +323,12 @@ def _specialise(d: _Definition) -> Specialisation:
         return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
 
     arrays: tuple[str, ...] = () if d.constant_start or starts is None else starts
-    language = cuda(in_programs=d.immutable)
     identity: tuple[Captured, ...] = ()
     if d.constant_start and starts is not None:
         start = [literal(value, name) for value, name in zip(starts, states, strict=True)]
-        if d.tells_start and language.tells:
-            identity = captured_identity(language, starts, states)
-            start = [language.captured(value.name, value.dtype) for value in identity]
+        if d.tells_start and CUDA.tells:
+            identity = captured_identity(CUDA, starts, states)
+            start = [CUDA.captured(value.name, value.dtype) for value in identity]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
     elif arrays:  # the initial state of a recurrence: x, and a coefficient that is not read
@@ -345,7 +344,7 @@ def _specialise(d: _Definition) -> Specialisation:
         "IGNORES_FIRST": d.ignores_first,
     }
     size = state_size(states)
-    combined = trace_combine(d.op, states, immutable=d.immutable, language=language)
+    combined = trace_combine(d.op, states, immutable=d.immutable)
     definitions = (
         operator_struct("Operator", states, combined, commutative=d.op.commutative),
         f'static_assert(sizeof(Operator::State) == {size}, "by which plans reserve memory for states");',
