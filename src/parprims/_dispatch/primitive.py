@@ -26,9 +26,6 @@ from parprims._dispatch.dispatch import (
 )
 from parprims._operators.function_key import lasting_key
 
-_OPTIONAL = frozenset(("initial", "sorter", "weights", "zi"))
-"""Arrays that a call may be without."""
-
 
 class Arguments:
     """The arguments of a call by the names of the parameters, as they were given.
@@ -60,7 +57,8 @@ class Arguments:
     @property
     def given(self) -> dict[str, Any]:
         """The arrays that were not left out."""
-        return {name: x for name, x in self.arrays.items() if x is not None or name not in _OPTIONAL}
+        optional = declared[self.name].optional
+        return {name: x for name, x in self.arrays.items() if x is not None or name not in optional}
 
     @property
     def flat(self) -> tuple[Any, ...]:
@@ -120,6 +118,8 @@ class Primitive:
         See `Check`.
     methods : Methods
         The methods of the function.
+    optional : tuple of str
+        The arrays that a call may be without.
     defaults : dict
         Options that the public function does not have, for it always means the same by them.
     normalize : callable, optional
@@ -157,6 +157,7 @@ class Primitive:
     variant: str = ""
     check: Check
     methods: Methods
+    optional: tuple[str, ...] = ()
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     normalize: Callable[[Arguments], Arguments] | None = None
     operators: tuple[str, ...] = ()

@@ -171,7 +171,9 @@ def _declared(name: str, check: Check) -> Primitive:
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array), array_refusal),
     )
-    return Primitive(name=name, check=check, methods=methods, single=lambda asked: asked["zi"] is None)
+    return Primitive(
+        name=name, check=check, methods=methods, optional=("zi",), single=lambda asked: asked["zi"] is None
+    )
 
 
 _LFILTER = _declared("lfilter", check_lfilter)

@@ -129,6 +129,7 @@ _HISTOGRAM = Primitive(
         native=Method(native.prepare, native.refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
         array=Method(directly(array), array_refusal),
     ),
+    optional=("weights",),
     plainer=plainer,
     gradient=False,
     composed=False,

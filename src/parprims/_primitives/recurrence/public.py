@@ -169,6 +169,7 @@ LINEAR_RECURRENCE = Primitive(
         ),
         array=Method(directly(recurrence_array.array), derivative=derivative_rules.solution),
     ),
+    optional=("initial",),
     compute=derivative_rules.recurrence,
     node=lambda asked: nodes().linear_recurrence(asked),
     single=True,

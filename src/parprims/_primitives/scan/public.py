@@ -299,6 +299,7 @@ def declared_scan(name: str, **defaults: Any) -> Primitive:
         name=name,
         check=checked,
         methods=methods,
+        optional=("initial",),
         defaults=defaults,
         operators=("op",),
         recall=derivative_rules.recalled_scan,

@@ -231,6 +231,7 @@ _SEARCHSORTED = Primitive(
         native=Method(native.prepare, native.refusal),
         array=Method(directly(array)),
     ),
+    optional=("sorter",),
     single=True,
 )
 
