@@ -197,16 +197,11 @@ primitives: dict[str, Callable[..., Any]] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def primitive(function: Function) -> Function:
-    """Make a public function, with a door, known by its name to all that goes over the primitives."""
-    made = entered(function)
+def primitive(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
+    """Make a public function known by its name, with a door, which calls that were made before go through (`door`)."""
+    made = door(function, _watch.get, _NOTHING, state)
     primitives[function.__name__] = made
     return made
-
-
-def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
-    """Return a public function with a door, which calls that were made before go through (see `door`)."""
-    return door(function, _watch.get, _NOTHING, state)
 
 
 class _ListedError(Exception):

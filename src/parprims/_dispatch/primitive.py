@@ -22,8 +22,10 @@ from parprims._dispatch.dispatch import (
     in_graph,
     nodes,
     plain,
+    primitives,
     recalled,
 )
+from parprims._dispatch.examples import Example, MakesCall, Sample, of_an_array
 from parprims._operators.function_key import lasting_key
 
 
@@ -118,6 +120,9 @@ class Primitive:
         See `Check`.
     methods : Methods
         The methods of the function.
+    example : callable
+        Returns the positional arguments and the options of a small call of the kind that a `Sample` tells, or None
+        where there is none; by default those of one array along an axis.
     optional : tuple of str
         The arrays that a call may be without.
     defaults : dict
@@ -157,6 +162,7 @@ class Primitive:
     variant: str = ""
     check: Check
     methods: Methods
+    example: MakesCall = of_an_array
     optional: tuple[str, ...] = ()
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     normalize: Callable[[Arguments], Arguments] | None = None
@@ -175,10 +181,9 @@ class Primitive:
     by_offsets: Primitive | None = None
 
     def __post_init__(self) -> None:
-        self._title = self.name + self.variant
+        self._title = f"{self.name} {self.variant}".rstrip()
         self._key_of = [*((name, lasting_key) for name in self.operators), *((name, plain) for name in self.numbers)]
-        if not self.variant:
-            declared[self.name] = self
+        declared[self._title] = self
 
     def __call__(
         self,
@@ -266,4 +271,13 @@ def as_node(asked: Arguments, *, composed: bool = True) -> tuple[Any, ...]:
 
 
 declared: dict[str, Primitive] = {}
-"""The declarations by the names of the public functions, for those who are given a name."""
+"""The declarations by the names of the public functions, and by "name variant" those of other forms."""
+
+
+def examples(sample: Callable[[], Sample]) -> dict[str, Example]:
+    """Return an example call of every declaration that has any of this kind, by the names in `declared`.
+
+    ``sample`` is called for each of them, so that no example depends on another.
+    """
+    found = {title: (primitives[one.name], one.example(sample())) for title, one in sorted(declared.items())}
+    return {title: Example(function, *given) for title, (function, given) in found.items() if given is not None}
