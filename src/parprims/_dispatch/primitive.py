@@ -211,6 +211,11 @@ class Primitive:
             check_flag("check", check)
         return self.of(Arguments(self.name, arrays, options, method, axis_name))
 
+    def sampled(self, sample: Sample) -> Example | None:
+        """Return an example call of a kind, or None where there is none."""
+        given = self.example(sample)
+        return None if given is None else Example(primitives[self.name], *given)
+
     def of(self, asked: Arguments) -> Any:
         """Compute a call."""
         if self.normalize is not None:
@@ -279,5 +284,5 @@ def examples(sample: Callable[[], Sample]) -> dict[str, Example]:
 
     ``sample`` is called for each of them, so that no example depends on another.
     """
-    found = {title: (primitives[one.name], one.example(sample())) for title, one in sorted(declared.items())}
-    return {title: Example(function, *given) for title, (function, given) in found.items() if given is not None}
+    found = {title: one.sampled(sample()) for title, one in sorted(declared.items())}
+    return {title: one for title, one in found.items() if one is not None}

@@ -9,7 +9,7 @@ import numpy as np
 
 from parprims._core.arrays import Namespace, device, namespace, shown
 from parprims._dispatch.dispatch import primitives
-from parprims._dispatch.examples import Example, Sample
+from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
 
 DTYPES = ("float32", "float64", "int64")
@@ -81,12 +81,10 @@ def _name(function: Any) -> str:
 
 def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the usual calls of a primitive, with what they are called on."""
-    function = primitives[name]
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):
-            given = declared[name].example(Sample(shape, axis, dtype))
-            if given is not None:
-                example = Example(function, *given)
+            example = declared[name].sampled(Sample(shape, axis, dtype))
+            if example is not None:
                 words = f"{' x '.join(map(str, shape))}" + (f", axis {axis}" if len(shape) > 1 else "")
                 yield words, example.bound(*[xp.asarray(x, device=where) for x in example.arrays])

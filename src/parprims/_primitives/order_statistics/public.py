@@ -10,7 +10,7 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, native_by_numpy
 from parprims._dispatch.dispatch import Method, primitive
-from parprims._dispatch.examples import MakesCall, floats, of_an_array
+from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.order_statistics import array, cuda, numpy_routines, partition_cuda
 from parprims._primitives.order_statistics.call import (
@@ -418,4 +418,4 @@ def _quantiles(name: str, check: Check, example: MakesCall) -> Primitive:
 
 
 _MEDIAN = _quantiles("median", check_median, of_an_array)
-_QUANTILE = _quantiles("quantile", check_quantile, floats(lambda make: ((make(), 0.5), make.along)))
+_QUANTILE = _quantiles("quantile", check_quantile, lambda make: ((make(), 0.5), make.along))
