@@ -8,18 +8,20 @@ tables of the README and of docs/support.md are made of the records.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import ml_dtypes  # noqa: F401  # which tells NumPy of bfloat16
 import numpy as np
-from array_api_compat import array_namespace, device
 
-import parprims
 from examples.backends import MAKERS, Backend, available, make
+from parprims._dispatch.examples import Example, Sample
+from parprims._dispatch.primitive import declared
 
 FOLDER = Path(__file__).resolve().parent
 RECORDS = FOLDER / "support"
@@ -28,75 +30,6 @@ DTYPES = (
 ).split()
 TRANSFORMATIONS = ("jit", "compile", "vmap", "grad")
 
-
-class Example(NamedTuple):
-    """A call of a primitive: a function of arrays, their shapes, and whether it has a derivative."""
-
-    call: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-    smooth: bool = True
-
-
-def _solution(lower: Any, diag: Any, upper: Any, rhs: Any, method: str) -> Any:
-    return parprims.solve_tridiagonal(lower, diag + 8 * diag / diag, upper, rhs, method=method)
-
-
-def _block_solution(rhs: Any, lower: Any, diag: Any, upper: Any, method: str) -> Any:
-    xp = array_namespace(rhs)
-    dominant = diag + 64 * xp.eye(2, dtype=diag.dtype, device=device(diag))
-    return parprims.solve_block_tridiagonal(lower, dominant, upper, rhs, method=method)
-
-
-def _found(x: Any, keys: Any, method: str) -> Any:
-    return parprims.searchsorted(parprims.sort(x), keys, method=method)
-
-
-def _merged(x: Any, y: Any, method: str) -> Any:
-    return parprims.merge(parprims.sort(x), parprims.sort(y), method=method)
-
-
-def _by_offsets(x: Any, method: str) -> Any:
-    offsets = array_namespace(x).asarray([0, 3, 3, 12], device=device(x))
-    return parprims.reduce(x, "add", offsets=offsets, method=method)
-
-
-def _by_ids(x: Any, method: str) -> Any:
-    ids = array_namespace(x).arange(N, device=device(x)) // 4
-    return parprims.segment_reduce(x, ids, 3, method=method)
-
-
-N, ROW, SQUARE, BLOCKS = 12, ((12,),), (4, 4), (6, 2, 2)
-EXAMPLES = {
-    "reduce": Example(lambda x, method: parprims.reduce(x, "add", method=method), ROW),
-    "argmax": Example(parprims.argmax, ROW, smooth=False),
-    "scan": Example(lambda x, method: parprims.scan(x, "add", method=method), ROW),
-    "cumulative_max": Example(lambda x, method: parprims.cumulative_max(x, return_indices=True, method=method)[0], ROW),
-    "cumulative_logsumexp": Example(parprims.cumulative_logsumexp, ROW),
-    "linear_recurrence": Example(parprims.linear_recurrence, 2 * ROW),
-    "lfilter": Example(lambda x, b, a, method: parprims.lfilter(b, a * 4, x, method=method), (*ROW, (3,), (3,))),
-    "sosfilt": Example(lambda x, s, method: parprims.sosfilt(s / s[:, 3:4], x, method=method), (*ROW, (1, 6))),
-    "sort": Example(parprims.sort, ROW),
-    "sort_by_key": Example(lambda x, y, method: parprims.sort_by_key(x, y, method=method)[1], 2 * ROW),
-    "top_k": Example(lambda x, method: parprims.top_k(x, 3, method=method)[0], ROW),
-    "partition": Example(lambda x, method: parprims.partition(x, 3, method=method)[3], ROW),
-    "quantile": Example(lambda x, method: parprims.quantile(x, 0.3, method=method), ROW),
-    "searchsorted": Example(_found, 2 * ROW, smooth=False),
-    "merge": Example(_merged, 2 * ROW),
-    "select": Example(lambda x, method: parprims.select(x, x != x[0], size=4, method=method)[0], ROW),
-    "partition_by": Example(lambda x, method: parprims.partition_by(x, x != x[0], method=method)[0], ROW),
-    "run_lengths": Example(lambda x, method: parprims.run_lengths(x, size=4, method=method)[1], ROW, smooth=False),
-    "unique": Example(lambda x, method: parprims.unique(x, size=4, method=method)[0], ROW),
-    "reduce by offsets": Example(_by_offsets, ROW),
-    "segment_reduce": Example(_by_ids, ROW),
-    "solve_tridiagonal": Example(_solution, 4 * ROW),
-    "solve_banded": Example(lambda b, ab, method: parprims.solve_banded((0, 1), ab, b, method=method), (*ROW, (2, N))),
-    "solve_block_tridiagonal": Example(_block_solution, ((6, 2), BLOCKS, BLOCKS, BLOCKS)),
-    "matmul": Example(parprims.matmul, (SQUARE, SQUARE)),
-    "histogram": Example(
-        lambda x, method: parprims.histogram(x, 4, range=(-8.0, 8.0), method=method)[0], ROW, smooth=False
-    ),
-}
-"""The calls that are tried, by primitive, in the order of the tables."""
 
 ALIKE = {
     "reduce": ("sum", "prod", "max", "min", "any", "all", "vecdot", "map_reduce"),
@@ -111,13 +44,16 @@ ALIKE = {
 """The functions that are computed as one of these, and are not tried themselves."""
 
 
-def inputs(one: Example, dtype: str, lines: int = 0) -> list[np.ndarray]:
-    """Return random inputs of a dtype, or so many sets of them side by side."""
-    rng = np.random.default_rng(7)
-    import ml_dtypes
+EXAMPLES = tuple(sorted({one.name for one in declared.values()}.difference(*ALIKE.values()) | {"reduce by offsets"}))
+"""The calls that are tried: every other primitive, and segments, in the order of the tables."""
 
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    return [rng.integers(1, 5, (*((lines,) if lines else ()), *shape)).astype(kind) for shape in one.shapes]
+NOT_SMOOTH = ("argmax", "histogram", "run_lengths", "searchsorted")
+"""Those that have no derivative."""
+
+
+def example(name: str, dtype: str, seed: int = 0) -> Example | None:
+    """Return the call of a primitive on a few elements of a dtype, None if it has none of its kind."""
+    return declared[name].sampled(Sample((12,), dtype=dtype, fixed=True, seed=seed))
 
 
 def works(on: Backend, call: Callable[..., Any], arrays: list[Any], expected: Any = None) -> bool:
@@ -127,78 +63,100 @@ def works(on: Backend, call: Callable[..., Any], arrays: list[Any], expected: An
         try:
             result = call(*arrays)
             on.wait(result)
-            found = on.to_numpy(result)
+            found = _results(on, result)
         except Exception:  # what does not work is what this looks for
             return False
-    return expected is None or np.allclose(found, expected, rtol=1e-4, equal_nan=True)
+    return expected is None or all(map(_near, found, expected))
 
 
-def dtypes(on: Backend, one: Example, method: str) -> Iterator[str]:
-    """Yield the dtypes that a primitive takes by a method on arrays of a library."""
+def _near(found: np.ndarray, expected: np.ndarray) -> bool:
+    return np.allclose(found, expected, rtol=1e-4, equal_nan=True)
+
+
+def _results(on: Backend, result: Any) -> list[np.ndarray]:
+    """Return all arrays of a result as NumPy's."""
+    return [on.to_numpy(x) for x in (result if isinstance(result, tuple | list) else (result,))]
+
+
+def dtypes(on: Backend, sampled: Callable[[str], Example | None], method: str) -> Iterator[str]:
+    """Yield the dtypes of the calls that work by a method on arrays of a library; ``sampled`` makes one of a dtype."""
     for dtype in DTYPES:
-        if on.supports(dtype):
+        one = sampled(dtype) if on.supports(dtype) else None
+        if one is not None:
             try:
-                arrays = [on.asarray(x) for x in inputs(one, dtype)]
+                arrays = [on.asarray(x) for x in one.arrays]
             except TypeError:
                 continue
-            if works(on, lambda *xs: one.call(*xs, method=method), arrays):
+            if works(on, functools.partial(one, method=method), arrays):
                 yield dtype
 
 
-def slope(on: Backend, one: Example, arrays: list[np.ndarray]) -> np.ndarray:
-    """Return the derivative of the sum of a result by the first input, by differences."""
-    found = np.zeros_like(arrays[0])
+def slope(on: Backend, one: Example) -> np.ndarray:
+    """Return the derivative of the sum of all floats of a result by the first input, by differences."""
+    found = np.zeros_like(one.arrays[0])
     for index in np.ndindex(found.shape):
         ends = []
         for step in (1e-3, -1e-3):
-            moved = [x.copy() for x in arrays]
+            moved = [x.copy() for x in one.arrays]
             moved[0][index] += step
-            ends.append(on.to_numpy(one.call(*map(on.asarray, moved), method="array")).sum())
+            results = _results(on, one(*map(on.asarray, moved), method="array"))
+            ends.append(sum(x.sum() for x in results if x.dtype.kind == "f"))
         found[index] = (ends[0] - ends[1]) / 2e-3
     return found
 
 
-def transformed(on: Backend, one: Example) -> Iterator[str]:
+def transformed(on: Backend, name: str) -> Iterator[str]:
     """Yield the transformations of the library that a call works in."""
+    three = [example(name, "float64", seed) for seed in range(3)]
+    one = three[0]
+    assert one is not None
 
     def call(*arrays: Any) -> Any:
-        return one.call(*arrays, method="auto")
+        return one(*arrays, method="auto")
 
-    plain, many = inputs(one, "float64"), inputs(one, "float64", lines=3)
-    plain = [x + np.linspace(0, 0.5, x.size).reshape(x.shape) for x in plain]  # no two alike
-    arrays, lines = ([on.asarray(x) for x in xs] for xs in (plain, many))
-    expected = on.to_numpy(call(*arrays))
-    stacked = np.stack([on.to_numpy(call(*(on.asarray(x[row]) for x in many))) for row in range(3)])
+    def total(*arrays: Any) -> Any:
+        results = call(*arrays)
+        floats = [x.sum() for x in (results if isinstance(results, tuple) else (results,)) if "float" in str(x.dtype)]
+        return sum(floats)
+
+    # Offsets and coefficients, which are the same in each, have no axis of vmap.
+    rows = list(zip(*[x.arrays for x in three if x is not None], strict=True))
+    dims = tuple(None if all(np.array_equal(x, xs[0]) for x in xs) else 0 for xs in rows)
+    lines = [on.asarray(xs[0] if dim is None else np.stack(xs)) for xs, dim in zip(rows, dims, strict=True)]
+    arrays = [on.asarray(x) for x in one.arrays]
+    expected = _results(on, call(*arrays))
+    apart = [_results(on, call(*map(on.asarray, x.arrays))) for x in three if x is not None]
+    stacked = [np.stack(results) for results in zip(*apart, strict=True)]
     if on.family == "jax":
         import jax
 
-        ways = {"jit": jax.jit(call), "vmap": jax.vmap(call), "grad": jax.grad(lambda *xs: call(*xs).sum())}
+        ways = {"jit": jax.jit(call), "vmap": jax.vmap(call, in_axes=dims), "grad": jax.grad(total)}
     elif on.family == "torch":
         import torch
 
         torch.compiler.reset()  # which counts one function that is compiled anew for each primitive, up to a limit
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-        ways = {"compile": compiled, "vmap": torch.vmap(call), "grad": torch.func.grad(lambda *xs: call(*xs).sum())}
+        ways = {"compile": compiled, "vmap": torch.vmap(call, in_dims=dims), "grad": torch.func.grad(total)}
     else:
         return
-    for name, way in ways.items():
-        if name == "grad":
-            right = one.smooth and works(on, way, arrays, slope(on, one, plain))
+    for way, function in ways.items():
+        if way == "grad":
+            right = name not in NOT_SMOOTH and works(on, function, arrays, [slope(on, one)])
         else:
-            right = works(on, way, *((lines, stacked) if name == "vmap" else (arrays, expected)))
+            right = works(on, function, *((lines, stacked) if way == "vmap" else (arrays, expected)))
         if right:
-            yield name
+            yield way
 
 
 def record(on: Backend, *, transformations: bool = True) -> dict[str, Any]:
     """Return what works on a library's arrays: for each primitive the dtypes by method, and the transformations."""
     return {
         name: {
-            "auto": list(dtypes(on, one, "auto")),
-            "kernel": list(dtypes(on, one, "kernel")),
-            **({"inside": list(transformed(on, one))} if transformations else {}),
+            "auto": list(dtypes(on, functools.partial(example, name), "auto")),
+            "kernel": list(dtypes(on, functools.partial(example, name), "kernel")),
+            **({"inside": list(transformed(on, name))} if transformations else {}),
         }
-        for name, one in EXAMPLES.items()
+        for name in EXAMPLES
     }
 
 
@@ -229,7 +187,7 @@ def _reach(one: Mapping[str, Any], way: str) -> str:
     has = {"jit": ("jax",), "compile": ("torch",)}.get(way, ("jax", "torch"))
     if one["library"] not in has:
         return "-"
-    able = [name for name in one["primitives"] if way != "grad" or EXAMPLES[name].smooth]
+    able = [name for name in one["primitives"] if way != "grad" or name not in NOT_SMOOTH]
     return _of(sum(way in one["primitives"][name]["inside"] for name in able), len(able))
 
 
@@ -283,7 +241,7 @@ def long_table() -> str:
 
 
 def _works(primitive: str, way: str, row: Mapping[str, Any]) -> str:
-    if way == "grad" and not EXAMPLES[primitive].smooth:
+    if way == "grad" and primitive in NOT_SMOOTH:
         return "-"
     return "yes" if way in row["inside"] else "no"
 

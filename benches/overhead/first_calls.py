@@ -16,62 +16,34 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from examples import backends
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import declared, examples
 
-N, SIDE = 10_000, 100
+N = 10_000
 
 
 def _rows() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Return the calls: what is called, and its arrays."""
+    """Return the calls: what is called, and its arrays.
+
+    They are the examples of all primitives, and calls that compile other kernels.
+    """
     import parprims as pp
 
-    rng = np.random.default_rng(1)
-
-    def x(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape or (N,))
-
-    line, square, numbers = x(), x(SIDE, SIDE), rng.integers(0, 9, (SIDE, SIDE))
-    offsets, ordered, dominant = np.arange(0, N + 1, 100), np.sort(x()), x() + 8
-    blocks, two = x(N // 4, 2, 2), 8 * np.eye(2)
+    found = {name: (one, one.arrays) for name, one in examples(lambda: Sample((N,), dtype="float64")).items()}
+    (line,), (square, other) = found["sum"][1], found["matmul"][1]
+    batch = declared["solve_tridiagonal"].sampled(Sample(square.shape, 1, "float64"))
+    integers = declared["matmul"].sampled(Sample((N,), dtype="int64"))
+    assert batch is not None
+    assert integers is not None
     own = lambda earlier, later: earlier + later + earlier * later * 1e-3  # noqa: E731
-    one = {
-        name: (getattr(pp, name), (line,))
-        for name in (
-            "sum prod max min any all argmax argmin cumulative_sum cumulative_prod cumulative_max cumulative_min "
-            "cumulative_logsumexp sort argsort median histogram unique run_lengths"
-        ).split()
-    }
-    return one | {
-        "vecdot": (pp.vecdot, (line, line)),
-        "map_reduce": (lambda x: pp.map_reduce(lambda v: v * v + 1, x, op="add"), (line,)),
+    return found | {
         "reduce, own operator": (lambda x: pp.reduce(x, own), (line,)),
-        "reduce by offsets": (lambda x, offsets: pp.reduce(x, "add", offsets=offsets), (line, offsets)),
         "scan, own operator": (lambda x: pp.scan(x, own), (line,)),
         "scan, own operator, 5 elements": (lambda x: pp.scan(x, own), (line[:5].copy(),)),
-        "scan by offsets": (lambda x, offsets: pp.scan(x, "add", offsets=offsets), (line, offsets)),
-        "linear_recurrence": (pp.linear_recurrence, (line * 0.1, line)),
-        "lfilter": (lambda x, b, a: pp.lfilter(b, a, x), (line, np.array([1.0, 0.2]), np.array([1.0, -0.3, 0.1]))),
-        "sosfilt": (lambda x, s: pp.sosfilt(s, x), (line, np.array([[1.0, 0.2, 0.1, 1.0, -0.3, 0.1]]))),
-        "sort_by_key": (pp.sort_by_key, (line, line)),
-        "top_k": (lambda x: pp.top_k(x, 10), (line,)),
-        "partition": (lambda x: pp.partition(x, 10), (line,)),
-        "argpartition": (lambda x: pp.argpartition(x, 10), (line,)),
-        "quantile": (lambda x: pp.quantile(x, 0.3), (line,)),
-        "searchsorted": (pp.searchsorted, (ordered, line)),
-        "merge": (pp.merge, (ordered, ordered)),
-        "merge_by_key": (pp.merge_by_key, (ordered, line, ordered, line)),
-        "select": (pp.select, (line, line > 0)),
-        "partition_by": (pp.partition_by, (line, line > 0)),
-        "segment_reduce": (lambda x, ids: pp.segment_reduce(x, ids, 100), (line, np.arange(N) // 100)),
-        "solve_tridiagonal": (pp.solve_tridiagonal, (line, dominant, line, line)),
-        "solve_tridiagonal, batch": (pp.solve_tridiagonal, (square, square + 8, square, square)),
-        "solve_banded": (lambda ab, b: pp.solve_banded((1, 1), ab, b), (np.stack([line, dominant, line]), line)),
-        "solve_block_tridiagonal": (pp.solve_block_tridiagonal, (blocks, blocks + two, blocks, x(N // 4, 2))),
-        "matmul": (pp.matmul, (square, square)),
-        "matmul of integers": (pp.matmul, (numbers, numbers)),
-        "matmul, min plus": (lambda a, b: pp.matmul(a, b, add="minimum", multiply="add"), (square, square)),
+        "solve_tridiagonal, batch": (batch, batch.arrays),
+        "matmul of integers": (integers, integers.arrays),
+        "matmul, min plus": (lambda a, b: pp.matmul(a, b, add="minimum", multiply="add"), (square, other)),
     }
 
 

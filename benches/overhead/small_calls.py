@@ -42,7 +42,7 @@ def _own(both: Callable[..., Any] | None = None, **others: Callable[..., Any]) -
 
 
 def rows() -> dict[str, Row]:
-    """Return the calls by name."""
+    """Return the calls by name; each is written as the library's own call beside it is, without an axis."""
     import parprims as pp
 
     def by_key(np: Any, x: Any, y: Any) -> Any:

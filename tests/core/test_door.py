@@ -16,66 +16,26 @@ import pytest
 
 import parprims
 from parprims._dispatch.dispatch import primitives
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import examples
 from tests.fuzz import draw
 from tests.fuzz.judge import leaves
 from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0])
 ONES = np.ones(3)
-SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
-
-BLOCKS = np.full((3, 1, 1), 4.0)
+EXAMPLES = examples(lambda: Sample(X.shape, dtype="float64"))
 
 
-def column(x):
-    """Return numbers as blocks of one."""
-    return x[:, None] if isinstance(x, np.ndarray) and x.shape == (3,) else x
+def first(name):
+    """Return what errors call the first array of an example call, and the call as a function of this array."""
+    one = EXAMPLES[name]
+    x, *others = one.arrays
+    named = inspect.signature(one.function).bind(*one.args).arguments
+    parameter = next((word for word, value in named.items() if value is x), r"arrays\[0\]")
+    return parameter, lambda x, **options: one(x, *others, **options)
 
 
-CALLS = {
-    "sum": ("x", lambda x, **options: parprims.sum(x, **options)),
-    "prod": ("x", lambda x, **options: parprims.prod(x, **options)),
-    "max": ("x", lambda x, **options: parprims.max(x, **options)),
-    "min": ("x", lambda x, **options: parprims.min(x, **options)),
-    "any": ("x", lambda x, **options: parprims.any(x, **options)),
-    "all": ("x", lambda x, **options: parprims.all(x, **options)),
-    "vecdot": ("x2", lambda x, **options: parprims.vecdot(x, x, **options)),
-    "reduce": ("x", lambda x, **options: parprims.reduce(x, draw.keep_last, **options)),
-    "map_reduce": (r"arrays\[0\]", lambda x, **options: parprims.map_reduce(draw.itself, x, **options)),
-    "scan": ("x", lambda x, **options: parprims.scan(x, **options)),
-    "cumulative_sum": ("x", lambda x, **options: parprims.cumulative_sum(x, axis=-1, **options)),
-    "cumulative_prod": ("x", lambda x, **options: parprims.cumulative_prod(x, axis=-1, **options)),
-    "linear_recurrence": ("a", lambda x, **options: parprims.linear_recurrence(x, x, **options)),
-    "sort": ("x", lambda x, **options: parprims.sort(x, **options)),
-    "argsort": ("x", lambda x, **options: parprims.argsort(x, **options)),
-    "sort_by_key": ("keys", lambda x, **options: parprims.sort_by_key(x, x, **options)),
-    "solve_tridiagonal": ("lower", lambda x, **options: parprims.solve_tridiagonal(x, x, x, x, **options)),
-    "matmul": ("a", lambda x, **options: parprims.matmul(x, x, **options)),
-}
-CALLS |= {
-    "top_k": ("x", lambda x, **options: parprims.top_k(x, 2, **options)),
-    "partition": ("x", lambda x, **options: parprims.partition(x, 1, **options)),
-    "argpartition": ("x", lambda x, **options: parprims.argpartition(x, 1, **options)),
-    "searchsorted": ("x1", lambda x, **options: parprims.searchsorted(x, x, **options)),
-    "merge": ("x1", lambda x, **options: parprims.merge(x, x, **options)),
-    "merge_by_key": ("keys1", lambda x, **options: parprims.merge_by_key(x, x, x, x, **options)),
-    "select": ("x", lambda x, **options: parprims.select(x, ONES > 0, **options)),
-    "partition_by": ("x", lambda x, **options: parprims.partition_by(x, ONES > 0, **options)),
-    "lfilter": ("b", lambda x, **options: parprims.lfilter(x, x, x, **options)),
-    "sosfilt": ("x", lambda x, **options: parprims.sosfilt(SECTIONS, x, **options)),
-    "segment_reduce": ("x", lambda x, **options: parprims.segment_reduce(x, np.arange(3), 3, **options)),
-    "solve_banded": ("b", lambda x, **options: parprims.solve_banded((0, 0), ONES[None], x, **options)),
-    "solve_block_tridiagonal": (
-        "rhs",
-        lambda x, **options: parprims.solve_block_tridiagonal(*(BLOCKS,) * 3, column(x), **options),
-    ),
-    "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
-}
-CALLS |= {
-    name: (next(iter(inspect.signature(function).parameters)), function)
-    for name, function in primitives.items()
-    if name not in CALLS
-}
 MEANING = {
     "masked": (np.ma.masked_array(X, [0, 1, 0]), "must be a plain array, got MaskedArray: its mask would be lost"),
     "matrix": (X.view(np.matrix), "must be a plain array, got matrix: convert it by numpy.asarray"),
@@ -92,36 +52,35 @@ MEANING = {
 
 
 def test_every_primitive_is_here():
-    assert {*CALLS, "check_associative"} == set(FUNCTIONS)
+    assert {*primitives, "check_associative"} == set(FUNCTIONS)
     others = {"compare", "explain", "jax_export_checks", "launches", "methods", "segmented", "warm"}
     assert {name for name in parprims.__all__ if name.islower()} == {*FUNCTIONS, *others}
 
 
 class TestArrays:
-    @pytest.mark.parametrize("function", CALLS)
+    @pytest.mark.parametrize("function", EXAMPLES)
     @pytest.mark.parametrize("what", MEANING)
     def test_meaning_lost_is_refused(self, function, what):
-        name, call = CALLS[function]
+        name, call = first(function)
         x, words = MEANING[what]
-        name = "x1" if name == "x2" else name
         with pytest.raises(TypeError, match=rf"^{name} {words}"):
             call(x)
         with pytest.raises(TypeError, match=rf"^{name} {words}"):
             parprims.methods(lambda: call(x))
 
-    @pytest.mark.parametrize("function", CALLS)
+    @pytest.mark.parametrize("function", EXAMPLES)
     def test_big_endian_is_converted(self, function):
-        foreign = X.astype(">f8")
-        before = foreign.tobytes()
-        call = CALLS[function][1]
-        for name, reason in parprims.methods(call, foreign).items():
+        call = EXAMPLES[function]
+        foreign = [x.astype(x.dtype.newbyteorder(">")) for x in call.arrays]
+        before = [x.tobytes() for x in foreign]
+        for name, reason in parprims.methods(call, *foreign).items():
             if reason is None:
-                wanted, got = call(X, method=name), call(foreign, method=name)
+                wanted, got = call(*call.arrays, method=name), call(*foreign, method=name)
                 for one, other in zip(leaves(got), leaves(wanted), strict=True):
                     assert one.dtype == other.dtype
                     assert one.dtype.isnative
                     assert one.tobytes() == other.tobytes()
-        assert foreign.tobytes() == before
+        assert [x.tobytes() for x in foreign] == before
 
     def test_big_endian_initial_values_and_dtype(self):
         start = np.asarray(2.0).astype(">f8")
@@ -134,11 +93,12 @@ class TestArrays:
 
     def test_memory_mapped_is_plain(self):
         with tempfile.TemporaryDirectory() as folder:
-            mapped = np.memmap(Path(folder) / "x", dtype="f8", mode="w+", shape=(3,))
-            mapped[:] = X
-            for name, (_, call) in CALLS.items():
-                assert {type(one) for one in leaves(call(mapped))} == {np.ndarray}, name
-            del mapped
+            for name, call in EXAMPLES.items():
+                x = call.arrays[0]
+                mapped = np.memmap(Path(folder) / name, dtype=x.dtype, mode="w+", shape=x.shape)
+                mapped[:] = x
+                assert {type(one) for one in leaves(first(name)[1](mapped))} == {np.ndarray}, name
+                del mapped
 
     def test_values_of_any_dtype_move(self):
         for values in (np.array(["c", "a", "b"]), np.array([3, None, "b"]), np.array(["2020"] * 3, dtype="M8[s]")):
@@ -525,9 +485,9 @@ class TestOptions:
         assert int(parprims.map_reduce(shifted, x, op="maximum")) == 9 << 9
 
     def test_no_examples_named(self):
-        for examples in ({}, ()):
+        for none in ({}, ()):
             with pytest.raises(ValueError, match=r"^examples must hold at least one array"):
-                parprims.check_associative(draw.keep_last, examples)
+                parprims.check_associative(draw.keep_last, none)
 
     def test_no_function_named(self):
         with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got None"):

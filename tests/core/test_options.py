@@ -10,51 +10,17 @@ import pytest
 
 import parprims
 from parprims._dispatch.dispatch import primitives
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import examples
 from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
 PLANE = X[None, :] + np.zeros((2, 1))
-BLOCKS = np.full((5, 1, 1), 4.0)
-SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
-KEPT = X > 2
-"""What calls are made of; 5 elements along the last axis."""
-
-CALLS = {
-    **dict.fromkeys(("top_k",), ((PLANE, 2), {})),
-    **dict.fromkeys(("partition", "argpartition"), ((PLANE, 1), {})),
-    "quantile": ((PLANE, 0.5), {}),
-    "map_reduce": ((lambda x: x * 2, PLANE), {}),
-    "vecdot": ((PLANE, PLANE), {}),
-    "matmul": ((PLANE, PLANE.T), {}),
-    "searchsorted": ((np.sort(X), X), {}),
-    "merge": ((PLANE, PLANE), {}),
-    "merge_by_key": ((PLANE, PLANE, PLANE, PLANE), {}),
-    "sort_by_key": ((PLANE, PLANE), {}),
-    "select": ((X, KEPT), {}),
-    "partition_by": ((X, KEPT), {}),
-    "unique": ((X,), {}),
-    "run_lengths": ((X,), {}),
-    "lfilter": ((np.ones(1), np.array([1.0, -0.5]), PLANE), {}),
-    "sosfilt": ((SECTIONS, PLANE), {}),
-    "linear_recurrence": ((PLANE / 8, PLANE), {}),
-    "segment_reduce": ((X, np.array([0, 1, 1, 0, 2])), {"num_segments": 3}),
-    "solve_tridiagonal": ((np.ones(5), np.full(5, 4.0), np.ones(5), X), {}),
-    "solve_banded": (((0, 0), np.ones((1, 5)), X), {}),
-    "solve_block_tridiagonal": ((BLOCKS, 4 * BLOCKS, BLOCKS, X[:, None]), {}),
-    "histogram": ((PLANE,), {}),
-}
-CALLS |= {name: ((PLANE,), {"axis": -1} if "cumulative" in name else {}) for name in primitives if name not in CALLS}
-POSITIONS = {
-    "top_k": {"k": 1},
-    "partition": {"kth": 1},
-    "argpartition": {"kth": 1},
-    "quantile": {"q": 1},
-    "solve_banded": {"l_and_u": 0},
-}
-"""The options among the positional arguments."""
+EXAMPLES = examples(lambda: Sample((5,), dtype="float64")) | examples(lambda: Sample((5, 5), axis=1, dtype="float64"))
+"""What is called: arrays of two dimensions where a function takes them."""
 ARRAYS = {"zi", "sorter", "weights", "ids", "initial", "op", "add", "multiply", "axis_name", "offsets"}
 """What is no option here: arrays, elements, and functions."""
-NAMES = {"l_and_u": "l_and_u|ab", "matrices": "matrices|a"}
+NAMES = {"l_and_u": "l_and_u|ab", "matrices": "matrices|a|axis"}
 """What an error names where the option is right, but not with these arrays."""
 
 
@@ -103,24 +69,27 @@ def spelled(value):
     return 1 if isinstance(value, Index) else value
 
 
+def bound(name):
+    """Return the arguments of a call by name."""
+    one = EXAMPLES[name]
+    return inspect.signature(one.function).bind(*one.args, **one.options)
+
+
 def options_of(name):
+    """Return the options of a function, those among its positional arguments first."""
     parameters = inspect.signature(primitives[name]).parameters
+    positional = {one: value for one, value in bound(name).arguments.items() if one not in ("arrays", "values")}
+    plain = [one for one, value in positional.items() if isinstance(value, int | float | tuple)]
     keywords = [one for one, it in parameters.items() if it.kind is it.KEYWORD_ONLY or it.default is not it.empty]
-    return [
-        one for one in (*POSITIONS.get(name, ()), "num_segments", *keywords) if one in parameters and one not in ARRAYS
-    ]
+    return [one for one in dict.fromkeys((*plain, *keywords)) if one not in ARRAYS]
 
 
 def called(name, option, value):
     """Return the leaves of a result, or the error."""
-    args, options = CALLS[name]
-    args, options = list(args), {**options}
-    if option in POSITIONS.get(name, ()):
-        args[POSITIONS[name][option]] = value
-    else:
-        options[option] = value
+    call = bound(name)
+    call.arguments[option] = value
     try:
-        found = primitives[name](*args, **options)
+        found = primitives[name](*call.args, **call.kwargs)
     except (TypeError, ValueError, IndexError, parprims.MethodRefused) as error:
         return error
     return [np.asarray(one).tolist() for one in (found if isinstance(found, tuple) else (found,))]
@@ -129,7 +98,7 @@ def called(name, option, value):
 @pytest.mark.once
 @pytest.mark.parametrize("name", sorted(set(primitives)))
 def test_options(name, subtests):
-    for option in dict.fromkeys(options_of(name)):
+    for option in options_of(name):
         for value in (one for values in VALUES.values() for one in values):
             with subtests.test(option=option, value=repr(value)):
                 first, again = called(name, option, value), called(name, option, value)
@@ -305,10 +274,8 @@ WORDS = {
 @pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {"check_associative"}))
 def test_options_of_other_libraries(name):
     """An option that a function has not is an error that names it, and the one that is meant, in warm calls too."""
-    function, (args, options) = (
-        getattr(parprims, name),
-        CALLS.get(name, ((PLANE > 0 if name in ("all", "any") else PLANE,), {})),
-    )
+    one = EXAMPLES[name]
+    function, args, options = one.function, one.args, one.options
     own = inspect.signature(function).parameters
     assert "others" not in own
     function(*args, **options)

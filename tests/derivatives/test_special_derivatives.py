@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.on_jax.test_jax import CALLS, METHODS, floats
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import declared
+from tests.on_jax.test_jax import CALLS, ELSEWHERE, METHODS, floats
 
 INF = np.inf
 
@@ -197,35 +199,28 @@ def test_hessian_by_forward_derivatives(backend, by):
 
 _RNG = np.random.default_rng(62)
 X, Y, W = _RNG.permutation(6) / 7, _RNG.standard_normal(6), _RNG.uniform(0.5, 1.0, 6)
-SQUARES = _RNG.standard_normal((3, 2, 2)) / 9 + 4 * np.eye(2)
-EVERY = {name: one for name, one in CALLS.items() if name not in ("top_k", "partition", "argpartition", "quantile")} | {
-    "top_k": (lambda m, x: parprims.top_k(x, 2, method=m), (X,)),
-    "partition": (lambda m, x: parprims.partition(x, 1, method=m), (X,)),
-    "argpartition": (lambda m, x: parprims.argpartition(x, 1, method=m), (X,)),
-    "median": (lambda m, x: parprims.median(x, method=m), (X,)),
+
+
+def _sampled(name):
+    """Return a function of a method and arrays, and the arrays, of an example call of floats."""
+    one = declared[name].sampled(Sample((6,), dtype="float64"))
+    return lambda m, *xs: one(*xs, method=m), one.arrays
+
+
+_OF_FLOATS = (*ELSEWHERE, "argpartition", "cumulative_max with indices", "median", "merge_by_key", "partition", "top_k")
+"""Primitives that `CALLS` has no call of, or one of short keys."""
+
+# The calls of the suite of JAX, examples of floats, and options by which a derivative goes other ways.
+EVERY = CALLS | {name: _sampled(name) for name in _OF_FLOATS} | {
     "quantile": (lambda m, x: parprims.quantile(x, (0.0, 0.7), method=m), (X,)),
-    "argmax of floats": (lambda m, x: parprims.argmax(x, method=m), (X,)),
-    "argsort of floats": (lambda m, x: parprims.argsort(x, method=m), (X,)),
-    "sort of floats": (lambda m, x: parprims.sort(x, method=m), (X,)),
-    "searchsorted": (lambda m, x, y: parprims.searchsorted(x, y, method=m), (np.sort(X), Y)),
-    "histogram": (lambda m, x: parprims.histogram(x, 3, method=m), (X,)),
+    "argmax of floats": _sampled("argmax"),
+    "argsort of floats": _sampled("argsort"),
+    "sort of floats": _sampled("sort"),
     "weights": (lambda m, w: parprims.histogram(w * 0 + 1, 3, weights=w, method=m)[0], (W,)),
     "density": (lambda m, x, w: parprims.histogram(x, 3, weights=w, density=True, method=m), (X, W)),
     "weights in a range": (lambda m, x, w: parprims.histogram(x, 3, range=(-0.1, 2), weights=w, method=m), (X, W)),
     "weights by edges": (lambda m, x, e, w: parprims.histogram(x, e, weights=w, method=m)[0], (X, np.sort(Y), W)),
-    "lfilter": (lambda m, b, a, x: parprims.lfilter(b, a, x, method=m), (W[:2], W[:1] + 1, Y)),
-    "sosfilt": (lambda m, s, x: parprims.sosfilt(s, x, method=m), (np.array([[0.2, 0.3, 0.1, 1.0, 0.2, 0.1]]), Y)),
-    "solve_banded": (
-        lambda m, c, b: parprims.solve_banded((1, 1), c, b, method=m), (np.stack((W, W + 4, W)), Y),
-    ),
-    "solve_block_tridiagonal": (
-        lambda m, c, b: parprims.solve_block_tridiagonal(c / 9, c, c / 9, b, method=m), (SQUARES, Y.reshape(3, 2)),
-    ),
-    "merge_by_key": (
-        lambda m, k, x, keys, y: parprims.merge_by_key(k, x, keys, y, method=m), (np.sort(X), Y, np.sort(W), W),
-    ),
     "initial": (lambda m, x, s: parprims.reduce(x[None], axis=-1, initial=s, method=m), (X, Y[:1])),
-    "cumulative_max": (lambda m, x: parprims.cumulative_max(x, return_indices=True, method=m), (X,)),
 }  # fmt: skip
 
 

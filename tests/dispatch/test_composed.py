@@ -5,54 +5,39 @@ import pytest
 
 import parprims
 from parprims._dispatch import dispatch
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import declared
 from tests.contract import random
 
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
-OFFSETS = np.array([0, 10, 10, 64])
-FILTER = np.array([0.2, 0.1], X.dtype), np.array([1.0, -0.5], X.dtype)
-
-CALLS = {
-    "argmax": lambda x, **m: parprims.argmax(x, **m),
-    "cumulative_max": lambda x, **m: parprims.cumulative_max(x, return_indices=True, **m),
-    "top_k": lambda x, **m: parprims.top_k(x, 3, **m),
-    "median": lambda x, **m: parprims.median(x, **m),
-    "merge": lambda x, **m: parprims.merge(x, x, **m),
-    "unique": lambda x, **m: parprims.unique(x, size=64, **m),
-    "reduce": lambda x, **m: parprims.reduce(x, offsets=like(x, OFFSETS), **m),
-    "sort": lambda x, **m: parprims.sort(x, offsets=like(x, OFFSETS), **m),
-    "lfilter": lambda x, **m: parprims.lfilter(*(like(x, one) for one in FILTER), x, **m),
-}
+NAMES = (
+    "argmax", "cumulative_max with indices", "top_k", "median", "merge", "unique", "reduce by offsets",
+    "sort by offsets", "lfilter",
+)  # fmt: skip
 
 
-def like(x, other):
-    """Return an array of NumPy as one of the library of x, on its device."""
-    from array_api_compat import array_namespace, device
-
-    return array_namespace(x).asarray(other, device=device(x))
+def called(name):
+    """Return the example call of a primitive that is made of others, and the name that it is told by."""
+    return declared[name].sampled(Sample(X.shape, fixed=True)), declared[name].name
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_call_is_told_and_remembered(backend, name):
-    x = backend.asarray(np.sort(X))
+    call, told = called(name)
+    arrays = list(map(backend.asarray, call.arrays))
     with parprims.explain() as calls:
-        results = [CALLS[name](x) for _ in range(3)]
-    assert [call.primitive for call in calls] == [name] * 3
-    assert len({(call.method, tuple(call.refusals.items())) for call in calls}) == 1
+        results = [call(*arrays) for _ in range(3)]
+    assert [one.primitive for one in calls] == [told] * 3
+    assert len({(one.method, tuple(one.refusals.items())) for one in calls}) == 1
     for one in results[1:]:
         for found, expected in zip(*(y if isinstance(y, tuple) else (y,) for y in (one, results[0])), strict=True):
             np.testing.assert_array_equal(backend.to_numpy(found), backend.to_numpy(expected))
 
 
-SHORT = {
-    **{name: CALLS[name] for name in ("cumulative_max", "top_k", "median", "unique")},
-    "partition": lambda x: parprims.partition(x, 3),
-    "argpartition": lambda x: parprims.argpartition(x, 3),
-    "quantile": lambda x: parprims.quantile(x, (0.1, 0.9)),
-    "run_lengths": lambda x: parprims.run_lengths(x),
-    "select": lambda x: parprims.select(x, x > 0),
-    "partition_by": lambda x: parprims.partition_by(x, x > 0),
-    "histogram": lambda x: parprims.histogram(x, 10),
-}
+SHORT = (
+    "cumulative_max with indices", "top_k", "median", "unique", "partition", "argpartition", "quantile",
+    "run_lengths", "select", "partition_by", "histogram",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -60,44 +45,46 @@ def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
     """A short call takes less time than to find another one again."""
     if backend.name not in ("numpy", "torch", "jax"):
         pytest.skip("its parts are calls of other primitives")
-    x = backend.asarray(X)
+    call, told = called(name)
+    run = call.bound(*map(backend.asarray, call.arrays))
     for _ in range(3):
-        SHORT[name](x)
+        run()
     found, get = [], dispatch._prepared.get
     monkeypatch.setattr(dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
-    SHORT[name](x)
+    run()
     # Most calls do not even ask, for their doors know them, but for those with a tuple among their options.
-    assert {one.call.primitive for one in found if one is not None} <= {name}
+    assert {one.call.primitive for one in found if one is not None} <= {told}
     assert len(found) <= 1
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_methods_are_those_that_serve(backend, name):
-    # JAX compiles a sort by array operations in a time that grows with the bits; integers have no median.
-    few_bits = {"median": "float16", "top_k": "int8", "unique": "int8", "sort": "int8"}
-    dtype = few_bits.get(name, X.dtype) if backend.name == "jax" else X.dtype
-    x = backend.asarray(np.sort(X).astype(dtype))
-    listed = parprims.methods(CALLS[name], x)
+    # JAX compiles a sort by array operations in a time that grows with the bits.
+    few_bits = {"median": "float16", "top_k": "int8", "unique": "int8", "sort by offsets": "int8"}
+    dtype = few_bits.get(name, X.dtype.name) if backend.name == "jax" else X.dtype.name
+    call, told = declared[name].sampled(Sample(X.shape, dtype=dtype, fixed=True)), declared[name].name
+    arrays = list(map(backend.asarray, call.arrays))
+    listed = parprims.methods(call, *arrays)
     assert sorted(listed) == ["array", "kernel", "native"]
     assert listed["array"] is None
     with parprims.explain() as calls:
-        CALLS[name](x)
+        call(*arrays)
     assert calls[0].method == next(method for method, reason in listed.items() if reason is None)
     for method, reason in listed.items():
         try:
             with parprims.explain() as calls:
-                CALLS[name](x, method=method)
+                call(*arrays, method=method)
         except parprims.MethodRefused:
             assert reason is not None
-            with pytest.raises(parprims.MethodRefused, match=f"^{name}: method '{method}' refused: "):
-                CALLS[name](x, method=method)
+            with pytest.raises(parprims.MethodRefused, match=f"^{told}: method '{method}' refused: "):
+                call(*arrays, method=method)
         else:
-            assert [(call.primitive, call.method) for call in calls] == [(name, method)]
+            assert [(one.primitive, one.method) for one in calls] == [(told, method)]
 
 
 def test_options_are_told_apart(backend):
     """Calls that differ in an option alone are not taken for each other."""
-    x, offsets = backend.asarray(X), backend.asarray(OFFSETS)
+    x, offsets = backend.asarray(X), backend.asarray(np.array([0, 10, 10, 64]))
     for one, other in (
         (lambda: parprims.top_k(x, 2), lambda: parprims.top_k(x, 2, mode="smallest")),
         (lambda: parprims.quantile(x, 0.2), lambda: parprims.quantile(x, 0.9)),
@@ -113,15 +100,18 @@ def test_options_are_told_apart(backend):
         assert (flat[0][0] != flat[0][1]).any()
 
 
-@pytest.mark.parametrize("name", ["cumulative_max", "top_k", "median", "merge", "reduce", "sort", "lfilter"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("argmax", "unique")])
 def test_torch_func(name, rng):
     """vmap, forward and backward derivatives by torch.func see through the parts."""
     torch = pytest.importorskip("torch")
+    call = declared[name].sampled(Sample(X.shape, dtype="float64"))
+    *others, last = map(torch.from_numpy, call.arrays)
+    at = 0 if name.endswith(" by offsets") else -1
     x = torch.from_numpy(np.sort(random(rng, (3, 64), "float64"), axis=1))
     tangent = torch.from_numpy(random(rng, (3, 64), "float64"))
 
     def first(x):
-        found = CALLS[name](x)
+        found = call(x, last) if at == 0 else call(*others, x)
         return found[0] if isinstance(found, tuple) else found
 
     rows = torch.func.vmap(first)(x)

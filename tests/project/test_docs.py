@@ -1,5 +1,6 @@
 """The documentation: what is generated from records is up to date, and every public name and picture has its page."""
 
+import functools
 import inspect
 import json
 import re
@@ -68,17 +69,20 @@ def test_ratios_are_of_the_largest_case_and_the_fastest_of_each_side():
 def test_support_of_numpy_is_as_recorded():
     recorded = support.records()["numpy"]["primitives"]
     on = make("numpy")
-    for name, one in support.EXAMPLES.items():
-        dtypes = list(support.dtypes(on, one, "array"))
+    for name in support.EXAMPLES:
+        dtypes = list(support.dtypes(on, functools.partial(support.example, name), "array"))
         assert dtypes == recorded[name]["auto"], f"{name}: run python -m docs.support --backend numpy"
 
 
 def test_what_does_not_work_is_seen():
     on = make("numpy")
-    broken = support.Example(lambda x, **_: 1 / 0 if x.dtype == "int8" else x, ((3,),))
+
+    def broken(dtype):
+        return support.Example(lambda x, **_: 1 / 0 if x.dtype == "int8" else x, (support.np.ones(3, dtype),), {})
+
     assert "int8" not in list(support.dtypes(on, broken, "array"))
     assert "int16" in list(support.dtypes(on, broken, "array"))
-    assert not support.works(on, lambda x: x + 1, [on.asarray(support.np.ones(3))], 1.0)
+    assert not support.works(on, lambda x: x + 1, [on.asarray(support.np.ones(3))], [1.0])
 
 
 def test_readme_is_short():

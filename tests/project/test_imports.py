@@ -77,7 +77,6 @@ def test_late_imports():
         ("_devices.__init__", "parprims._devices.jax_mesh"),
         ("_devices.__init__", "parprims._devices.torch_groups"),
         ("_devices.__init__", "parprims._devices.jax_auto"),
-        ("_tools.warm_up", "parprims"),
     }
 
 

@@ -9,29 +9,27 @@ import pytest
 import parprims
 from parprims._cpu import compiler as compiler_of_cpus
 from parprims._cuda import compiler
+from parprims._dispatch.examples import Sample
+from parprims._dispatch.primitive import declared
 
 X = np.arange(100_000, dtype=np.float32)
-COEFFICIENTS = np.stack([X * 0 - 1, X * 0 + 4, X * 0 - 1, X])
-
-CALLS = {
-    "sum": (parprims.sum, (X,), {}, "reduce_"),
-    "cumulative_sum": (parprims.cumulative_sum, (X,), {}, "scan_"),
-    "linear_recurrence": (parprims.linear_recurrence, (X, X), {}, "scan_"),
-    "sort": (parprims.sort, (X,), {}, "count_digits"),
-    "matmul": (parprims.matmul, (X, X), {"kernel": "naive"}, "multiply_"),
-    "solve_tridiagonal": (parprims.solve_tridiagonal, COEFFICIENTS, {}, ""),
-}
+TEMPLATES = {
+    "sum": "reduce_", "cumulative_sum": "scan_", "linear_recurrence": "scan_", "sort": "count_digits",
+    "matmul": "multiply_", "solve_tridiagonal": "",
+}  # fmt: skip
+"""How the names of the first kernels begin."""
 
 
 @pytest.mark.emulator
 class TestLaunches:
-    @pytest.mark.parametrize("name", CALLS)
+    @pytest.mark.parametrize("name", TEMPLATES)
     def test_every_primitive(self, gpu, name):
         if gpu.name != "emulated" and not gpu.streams:
             pytest.skip("JAX has them in its programs")
-        function, arrays, options, template = CALLS[name]
-        found = parprims.launches(function, *map(gpu.asarray, arrays), method="kernel", **options)
-        assert found[0].name.startswith(template)
+        call = declared[name].sampled(Sample(X.shape))
+        options = {"kernel": "naive"} if name == "matmul" else {}
+        found = parprims.launches(call, *map(gpu.asarray, call.arrays), method="kernel", **options)
+        assert found[0].name.startswith(TEMPLATES[name])
         for one in found:
             assert one.name.partition("<")[0] in one.source
             assert one.source.count('extern "C"') == 1

@@ -1,6 +1,7 @@
 """The recipe of CONTRIBUTING, followed: a new primitive is a room, an import and a name."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,11 +34,11 @@ def library(tmp_path_factory):
     return package.parent
 
 
-def hold(library, *options):
-    """Run the laws with the library, and return what pytest prints."""
-    laws = "tests/project/adjacent_difference/laws.py"
+def hold(library, *options, suites=("project/adjacent_difference/laws.py",)):
+    """Run the laws, or other suites, with the library, and return what pytest prints."""
     found = "-o", f"pythonpath={library} {HERE.parents[1]}"
-    return run(library, "-m", "pytest", "-q", "-p", "no:cacheprovider", *found, laws, *options)
+    paths = [f"tests/{one}" for one in suites]
+    return run(library, "-m", "pytest", "-q", "-p", "no:cacheprovider", *found, *paths, *options)
 
 
 def run(library, *arguments):
@@ -64,6 +65,16 @@ class TestNewPrimitive:
         options = ("--backend", "emulated", "--promise", "emulated", "-k", "length or axis or view")
         assert " passed" in hold(library, *options)
 
+    @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+    def test_its_example_is_called_by_suites(self, library, name):
+        """They find it in the declaration."""
+        pytest.importorskip(name)
+        suites = ["dispatch/test_dispatch.py", "dispatch/test_small_calls.py"]
+        suites += ["on_jax/test_jax.py"] if name == "jax" else []
+        chosen = "adjacent_difference and not few_functions"  # the most functions that a call enters are counted ones
+        told = hold(library, "--backend", name, "-k", chosen, "--all", suites=suites)
+        assert int(re.search(r"(\d+) passed", told)[1]) >= 4
+
     def test_is_known_to_all_that_goes_over_primitives(self, library):
         program = """
         import numpy as np, parprims
@@ -73,6 +84,7 @@ class TestNewPrimitive:
         with parprims.explain() as calls:
             parprims.adjacent_difference(x, method="array")
         assert (calls[0].primitive, calls[0].method) == ("adjacent_difference", "array")
+        assert parprims.warm("adjacent_difference", dtypes=["float32"]) == 9
         assert "adjacent_difference(int64[4])" in str(parprims.compare(parprims.adjacent_difference, x))
         for wrong, error in (({"axis": 1}, IndexError), ({"dim": 0}, TypeError), ({"method": "native"}, ValueError)):
             try:

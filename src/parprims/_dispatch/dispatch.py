@@ -200,16 +200,11 @@ primitives: dict[str, Callable[..., Any]] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def primitive(function: Function) -> Function:
-    """Register a public function as a primitive under its name, and return it with a door."""
-    made = entered(function)
+def primitive(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
+    """Register a public function under its name; return it with a door, a short path for calls like earlier ones."""
+    made = door(function, _watch.get, _NOTHING, state)
     primitives[function.__name__] = made
     return made
-
-
-def entered(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
-    """Return a public function with a door, a short path for calls like earlier ones (see `door`)."""
-    return door(function, _watch.get, _NOTHING, state)
 
 
 class _ListedError(Exception):

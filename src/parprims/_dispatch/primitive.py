@@ -23,12 +23,11 @@ from parprims._dispatch.dispatch import (
     kinds,
     nodes,
     plain,
+    primitives,
     recalled,
 )
+from parprims._dispatch.examples import Example, MakesCall, Sample, of_an_array
 from parprims._operators.function_key import lasting_key
-
-_OPTIONAL = frozenset(("initial", "sorter", "weights", "zi"))
-"""Arrays that a call may be without."""
 
 
 class Arguments:
@@ -63,9 +62,10 @@ class Arguments:
     @property
     def given(self) -> dict[str, Any]:
         """The arrays that were not left out."""
+        optional = declared[self.name].optional
         found = self.arrays.copy()
         for name, x in self.arrays.items():
-            if x is None and name in _OPTIONAL:
+            if x is None and name in optional:
                 del found[name]
         return found
 
@@ -127,6 +127,11 @@ class Primitive:
         See `Check`.
     methods : Methods
         The methods of the function.
+    example : callable
+        Returns the positional arguments and the options of a small call of the kind that a `Sample` tells, or None
+        where there is none; by default those of one array along an axis.
+    optional : tuple of str
+        The arrays that a call may be without.
     defaults : dict
         Options that the public function does not have, for it always means the same by them.
     normalize : callable, optional
@@ -164,6 +169,8 @@ class Primitive:
     variant: str = ""
     check: Check
     methods: Methods
+    example: MakesCall = of_an_array
+    optional: tuple[str, ...] = ()
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     normalize: Callable[[Arguments], Arguments] | None = None
     operators: tuple[str, ...] = ()
@@ -181,11 +188,10 @@ class Primitive:
     by_offsets: Primitive | None = None
 
     def __post_init__(self) -> None:
-        self._title = self.name + self.variant
+        self._title = f"{self.name} {self.variant}".rstrip()
         own = {**dict.fromkeys(self.operators, lasting_key), **dict.fromkeys(self.numbers, plain)}
         self._key_of = [(name, key_of) for name, key_of in own.items() if name not in self.defaults]
-        if not self.variant:
-            declared[self.name] = self
+        declared[self._title] = self
 
     def __call__(
         self,
@@ -212,6 +218,11 @@ class Primitive:
         if check is not None:
             check_flag("check", check)
         return self.of(Arguments(self.name, arrays, options, method, axis_name))
+
+    def sampled(self, sample: Sample) -> Example | None:
+        """Return an example call of a kind, or None where there is none."""
+        given = self.example(sample)
+        return None if given is None else Example(primitives[self.name], *given)
 
     def of(self, asked: Arguments) -> Any:
         """Compute a call."""
@@ -275,4 +286,13 @@ def as_node(asked: Arguments, *, composed: bool = True) -> tuple[Any, ...]:
 
 
 declared: dict[str, Primitive] = {}
-"""The declarations by the names of the public functions, for those who are given a name."""
+"""The declarations by the names of the public functions, and by "name variant" those of other forms."""
+
+
+def examples(sample: Callable[[], Sample]) -> dict[str, Example]:
+    """Return an example call of every declaration that has any of this kind, by the names in `declared`.
+
+    ``sample`` is called for each of them, so that no example depends on another.
+    """
+    found = {title: one.sampled(sample()) for title, one in sorted(declared.items())}
+    return {title: one for title, one in found.items() if one is not None}

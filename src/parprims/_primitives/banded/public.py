@@ -8,6 +8,7 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Part, by_parts
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.banded import cpu, cuda, native
 from parprims._primitives.banded.array import array
@@ -176,7 +177,18 @@ _BY_TRIDIAGONAL = by_parts("kernel", _by_tridiagonal, _by_tridiagonal_parts)
 _ON_GPU = Method(cuda.prepare, cuda.refusal, cuda.slower)
 
 
-def _declared(name: str, check: Check) -> Primitive:
+def _of_bands(make: Sample) -> Given | None:
+    dominant = make.of([0.0], [4.0], [0.0])
+    return (((1, 1), make(*make.shape[:-1], 3, make.n) + dominant, make()), {}) if make.is_last else None
+
+
+def _of_blocks(make: Sample) -> Given | None:
+    lower, diag, upper = (make(*make.shape, 2, 2) for _ in range(3))
+    dominant = make.of([8.0, 0.0], [0.0, 8.0])
+    return ((lower, diag + dominant, upper, make(*make.shape, 2)), {}) if make.is_last else None
+
+
+def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
     methods = Methods(
         name,
         kernel=by_device(
@@ -186,8 +198,8 @@ def _declared(name: str, check: Check) -> Primitive:
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array)),
     )
-    return Primitive(name=name, check=check, methods=methods, single=True)
+    return Primitive(name=name, check=check, methods=methods, example=floats(example), single=True)
 
 
-_SOLVE_BANDED = _declared("solve_banded", check_banded)
-_SOLVE_BLOCK_TRIDIAGONAL = _declared("solve_block_tridiagonal", check_blocks)
+_SOLVE_BANDED = _declared("solve_banded", check_banded, _of_bands)
+_SOLVE_BLOCK_TRIDIAGONAL = _declared("solve_block_tridiagonal", check_blocks, _of_blocks)

@@ -7,6 +7,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.filters import cpu, cuda, native
 from parprims._primitives.filters.array import array, array_refusal
@@ -165,7 +166,15 @@ def _with_kernel(xp: Namespace, f: Filter) -> Any:
     return array(xp, f, _solved_by_kernel)
 
 
-def _declared(name: str, check: Check) -> Primitive:
+def _by_polynomials(make: Sample) -> Given:
+    return (make.of(1.0, 0.2), make.of(1.0, -0.3, 0.1), make()), make.along
+
+
+def _by_sections(make: Sample) -> Given:
+    return (make.of([1.0, 0.2, 0.1, 1.0, -0.3, 0.1]), make()), make.along
+
+
+def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
     methods = Methods(
         name,
         kernel=by_device(
@@ -175,8 +184,15 @@ def _declared(name: str, check: Check) -> Primitive:
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array), array_refusal),
     )
-    return Primitive(name=name, check=check, methods=methods, single=lambda asked: asked["zi"] is None)
+    return Primitive(
+        name=name,
+        check=check,
+        methods=methods,
+        example=floats(example),
+        optional=("zi",),
+        single=lambda asked: asked["zi"] is None,
+    )
 
 
-_LFILTER = _declared("lfilter", check_lfilter)
-_SOSFILT = _declared("sosfilt", check_sosfilt)
+_LFILTER = _declared("lfilter", check_lfilter, _by_polynomials)
+_SOSFILT = _declared("sosfilt", check_sosfilt, _by_sections)

@@ -7,6 +7,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
 from parprims._libraries.numpy_bridge import shares_memory
 from parprims._primitives.histogram import cpu, cuda, native
@@ -131,6 +132,8 @@ _HISTOGRAM = Primitive(
         native=Method(native.prepare, native.refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
         array=Method(directly(array), array_refusal),
     ),
+    example=lines(lambda make: ((make(), 10), {})),
+    optional=("weights",),
     plainer=plainer,
     gradient=False,
     composed=False,

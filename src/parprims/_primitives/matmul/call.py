@@ -6,6 +6,8 @@ import dataclasses
 import numbers
 from typing import Any
 
+import numpy as np
+
 from parprims._core.arrays import (
     Array,
     Namespace,
@@ -244,7 +246,7 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
     if tile is None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
-    if any(isinstance(length, bool) or not isinstance(length, numbers.Integral) for length in lengths):
+    if not all(isinstance(one, numbers.Integral) and not isinstance(one, bool | np.timedelta64) for one in lengths):
         raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {shown(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")

@@ -10,7 +10,8 @@ from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, lacks_arithmetic, spoken
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, entered, nodes
+from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, nodes, primitive
+from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
 from parprims._libraries.settings import float32_products
 from parprims._operators.operator import Operator
@@ -19,7 +20,7 @@ from parprims._primitives.matmul.array import array
 from parprims._primitives.matmul.call import Product, checked
 
 
-@partial(entered, state=float32_products)
+@partial(primitive, state=float32_products)
 def matmul(
     a: Array,
     b: Array,
@@ -178,6 +179,7 @@ _MATMUL = Primitive(
         ),
         array=Method(directly(array), _array_refusal, derivative=derivative_rules.product_under_autocast),
     ),
+    example=lines(lambda make: ((make(make.side, make.side), make(make.side, make.side)), {})),
     operators=("add", "multiply"),
     state=lambda asked: float32_products(asked["a"]),
     compute=_multiplied,

@@ -10,6 +10,7 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, native_by_numpy
 from parprims._dispatch.dispatch import Method, primitive
+from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.order_statistics import array, cuda, numpy_routines, partition_cuda
 from parprims._primitives.order_statistics.call import (
@@ -365,6 +366,7 @@ _TOP_K = Primitive(
         ),
         native=native_by_numpy(array.top_by_library, array.top_parts, numpy_routines.prepare_top),
     ),
+    example=lambda make: ((make(), make.few), make.along),
 )
 
 
@@ -382,7 +384,13 @@ def _partition(name: str, check: Check, compose: Compose, parts: Parts) -> Primi
         ),
         native=native_by_numpy(numpy_routines.partitioned(name, compose), parts, alone),
     )
-    return Primitive(name=name, check=check, methods=methods, single=True)
+    return Primitive(
+        name=name,
+        check=check,
+        methods=methods,
+        example=lambda make: ((make(), make.few), make.along),
+        single=True,
+    )
 
 
 _PARTITION = _partition("partition", check_partition, array.partition, array.sort_parts)
@@ -403,7 +411,7 @@ def _on_gpu(xp: Namespace, c: Quantiles) -> Method:
     return _QUANTILES_ON_GPU if cuda.finds_quantiles(c) else _QUANTILES_BY_SORT
 
 
-def _quantiles(name: str, check: Check) -> Primitive:
+def _quantiles(name: str, check: Check, example: MakesCall) -> Primitive:
     methods = composed(
         name,
         array.quantiles,
@@ -418,8 +426,8 @@ def _quantiles(name: str, check: Check) -> Primitive:
             numpy_routines.quantiles_by_numpy, array.quantile_parts, numpy_routines.prepare_quantiles
         ),
     )
-    return Primitive(name=name, check=check, methods=methods, single=True, plainer=plainer_axes)
+    return Primitive(name=name, check=check, methods=methods, example=example, single=True, plainer=plainer_axes)
 
 
-_MEDIAN = _quantiles("median", check_median)
-_QUANTILE = _quantiles("quantile", check_quantile)
+_MEDIAN = _quantiles("median", check_median, of_an_array)
+_QUANTILE = _quantiles("quantile", check_quantile, lambda make: ((make(), 0.5), make.along))

@@ -24,6 +24,7 @@ from parprims._core.scalars import as_array
 from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
 from parprims._dispatch.dispatch import Method, Methods, directly
+from parprims._dispatch.examples import Given, Sample, floats, lines
 from parprims._dispatch.primitive import Arguments, Primitive, as_node
 from parprims._operators.operator import Operator
 from parprims._primitives.recurrence.call import coefficients
@@ -193,6 +194,10 @@ def _narrow(found: Method) -> Method:
     return dataclasses.replace(found, refusal=refusal)
 
 
+def _example(make: Sample) -> Given:
+    return (make(make.n, 2, 2) / make.of(4), make(make.n, 2)), {"matrices": True}
+
+
 OF_MATRICES = Primitive(
     name="linear_recurrence",
     variant="of matrices",
@@ -203,6 +208,7 @@ OF_MATRICES = Primitive(
         native=_narrow(by_parts("native", _compose, _parts)),
         array=Method(directly(_array), _array_refusal),
     ),
+    example=floats(lines(_example)),
     node=_node,
     single=True,
 )

@@ -11,6 +11,7 @@ from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, call_key, directly, nodes, primitive, recalled
+from parprims._dispatch.examples import of_two
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence import gradient_cpu
@@ -170,6 +171,8 @@ LINEAR_RECURRENCE = Primitive(
         ),
         array=Method(directly(recurrence_array.array), derivative=derivative_rules.solution),
     ),
+    example=of_two,
+    optional=("initial",),
     compute=derivative_rules.recurrence,
     node=lambda asked: nodes().linear_recurrence(asked),
     single=True,

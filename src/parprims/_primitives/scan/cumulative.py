@@ -35,6 +35,7 @@ from parprims._dispatch.composite import (
 )
 from parprims._dispatch.derivative_rules import asked_for
 from parprims._dispatch.dispatch import Method, in_graph, primitive
+from parprims._dispatch.examples import floats, of_an_array
 from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._libraries.numpy_bridge import all_by_numpy, numpy_computes, numpy_orders
 from parprims._primitives.scan.call import only_axis
@@ -342,9 +343,16 @@ _WITH_INDICES = {
         variant="with indices",
         check=_checked,
         methods=composed(name, _compose, _parts, kernel=_kernel(), native=_native_method()),
+        example=lambda make: ((make(),), {**make.along, "return_indices": True}),
     )
     for name in _OPERATORS
 }
 _CUMULATIVE_LOGSUMEXP = declared_scan(
-    "cumulative_logsumexp", op="logaddexp", exclusive=False, reverse=False, dtype=None, include_initial=False
+    "cumulative_logsumexp",
+    floats(of_an_array),
+    op="logaddexp",
+    exclusive=False,
+    reverse=False,
+    dtype=None,
+    include_initial=False,
 )

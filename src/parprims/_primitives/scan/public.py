@@ -10,6 +10,7 @@ from parprims._core.elements import is_structured, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive
+from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
 from parprims._operators.operator import Operator, by_leaves, restarted
 from parprims._primitives.scan import array, cpu, cuda
@@ -282,7 +283,7 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     return restarted(xp, r.op, r.inputs[:count], starts, bool(r.starts), ys)
 
 
-def declared_scan(name: str, **defaults: Any) -> Primitive:
+def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
     """Return the declaration of a scan with fixed values of some options."""
     methods = Methods(
         name,
@@ -302,6 +303,8 @@ def declared_scan(name: str, **defaults: Any) -> Primitive:
         name=name,
         check=checked,
         methods=methods,
+        example=example,
+        optional=("initial",),
         defaults=defaults,
         operators=("op",),
         recall=derivative_rules.recalled_scan,
@@ -311,6 +314,6 @@ def declared_scan(name: str, **defaults: Any) -> Primitive:
     )
 
 
-SCAN = declared_scan("scan", include_initial=False)
+SCAN = declared_scan("scan", lambda make: ((make(), "add"), make.along), include_initial=False)
 _CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
 _CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)

@@ -8,6 +8,7 @@ from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device, or_by_parts
 from parprims._dispatch.composite import by_parts, composed, native_by_numpy
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.search import cpu, cuda, merge_cuda, native
 from parprims._primitives.search.array import array
@@ -221,6 +222,10 @@ def merge_by_key(
 # ---- Declarations -------------------------------------------------------------------------------------------------
 
 
+def _of_pairs(make: Sample) -> Given:
+    return (make.sorted(), make(), make.sorted(), make()), {}
+
+
 _SEARCHSORTED = Primitive(
     name="searchsorted",
     check=check_searchsorted,
@@ -231,6 +236,8 @@ _SEARCHSORTED = Primitive(
         native=Method(native.prepare, native.refusal),
         array=Method(directly(array)),
     ),
+    example=lines(lambda make: ((make.sorted(), make()), {})),
+    optional=("sorter",),
     single=True,
 )
 
@@ -251,5 +258,12 @@ def _merges(name: str) -> Methods:
     )
 
 
-_MERGE = Primitive(name="merge", check=merges_call.check, methods=_merges("merge"))
-_MERGE_BY_KEY = Primitive(name="merge_by_key", check=merges_call.check, methods=_merges("merge_by_key"))
+_MERGE = Primitive(
+    name="merge",
+    check=merges_call.check,
+    methods=_merges("merge"),
+    example=lines(lambda make: ((make.sorted(), make.sorted()), {})),
+)
+_MERGE_BY_KEY = Primitive(
+    name="merge_by_key", check=merges_call.check, methods=_merges("merge_by_key"), example=lines(_of_pairs)
+)

@@ -16,6 +16,7 @@ from parprims._core.elements import is_structured
 from parprims._core.options import is_array
 from parprims._dispatch.ascending import as_offsets
 from parprims._dispatch.dispatch import Methods, primitive
+from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Arguments, Check, Primitive, as_node
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
@@ -200,10 +201,18 @@ def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented 
 
 def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
     """Return the declaration of a function for segments, and store it in the declaration for whole arrays."""
-    methods = METHODS[whole.name]
-    fields = {"normalize": _with_array, **fields}
-    whole.by_offsets = Primitive(name=whole.name, variant="by offsets", check=check, methods=methods, **fields)
+
+    def example(make: Sample) -> Given | None:
+        given = whole.example(make)
+        return None if given is None else (given[0], {**given[1], "offsets": make.offsets()})
+
+    fields = {"name": whole.name, "methods": METHODS[whole.name], "normalize": _with_array, **fields}
+    whole.by_offsets = Primitive(variant="by offsets", check=check, example=example, **fields)
     return whole.by_offsets
+
+
+def _by_ids(make: Sample) -> Given:
+    return (make(), make.ids(), 3), {}
 
 
 _OF_ELEMENTS: dict[str, Any] = {
@@ -213,6 +222,7 @@ _SEGMENT_REDUCE = Primitive(
     name="segment_reduce",
     check=checked_by_ids,
     methods=METHODS["segment_reduce"],
+    example=lines(_by_ids),
     **_OF_ELEMENTS,
 )
 _BY_OFFSETS = {

@@ -11,6 +11,7 @@ from parprims._dispatch.by_device import by_device
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, made_once, native_by_numpy
 from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import Inside, Method, Methods, primitive, unwatched
+from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Arguments, Check, Primitive, as_node
 from parprims._primitives.selection import array, cpu, cuda, numpy_routines
 from parprims._primitives.selection.call import (
@@ -294,9 +295,23 @@ def _methods(name: str, results: str, compose: Compose, parts: Parts, alone: Cal
     return composed(name, compose, parts, kernel=kernel, native=native_by_numpy(compose, parts, alone))
 
 
+def _with_mask(make: Sample) -> tuple[Any, Any]:
+    x = make()
+    return x, x > make()
+
+
 def _sized(name: str, check: Check, methods: Methods) -> Primitive:
+    def example(make: Sample) -> Given:
+        return (_with_mask(make) if name == "select" else (make(),)), make.sized
+
     return Primitive(
-        name=name, check=check, methods=methods, numbers=("fill_value",), compute=_shortened, node=_in_graph
+        name=name,
+        check=check,
+        methods=methods,
+        example=lines(example),
+        numbers=("fill_value",),
+        compute=_shortened,
+        node=_in_graph,
     )
 
 
@@ -329,6 +344,7 @@ _PARTITION_BY = Primitive(
     methods=_methods(
         "partition_by", "parted", array.partition_by, array.select_parts, alone=numpy_routines.prepare_partition_by
     ),
+    example=lines(lambda make: (_with_mask(make), {})),
 )
 _RUN_LENGTHS = _sized(
     "run_lengths",

@@ -8,6 +8,7 @@ from parprims._core.arrays import Array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive
+from parprims._dispatch.examples import of_an_array, of_two
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.sort import array, cpu, cuda, native
 from parprims._primitives.sort.call import checked
@@ -275,6 +276,7 @@ def _declared(name: str) -> Primitive:
         name=name,
         check=checked,
         methods=methods,
+        example=of_two if name == "sort_by_key" else of_an_array,
         gradient=name != "argsort",  # which may have been given keys by which no derivative is asked for
         compute=derivative_rules.sorting,
         node=lambda asked: nodes().sort(asked),

@@ -12,7 +12,8 @@ from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, entered, nodes, unwatched
+from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive, unwatched
+from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
 from parprims._libraries.numpy_bridge import all_by_numpy, in_numpy, numpy_namespace
 from parprims._primitives.reduce.public import map_reduce
@@ -22,7 +23,7 @@ from parprims._primitives.tridiagonal.call import Solution, checked, rounded
 from parprims._primitives.tridiagonal.residual import safe_backward_error, status
 
 
-@entered
+@primitive
 def solve_tridiagonal(
     lower: Array | complex,
     diag: Array | complex,
@@ -215,6 +216,10 @@ def _largest_by_kernel(axis: int, function: Callable[..., Array], *arrays: Array
 _programs: Memo[Callable[..., tuple[Array, ...]]] = Memo()
 
 
+def _example(make: Sample) -> Given | None:
+    return ((make(), make() + make.of(4.0), make(), make()), {}) if make.is_last else None
+
+
 _SOLVE_TRIDIAGONAL = Primitive(
     name="solve_tridiagonal",
     check=checked,
@@ -232,6 +237,7 @@ _SOLVE_TRIDIAGONAL = Primitive(
         ),
         array=Method(directly(array)),
     ),
+    example=floats(_example),
     gradient=False,
     compute=_solved,
     node=lambda asked: nodes().solve_tridiagonal(asked),

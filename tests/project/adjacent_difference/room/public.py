@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Never
 
 from parprims._primitives.adjacent_difference import cpu, cuda
-from parprims._primitives.adjacent_difference.array import array
+from parprims._primitives.adjacent_difference.array import array, refusal
 from parprims._primitives.adjacent_difference.call import checked
 
 from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.examples import of_an_array
 from parprims._dispatch.primitive import Primitive
 
 
@@ -51,7 +52,8 @@ _ADJACENT_DIFFERENCE = Primitive(
             Method(cuda.prepare, cuda.refusal),
             Method(cpu.prepare, cpu.refusal, quiet=True),
         ),
-        array=Method(directly(array)),
+        array=Method(directly(array), refusal),
     ),
+    example=of_an_array,
     single=True,
 )
