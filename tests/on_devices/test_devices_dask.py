@@ -41,6 +41,8 @@ CALLS = {
     "matmul": (lambda a, b: parprims.matmul(a, b), (TABLE, OTHER)),
     "paths": (lambda a, b: parprims.matmul(a, b, add="minimum", multiply="add"), (TABLE, OTHER)),
     "histogram": (lambda x: parprims.histogram(x, 5)[0], (X,)),
+    "edges": (lambda x: parprims.histogram(x, 5)[1], (X,)),
+    "weights": (lambda x, y: parprims.histogram(x, 5, weights=y)[0], (X, Y)),
 }
 
 
@@ -59,6 +61,15 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 if found.dtype != np.float16 else 2e-3)
 
 
+def spoiled(x, odd):
+    """Return an array with an element that is not finite, if it has floats."""
+    if x.dtype.kind != "f":
+        return x
+    x = x.copy()
+    x.reshape(-1)[17] = odd
+    return x
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("name", CALLS)
 def test_call(name):
@@ -69,6 +80,16 @@ def test_call(name):
     assert found.shape == expected.shape
     for scheduler in ("sync", "threads"):
         same(found.compute(scheduler=scheduler), expected)
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_call_with_an_element_that_is_not_finite(name, odd):
+    call, arrays = CALLS[name]
+    arrays = [spoiled(x, odd) for x in arrays]
+    same(call(*map(chunked, arrays)).compute(scheduler="sync"), call(*arrays))
 
 
 @pytest.mark.once

@@ -155,16 +155,19 @@ def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, 
 
     def begin(place: Place, arrays: tuple[Array, ...], found: Any) -> Any:
         x, xp = arrays[0], namespace_of(arrays[0])
+        weights = arrays[1] if weighted else None
         if not even:
-            edges = arrays[-1]
-        elif found is not None and any(place.lengths):
+            return Gather(histogram(x, arrays[-1], weights=weights, method=method)), None
+        if found is not None and any(place.lengths):
             pair = xp.stack([xp.min(found[0]), xp.max(found[1])])
             edges = histogram(pair, bins)[1]
         else:
             edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
-        weights = arrays[1] if weighted else None
-        own, edges = histogram(x, edges, weights=weights, method=method)
-        return Gather((own, edges)), None  # the edges too, so that shard_map knows that they are the same
+        # Edges are NaN where an element of some part is not finite. They enclose nothing, and no call takes them.
+        known = xp.isfinite(edges[0])
+        own, _ = histogram(x, xp.where(known, edges, xp.zeros_like(edges)), weights=weights, method=method)
+        # The edges are sent too, so that shard_map knows that all parts have equal ones.
+        return Gather((xp.where(known, own, xp.zeros_like(own)), edges)), None
 
     def end(_: Place, __: None, found: tuple[Array, ...]) -> Any:
         edges = found[1][0, ...]
