@@ -304,6 +304,8 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         return result
 
     shape = engine.part_shape(keys, split)
+    rows = math.prod(n for axis, n in enumerate(keys.shape) if axis != at)
+    is_local = not (keyed and indices) and (not over or rows == 0)
     driver = sorts(
         axis=at,
         descending=descending,
@@ -318,9 +320,7 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         arrays=arrays,
         inputs=(split,) * len(arrays),
         outputs=split,
-        stages=(
-            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else alone(plain)),
-        ),
+        stages=(Stage(over, engine.length((keys,), at, keys.ndim), alone(plain) if is_local else driver),),
         plain=plain,
         key=key,
     )
@@ -505,7 +505,8 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
             public_histogram.histogram(parts[0], edges, range=range, weights=own, density=density, method=method)
         )
 
-    steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method)
+    hollow = any(n == 0 for n, names in zip(x.shape, split, strict=True) if not names)
+    steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method, hollow=hollow)
     elements = engine.count(over) * math.prod(engine.part_shape(x, split))
     work = Work(
         primitive="histogram",

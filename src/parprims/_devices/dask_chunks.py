@@ -19,7 +19,7 @@ import numpy as np
 from parprims._core.arrays import Array, namespace_of
 from parprims._core.elements import flattened, rebuilt
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
-from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length
+from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, replaced
 from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
 from parprims._dispatch.primitive import Arguments
 
@@ -36,25 +36,9 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
         """Return the results of a call on Dask arrays: Dask arrays that are not computed yet."""
         engine = Chunks()
-        found: list[Any] = []
-
-        def collect(value: Any) -> None:
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, tuple):
-                    collect(one)
-                elif isinstance(one, dask.array.Array):
-                    found.append(one)
-
-        asked.mapped(collect)
-        aligned = iter(_aligned(found, asked.name == "matmul"))
-
-        def stand_in(value: Any) -> Any:
-            if isinstance(value, tuple):
-                parts = [stand_in(one) for one in value]
-                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-            return engine.stand_in(*next(aligned)) if isinstance(value, dask.array.Array) else value
-
-        return lay_out(engine, asked.mapped(stand_in))
+        aligned = _aligned(every(dask.array.Array, asked), asked.name == "matmul")
+        stand_ins = [engine.stand_in(x, labels) for x, labels in aligned]
+        return lay_out(engine, replaced(dask.array.Array, asked, stand_ins))
 
     def stand_in(self, x: Any, labels: Sequence[Any]) -> Array:
         """Return the substitute of an array in a call, with labels on its axes."""
@@ -65,7 +49,11 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
     def _source(self, name: str, x: Array) -> Any:
         known = self._sources.get(id(x.base) if x.base is not None else 0)
         if known is None and x.ndim:
-            raise TypeError(f"{name} must be an array of Dask, of the dtype of the others, where one of them is")
+            narrow = any(owner.dtype.kind == "f" and owner.dtype.itemsize == 2 for owner, _ in self._sources.values())
+            remedy = ": cast 16-bit floats to float32" if narrow else ""
+            raise TypeError(
+                f"{name} must be an array of Dask, of the dtype of the others, where one of them is{remedy}"
+            )
         return None if known is None else known[1]
 
     def split(self, name: str, x: Array) -> Split:
@@ -162,7 +150,7 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         """Return the messages of a part of these lengths among as many as there are, and the places they go between."""
         _, kinds = _on_small(work, self._like(work, lengths), lengths)
         return [
-            (message, Place(0, stage.over[0][1]))
+            (message, Place(0, _lengths(stage.over)))
             for stage, messages in zip(work.stages, kinds, strict=True)
             if stage.over
             for message in messages
@@ -292,8 +280,7 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
         for stage in work.stages:
             own: tuple[int, ...] = (1,)
             if lengths and stage.over:
-                name = stage.over[0]
-                own = (lengths[name],) * len(name[1])
+                own = (math.prod(lengths[name] for name in stage.over),) * len(_lengths(stage.over))
             device = _Dry([], count=len(own))
             result, _ = run(stage.steps, device, own, _tuple(parts))
             kinds.append(device.kinds)
@@ -308,21 +295,27 @@ def _staged(
     cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
     """Return the delayed results of a stage at each place of the grid, given its delayed arrays."""
+    lengths = _lengths(stage.over) if axis else (stage.length,)
     if not axis:
-        lengths = (stage.length,)
         found = {at: _ALONE(stage.steps, lengths, parts) for at, parts in cells.items()}
     else:
-        (along,) = axis
-        lengths = stage.over[0][1]
         found = {}
-        rest = [range(1) if at == along else range(size) for at, size in enumerate(sizes)]
+        rest = [range(1) if at in axis else range(size) for at, size in enumerate(sizes)]
         for outer in itertools.product(*rest):
-            line = [(*outer[:along], at, *outer[along + 1 :]) for at in range(len(lengths))]
+            line = []
+            for places in itertools.product(*(range(sizes[at]) for at in axis)):
+                along = dict(zip(axis, places, strict=True))
+                line.append(tuple(along.get(at, place) for at, place in enumerate(outer)))
             for at, result in zip(line, _line(stage, lengths, messages, [cells[one] for one in line]), strict=True):
                 found[at] = result
     if stage.appended:
         return {at: (*_tuple(cells[at]), result) for at, result in found.items()}
     return found
+
+
+def _lengths(over: Names) -> tuple[int, ...]:
+    """Return the number of elements of each part of axes that are cut into chunks, in row-major order."""
+    return tuple(math.prod(lengths) for lengths in itertools.product(*(chunks for _, chunks in over)))
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:

@@ -135,7 +135,7 @@ def beside(multiply: Multiply, count: int) -> list[Step]:
             xp = namespace_of(blocks[0])
             stacked = xp.stack(blocks, axis=0)
             ordered = xp.stack([stacked[(of - place.rank) % count, ...] for of in range(count)], axis=-2)
-            return None, xp.reshape(ordered, (*ordered.shape[:-2], -1))
+            return None, xp.reshape(ordered, (*ordered.shape[:-2], math.prod(ordered.shape[-2:])))
 
         return one
 
@@ -145,8 +145,13 @@ def beside(multiply: Multiply, count: int) -> list[Step]:
 # ---- Histograms -------------------------------------------------------------------------------------------------
 
 
-def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str) -> list[Step]:
-    """Return the driver of a histogram of (x, weights if there are any, edges unless they are even)."""
+def counts(
+    *, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str, hollow: bool
+) -> list[Step]:
+    """Return the driver of a histogram of (x, weights if there are any, edges unless they are even).
+
+    ``hollow`` says that x has no elements because an axis that is not split has none.
+    """
 
     def ends(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
         x = arrays[0]
@@ -158,7 +163,7 @@ def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, 
         weights = arrays[1] if weighted else None
         if not even:
             return Gather(histogram(x, arrays[-1], weights=weights, method=method)), None
-        if found is not None and any(place.lengths):
+        if found is not None and any(place.lengths) and not hollow:
             pair = xp.stack([xp.min(found[0]), xp.max(found[1])])
             edges = histogram(pair, bins)[1]
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
@@ -89,7 +90,7 @@ def sorts(
     def _ask(kept: _Kept, at: int) -> Any:
         xp = namespace_of(kept.rows[0])
         wanted = kept.cut[:, :, None] + _steps(xp, kept.cut, at)
-        found = below(xp, kept.rows[0], xp.reshape(wanted, (wanted.shape[0], -1)), descending)
+        found = below(xp, kept.rows[0], xp.reshape(wanted, (wanted.shape[0], math.prod(wanted.shape[1:]))), descending)
         return Gather((xp.reshape(found, tuple(wanted.shape)),)), kept
 
     def _steps(xp: Namespace, cut: Array, at: int) -> Array:

@@ -369,8 +369,6 @@ class Distributed(_Parts):
         alive: list[Tensor] = []  # by whose ids the splits are known
 
         def local(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(local, value))
             if isinstance(value, DTensor):
                 alive.append(engine.part(value))
                 return alive[-1]
