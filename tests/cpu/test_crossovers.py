@@ -283,6 +283,7 @@ def test_kinds_are_those_of_calls(primitive):
     assert names >= {name for entry in TABLES[primitive].values() for name in entry.least}
     if not hasattr(module, "kind"):
         return
+    pytest.importorskip("numba")
     seen = []
     own = module.kind
     for kind in tune_cpu.KINDS[primitive]():

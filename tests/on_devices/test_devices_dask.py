@@ -42,6 +42,8 @@ CALLS = {
     "matmul": (lambda a, b: parprims.matmul(a, b), (TABLE, OTHER)),
     "paths": (lambda a, b: parprims.matmul(a, b, add="minimum", multiply="add"), (TABLE, OTHER)),
     "histogram": (lambda x: parprims.histogram(x, 5)[0], (X,)),
+    "edges": (lambda x: parprims.histogram(x, 5)[1], (X,)),
+    "weights": (lambda x, y: parprims.histogram(x, 5, weights=y)[0], (X, Y)),
 }
 
 
@@ -60,6 +62,15 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 if found.dtype != np.float16 else 2e-3)
 
 
+def spoiled(x, odd):
+    """Return an array with an element that is not finite, if it has floats."""
+    if x.dtype.kind != "f":
+        return x
+    x = x.copy()
+    x.reshape(-1)[17] = odd
+    return x
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("name", CALLS)
 def test_call(name):
@@ -70,6 +81,93 @@ def test_call(name):
     assert found.shape == expected.shape
     for scheduler in ("sync", "threads"):
         same(found.compute(scheduler=scheduler), expected)
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_call_with_an_element_that_is_not_finite(name, odd):
+    call, arrays = CALLS[name]
+    arrays = [spoiled(x, odd) for x in arrays]
+    same(call(*map(chunked, arrays)).compute(scheduler="sync"), call(*arrays))
+
+
+ARRAYS = {
+    **{name: (100 * X).astype(name) for name in ("int8", "uint64", "float16", "float32", "float64")},
+    "bool": X > 0,
+    "complex128": X + 1j,
+    "not finite": np.where(X > 1, np.nan, np.where(X < -1, np.inf, X)),
+    "zeros": np.where(X > 0, -0.0, 0.0),
+    "one": X[:1],
+    "table": TABLE,
+    "empty": X[:0],
+    "empty rows": TABLE[:, :0],
+    "no rows": TABLE[:0],
+    "number": np.asarray(3.0),
+}
+
+OF_ONE = {
+    "sum": parprims.sum,
+    "sum of rows": lambda x: parprims.sum(x, axis=0, keepdims=True),
+    "max": parprims.max,
+    "all": parprims.all,
+    "vecdot": lambda x: parprims.vecdot(x, x),
+    "map_reduce": lambda x: parprims.map_reduce(lambda v: v * v, x),
+    "logaddexp": lambda x: parprims.reduce(x, "logaddexp"),
+    "a dtype": lambda x: parprims.scan(x, dtype=np.float64),
+    "cumulative_prod": lambda x: parprims.cumulative_prod(x, axis=-1),
+    "cumulative_max": lambda x: parprims.cumulative_max(x, axis=0),
+    "cumulative_logsumexp": lambda x: parprims.cumulative_logsumexp(x, axis=0),
+    "scan back": lambda x: parprims.scan(x, reverse=True, exclusive=True),
+    "scan with initial": lambda x: parprims.scan(x, initial=2),
+    "scan with a float": lambda x: parprims.scan(x, "maximum", initial=2.5),
+    "recurrence": lambda x: parprims.linear_recurrence(0.5, x),
+    "recurrence back": lambda x: parprims.linear_recurrence(2, x, reverse=True, initial=1.0),
+    "sort": parprims.sort,
+    "argsort": lambda x: parprims.argsort(x, axis=0, descending=True),
+    "sort_by_key": lambda x: parprims.sort_by_key(x, x),
+    "tridiagonal": lambda x: parprims.solve_tridiagonal(1.0, x * x + 100, 1.0, x),
+    "matmul": lambda x: parprims.matmul(x, x.T),
+    "histogram": lambda x: parprims.histogram(x, 4),
+    "range": lambda x: parprims.histogram(x, 4, range=(-1, 1)),
+    "density": lambda x: parprims.histogram(x, 4, density=True),
+    "list of edges": lambda x: parprims.histogram(x, [-1.0, 0, 0.5, 2]),
+    "edges that descend": lambda x: parprims.histogram(x, [0.0, -1.0]),
+}
+
+
+def outcome(call, x):
+    """Return the results of a call in a list, or its error."""
+    try:
+        found = call(x)
+    except (TypeError, ValueError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    found = found if isinstance(found, tuple) else (found,)
+    return [one.compute(scheduler="sync") if hasattr(one, "compute") else one for one in found]
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", OF_ONE)
+def test_chunks_are_refused_as_whole_arrays_are(name, subtests):
+    """A call on chunks gives the result or the error, word for word, of the call on the whole array."""
+    dask = pytest.importorskip("dask.array")
+    for kind, x in ARRAYS.items():
+        with subtests.test(kind):
+            expected = outcome(OF_ONE[name], x)
+            chunks = tuple(max(1, n // 3) for n in x.shape)
+            found = outcome(OF_ONE[name], dask.from_array(x, chunks=chunks))
+            if (name, kind) == ("tridiagonal", "float16"):
+                assert "cast 16-bit floats to float32" in found
+            elif isinstance(expected, str):
+                assert found == expected
+            else:
+                for one, other in zip(found, expected, strict=True):
+                    other = np.asarray(other)
+                    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                    rtol = 2e-3 if other.dtype == np.float16 else 1e-5 if other.dtype == np.float32 else 1e-12
+                    np.testing.assert_allclose(one, other, rtol=rtol, atol=100 * rtol)
 
 
 @pytest.mark.once

@@ -8,6 +8,7 @@ import pytest
 import parprims
 from parprims._devices import calls
 from tests import devices
+from tests.on_devices.test_devices_dask import ARRAYS, OF_ONE, outcome
 from tests.on_jax import test_jax
 from tests.project.test_package import run_examples
 
@@ -343,6 +344,16 @@ def check_what_is_refused():
             call()
     assert parprims.methods(parprims.scan, x)["array"] is None
     assert parprims.methods(parprims.scan, x)["kernel"] is not None
+    import jax
+
+    tried = 0
+    for name, call in OF_ONE.items():
+        for kind, values in ARRAYS.items():
+            if values.ndim and values.shape[0] % 4 == 0 and isinstance(outcome(call, values), str):
+                one = jax.numpy.asarray(values)
+                assert outcome(call, put(one, mesh, "i")) == outcome(call, one), (name, kind)
+                tried += 1
+    assert tried > 50
 
 
 def check_the_page():

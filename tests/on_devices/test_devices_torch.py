@@ -117,6 +117,8 @@ def check_plain_tensors_of_uneven_and_empty_parts():
             assert float(error) < 1e-15
         near(parprims.matmul(part(rows), part(rows).T, axis_name=group), rows @ rows.T)
         near(parprims.histogram(part(b), 5, axis_name=group)[0], parprims.histogram(b, 5)[0])
+        wrong = torch.where(whole == N // 2, torch.nan, b)  # edges from such data are NaN, and enclose nothing
+        near(parprims.histogram(part(wrong), 5, axis_name=group)[0], parprims.histogram(wrong, 5)[0])
         with parprims.explain() as told:
             parprims.scan(part(b), axis_name=group)
         assert [(one.devices, len(one.steps)) for one in told] == [(len(lengths), 1)]

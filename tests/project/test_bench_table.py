@@ -51,7 +51,7 @@ def test_peers_give_what_auto_does(backend):
     wanted = [one for one in rows.calls(backend.name, quick=True) if one.primitive in ("sum", "scan", "vecdot")]
     for call in wanted:
         problem, contenders = auto.contenders(call, backend)
-        assert len(contenders) > 1
+        assert len(contenders) > 1 or not installed("numba")  # some peers are loops that Numba compiles
         passed, errors, method = auto.right(call, problem, contenders)
         assert errors == []
         assert passed == contenders

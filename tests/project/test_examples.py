@@ -159,7 +159,8 @@ def test_command_lines(tmp_path):
     if importlib.util.find_spec("matplotlib"):
         one += ["--plot", str(plot)]
     done = subprocess.run(one, check=True, capture_output=True, text=True)
-    checks = 4 if importlib.util.find_spec("numba") else 2  # two for each method that serves
+    # One for training, and one for each method that serves: array, kernel by Numba, native by SciPy.
+    checks = 2 + sum(importlib.util.find_spec(name) is not None for name in ("numba", "scipy"))
     assert f"{checks} checks passed, 0 failed" in done.stdout
     assert plot.exists() == ("--plot" in one)
     every = [sys.executable, str(FOLDER), "dot_product", "--backend", "numpy"]

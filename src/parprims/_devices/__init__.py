@@ -16,7 +16,7 @@ from parprims._core.arrays import Array, is_tensor
 from parprims._core.scalars import is_scalar
 from parprims._devices import calls
 from parprims._devices.work import Engine
-from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.primitive import Arguments, declared
 
 _CALLS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot"), calls.reduced),
@@ -31,20 +31,45 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 
 def compute(asked: Arguments) -> Any:
-    """Return the result of a call on arrays that are split over devices, or that are parts of such arrays."""
-    lay_out, axis_name = _CALLS[asked.name], asked.axis_name
+    """Return the result of a call on arrays that are split over devices, or that are parts of such arrays.
+
+    The arguments are checked as those of a call on one device.
+    """
+    axis_name = asked.axis_name
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
     if axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays):
         from parprims._devices.dask_chunks import Chunks
 
-        return Chunks.call(lay_out, asked)
+        return Chunks.call(_of_whole, asked)
     if any(map(is_tensor, arrays)):
         from parprims._devices.torch_groups import Distributed, Group
 
         if axis_name is None:
-            return Distributed.call(lay_out, asked)
-        return lay_out(Group.of(axis_name), asked)
-    return lay_out(_engine(arrays, axis_name), asked)
+            return Distributed.call(_of_parts, asked)
+        return _of_parts(Group.of(axis_name), asked)
+    if axis_name is not None:
+        return _of_parts(_inside(arrays, axis_name), asked)
+    for one in arrays:
+        if one is not None and not array_api_compat.is_jax_array(one):
+            raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(one).__name__}")
+    from parprims._devices.jax_mesh import Mesh, check_whole
+
+    engine = Mesh.of(tuple(one for one in arrays if one is not None))
+    check_whole(declared[asked.name].check, asked)
+    return _CALLS[asked.name](engine, asked)
+
+
+def _of_whole(engine: Engine, asked: Arguments) -> Any:
+    """Return the result of a call on stand-ins for whole arrays."""
+    declared[asked.name].check(asked)
+    return _CALLS[asked.name](engine, asked)
+
+
+def _of_parts(engine: Engine, asked: Arguments) -> Any:
+    """Return the result of a call on parts, which are checked unless one is empty: the whole array may not be."""
+    if not any(0 in x.shape for x in asked.flat if not is_scalar(x)):
+        declared[asked.name].check(asked)
+    return _CALLS[asked.name](engine, asked)
 
 
 def placed_later(*arguments: Any) -> Any:
@@ -54,14 +79,7 @@ def placed_later(*arguments: Any) -> Any:
     return partitioned(*arguments)
 
 
-def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
-    if axis_name is None:
-        for array in arrays:
-            if array is not None and not array_api_compat.is_jax_array(array):
-                raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(array).__name__}")
-        from parprims._devices.jax_mesh import Mesh
-
-        return Mesh.of(tuple(array for array in arrays if array is not None))
+def _inside(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if "jax" in sys.modules and arrays and array_api_compat.is_jax_array(arrays[0]):
         from parprims._devices.jax_mesh import Inside
 

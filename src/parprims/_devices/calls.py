@@ -315,6 +315,8 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         return result
 
     shape = engine.part_shape(keys, split)
+    rows = math.prod(n for index, n in enumerate(keys.shape) if index != axis)
+    is_local = not (keyed and indices) and (not over or rows == 0)
     driver = sorts(
         axis=axis,
         descending=descending,
@@ -329,13 +331,7 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         arrays=arrays,
         inputs=(split,) * len(arrays),
         outputs=split,
-        stages=(
-            Stage(
-                over,
-                engine.length((keys,), axis, keys.ndim),
-                driver if over or (keyed and indices) else without_messages(plain),
-            ),
-        ),
+        stages=(Stage(over, engine.length((keys,), axis, keys.ndim), without_messages(plain) if is_local else driver),),
         plain=plain,
         key=key,
     )
@@ -522,7 +518,8 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
             )
         )
 
-    steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method)
+    hollow = any(n == 0 for n, names in zip(x.shape, split, strict=True) if not names)
+    steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method, hollow=hollow)
     elements = engine.count(over) * math.prod(engine.part_shape(x, split))
     work = Work(
         primitive="histogram",

@@ -19,7 +19,7 @@ import numpy as np
 from parprims._core.arrays import Array, namespace_of
 from parprims._core.elements import flattened, rebuilt
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
-from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length
+from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, replaced
 from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
 from parprims._dispatch.primitive import Arguments
 
@@ -39,25 +39,9 @@ class Chunks:
     def call(lay_out: Callable[..., Any], asked: Arguments) -> Any:
         """Return the results of a call on Dask arrays, as Dask arrays that are not computed yet."""
         engine = Chunks()
-        arrays: list[Any] = []
-
-        def collect(value: Any) -> None:
-            for entry in value if isinstance(value, tuple) else (value,):
-                if isinstance(entry, tuple):
-                    collect(entry)
-                elif isinstance(entry, dask.array.Array):
-                    arrays.append(entry)
-
-        asked.mapped(collect)
-        aligned = iter(_aligned(arrays, asked.name == "matmul"))
-
-        def stand_in(value: Any) -> Any:
-            if isinstance(value, tuple):
-                parts = [stand_in(entry) for entry in value]
-                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-            return engine.stand_in(*next(aligned)) if isinstance(value, dask.array.Array) else value
-
-        return lay_out(engine, asked.mapped(stand_in))
+        aligned = _aligned(every(dask.array.Array, asked), asked.name == "matmul")
+        stand_ins = [engine.stand_in(x, labels) for x, labels in aligned]
+        return lay_out(engine, replaced(dask.array.Array, asked, stand_ins))
 
     def stand_in(self, x: Any, labels: Sequence[Any]) -> Array:
         """Return the stand-in of an array, and remember the labels of its axes."""
@@ -68,7 +52,11 @@ class Chunks:
     def _source(self, name: str, x: Array) -> Any:
         source = self._sources.get(id(x.base) if x.base is not None else 0)
         if source is None and x.ndim:
-            raise TypeError(f"{name} must be an array of Dask, of the dtype of the others, where one of them is")
+            narrow = any(owner.dtype.kind == "f" and owner.dtype.itemsize == 2 for owner, _ in self._sources.values())
+            remedy = ": cast 16-bit floats to float32" if narrow else ""
+            raise TypeError(
+                f"{name} must be an array of Dask, of the dtype of the others, where one of them is{remedy}"
+            )
         return None if source is None else source[1]
 
     def split(self, name: str, x: Array) -> Split:
@@ -165,7 +153,7 @@ class Chunks:
         """Return the messages of a part with these lengths, among the actual number of parts, and the place of each."""
         _, kinds = _on_small(work, self._like(work, lengths), lengths)
         return [
-            (message, Place(0, stage.over[0][1]))
+            (message, Place(0, _lengths(stage.over)))
             for stage, messages in zip(work.stages, kinds, strict=True)
             if stage.over
             for message in messages
@@ -299,8 +287,8 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
         for stage in work.stages:
             part_lengths: tuple[int, ...] = (1,)
             if lengths and stage.over:
-                name = stage.over[0]
-                part_lengths = (lengths[name],) * len(name[1])
+                length_of_part = math.prod(lengths[name] for name in stage.over)
+                part_lengths = (length_of_part,) * len(_lengths(stage.over))
             device = _Dry([], count=len(part_lengths))
             result, _ = run(stage.steps, device, part_lengths, _tuple(parts))
             kinds.append(device.kinds)
@@ -315,21 +303,27 @@ def _staged(
     cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
     """Return the delayed results of a stage at each position of the grid, given its delayed arrays there."""
+    lengths = _lengths(stage.over) if axis else (stage.length,)
     if not axis:
-        lengths = (stage.length,)
         results = {cell: _ALONE(stage.steps, lengths, parts) for cell, parts in cells.items()}
     else:
-        (along,) = axis
-        lengths = stage.over[0][1]
         results = {}
-        rest = [range(1) if axis_index == along else range(size) for axis_index, size in enumerate(sizes)]
+        rest = [range(1) if index in axis else range(size) for index, size in enumerate(sizes)]
         for outer in itertools.product(*rest):
-            line = [(*outer[:along], index, *outer[along + 1 :]) for index in range(len(lengths))]
+            line = []
+            for positions in itertools.product(*(range(sizes[index]) for index in axis)):
+                along = dict(zip(axis, positions, strict=True))
+                line.append(tuple(along.get(index, position) for index, position in enumerate(outer)))
             for cell, result in zip(line, _line(stage, lengths, messages, [cells[one] for one in line]), strict=True):
                 results[cell] = result
     if stage.appended:
         return {cell: (*_tuple(cells[cell]), result) for cell, result in results.items()}
     return results
+
+
+def _lengths(over: Names) -> tuple[int, ...]:
+    """Return the number of elements of each part of axes that are cut into chunks, in row-major order."""
+    return tuple(math.prod(lengths) for lengths in itertools.product(*(chunks for _, chunks in over)))
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:

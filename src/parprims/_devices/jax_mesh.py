@@ -24,8 +24,9 @@ from parprims._devices.communicator import (
     run,
     run_quick,
 )
-from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
+from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, recorded, replaced
 from parprims._dispatch.dispatch import listing, unwatched
+from parprims._dispatch.primitive import Arguments, Check
 from parprims._primitives.search import merge_cuda as search_merge_cuda
 from parprims._primitives.sort.public import sort_by_key
 
@@ -384,6 +385,16 @@ class Inside:
         found = recorded(record, functools.partial(_stages, work, record))(*work.arrays)
         record.tell(work.primitive, self.count(self.names))
         return found
+
+
+def check_whole(check: Check, asked: Arguments) -> None:
+    """Check a call on arrays that are split, as one on arrays of these shapes and dtypes that are not."""
+
+    def checked(*traced: Array) -> tuple[()]:
+        check(replaced(jax.Array, asked, traced))
+        return ()
+
+    jax.eval_shape(checked, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in every(jax.Array, asked)))
 
 
 @dataclasses.dataclass(frozen=True)

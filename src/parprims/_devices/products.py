@@ -135,7 +135,7 @@ def circulating_columns(multiply: Multiply, count: int) -> list[Step]:
             xp = namespace_of(blocks[0])
             stacked = xp.stack(blocks, axis=0)
             ordered = xp.stack([stacked[(of - place.rank) % count, ...] for of in range(count)], axis=-2)
-            return None, xp.reshape(ordered, (*ordered.shape[:-2], -1))
+            return None, xp.reshape(ordered, (*ordered.shape[:-2], math.prod(ordered.shape[-2:])))
 
         return run_step
 
@@ -145,8 +145,13 @@ def circulating_columns(multiply: Multiply, count: int) -> list[Step]:
 # ---- Histograms -------------------------------------------------------------------------------------------------
 
 
-def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str) -> list[Step]:
-    """Return the driver of a histogram of (x, weights if any, edges unless they are even)."""
+def counts(
+    *, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str, hollow: bool
+) -> list[Step]:
+    """Return the driver of a histogram of (x, weights if any, edges unless they are even).
+
+    ``hollow`` says that x has no elements because an axis that is not split has none.
+    """
 
     def ends(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
         x = arrays[0]
@@ -155,17 +160,19 @@ def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, 
 
     def begin(place: Place, arrays: tuple[Array, ...], extrema: Any) -> Any:
         x, xp = arrays[0], namespace_of(arrays[0])
+        weights = arrays[1] if weighted else None
         if not even:
-            edges = arrays[-1]
-        elif extrema is not None and any(place.lengths):
+            return Gather(histogram(x, arrays[-1], weights=weights, method=method)), None
+        if extrema is not None and any(place.lengths) and not hollow:
             pair = xp.stack([xp.min(extrema[0]), xp.max(extrema[1])])
             edges = histogram(pair, bins)[1]
         else:
             edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
-        weights = arrays[1] if weighted else None
-        local_counts, edges = histogram(x, edges, weights=weights, method=method)
-        # The edges too, so that shard_map knows that they are equal everywhere.
-        return Gather((local_counts, edges)), None
+        # Edges are NaN where an element of some part is not finite. They enclose nothing, and no call takes them.
+        known = xp.isfinite(edges[0])
+        local_counts, _ = histogram(x, xp.where(known, edges, xp.zeros_like(edges)), weights=weights, method=method)
+        # The edges are sent too, so that shard_map knows that all parts have equal ones.
+        return Gather((xp.where(known, local_counts, xp.zeros_like(local_counts)), edges)), None
 
     def end(_: Place, __: None, gathered: tuple[Array, ...]) -> Any:
         edges = gathered[1][0, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
@@ -89,7 +90,8 @@ def sorts(
     def _ask(saved: _Saved, digit_index: int) -> Any:
         xp = namespace_of(saved.rows[0])
         wanted = saved.cut[:, :, None] + _steps(xp, saved.cut, digit_index)
-        counts = below(xp, saved.rows[0], xp.reshape(wanted, (wanted.shape[0], -1)), descending)
+        keys = xp.reshape(wanted, (wanted.shape[0], math.prod(wanted.shape[1:])))
+        counts = below(xp, saved.rows[0], keys, descending)
         return Gather((xp.reshape(counts, tuple(wanted.shape)),)), saved
 
     def _steps(xp: Namespace, cut: Array, digit_index: int) -> Array:

@@ -379,8 +379,6 @@ class Distributed(_Parts):
         alive: list[Tensor] = []  # keeps the tensors, so that no id is used twice
 
         def local(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(local, value))
             if isinstance(value, DTensor):
                 alive.append(engine.part(value))
                 return alive[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from parprims._core.arrays import Array
 from parprims._devices.communicator import Collective, Quick, Step
 from parprims._dispatch.dispatch import Call, explain, listing, tell, unwatched
+from parprims._dispatch.primitive import Arguments
 from parprims._operators.function_key import lasting_key
 
 Names = tuple[Any, ...]
@@ -98,6 +99,19 @@ class Engine(Protocol):
 
     def compute(self, work: Work) -> Any:
         """Return the results."""
+
+
+def every(kind: type, asked: Arguments) -> list[Any]:
+    """Return the arguments of a type, and such items of tuples, in order."""
+    found: list[Any] = []
+    asked.mapped(lambda x: found.append(x) if isinstance(x, kind) else None)
+    return found
+
+
+def replaced(kind: type, asked: Arguments, by: Iterable[Any]) -> Arguments:
+    """Return the call with others in the place of `every` argument of a type."""
+    others = iter(by)
+    return asked.mapped(lambda x: next(others) if isinstance(x, kind) else x)
 
 
 def groups(split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:

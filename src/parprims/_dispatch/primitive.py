@@ -88,9 +88,18 @@ class Arguments:
         return Arguments(self.name, arrays, {**self.options, **options}, self.method, self.axis_name)
 
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the same call with a function of every argument in its place."""
-        arrays, options = ({name: function(x) for name, x in one.items()} for one in (self.arrays, self.options))
+        """Return the call with a function of every argument in its place; of a tuple's items in theirs."""
+        arrays, options = (
+            {name: _mapped(function, x) for name, x in one.items()} for one in (self.arrays, self.options)
+        )
         return self.on(arrays, **options)
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    if not isinstance(x, tuple):
+        return function(x)
+    items = [_mapped(function, one) for one in x]
+    return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
 
 
 def _flat(arrays: tuple[Any, ...]) -> tuple[Any, ...]:

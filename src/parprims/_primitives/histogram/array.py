@@ -61,7 +61,8 @@ def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
     half = cast(xp, first == last, h.edges) * 0.5
     first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
     if dtype_kind(x.dtype) == "float":  # NaN has no place between others
-        first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, xp.full_like(first, math.nan))
+        finite = xp.isfinite(first) & xp.isfinite(last)
+        first, last = (xp.where(finite, end, xp.full_like(end, math.nan)) for end in (first, last))
     bins = xp.full((), h.bins, **place)  # an array: by a number PyTorch does not divide on GPUs, but multiplies
     steps = xp.arange(h.bins, **place) * ((last - first) / bins) + first
     if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal

@@ -77,9 +77,9 @@ def plainer(asked: Arguments) -> Arguments | None:
     if isinstance(bins, list | tuple | builtins.range):
         if asked.axis_name is None and not is_split((x, weights)):
             made = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
-            _check_edges(np.asarray(bins))
         elif not isinstance(bins, tuple):
             made = {"bins": tuple(bins)}
+        _check_edges(np.asarray(bins))
     made = made or made_plain(bins=bins, range=asked["range"])
     if made is None:
         return None
@@ -89,6 +89,10 @@ def plainer(asked: Arguments) -> Arguments | None:
 
 def check(asked: Arguments) -> tuple[Namespace, Histogram]:
     """Return the namespace and the record of a histogram; raise, naming the argument, for wrong arguments."""
+    if isinstance(asked["bins"], tuple):  # of arrays that are split, see `plainer`
+        edges = listed_as_array("bins", asked["bins"], np, np.empty(0))
+        _check_listed(edges, asked["range"])
+        asked = asked.on(asked.arrays, bins=edges.shape[0] - 1)
     bins, weighted = _bin_count(asked["bins"]), asked["weights"] is not None
     xp, arrays = admit(asked.given)
     x, *others = arrays
@@ -100,13 +104,7 @@ def check(asked: Arguments) -> tuple[Namespace, Histogram]:
     ends = complete = None
     if bins is None:
         edges = others[-1]
-        if asked["range"] is not None:
-            raise ValueError("range must be None if bins are edges")
-        if edges.ndim != 1 or edges.shape[0] < 2:
-            got = f"shape {tuple(edges.shape)}"
-            if edges.ndim == 0:
-                got += ": pass a number of bins as an int, which a program does not trace"
-            raise ValueError(f"bins must have one dimension and at least two edges, got {got}")
+        _check_listed(edges, asked["range"])
         # Edges in the memory of a CPU ascend, in later calls too.
         complete = None if isinstance(asked.method, Abstract) else checked_values(xp, edges, -1, _check_edges)
         dtype = _compared(xp, x, edges)
@@ -125,6 +123,17 @@ def check(asked: Arguments) -> tuple[Namespace, Histogram]:
         density=density,
         result=_result_dtype(xp, others[0].dtype if weighted else None),
     )
+
+
+def _check_listed(edges: Array, range: Any) -> None:
+    """Raise ValueError if edges are no array of edges, or come with a range."""
+    if range is not None:
+        raise ValueError("range must be None if bins are edges")
+    if edges.ndim != 1 or edges.shape[0] < 2:
+        got = f"shape {tuple(edges.shape)}"
+        if edges.ndim == 0:
+            got += ": pass a number of bins as an int, which a program does not trace"
+        raise ValueError(f"bins must have one dimension and at least two edges, got {got}")
 
 
 def _check_edges(edges: np.ndarray[Any, Any]) -> None:

@@ -172,7 +172,7 @@ struct Extrema {
 };
 
 // Finds the first and the last edge: the least and the greatest element, half less and more if these are equal, and
-// NaN in place of the first if one of them is not finite. Every block stores the extrema of its elements, and the last
+// NaN in place of both if one of them is not finite. Every block stores the extrema of its elements, and the last
 // block combines them. `n` is positive, and no block is without elements.
 template <class T, class E, int THREADS>
 DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket, Index n) {
@@ -203,8 +203,9 @@ DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket,
         const E half = mine.least == mine.greatest ? (E)0.5 : (E)0;
         const E first = mine.least - half, last = mine.greatest + half;
         const bool finite = first - first == (E)0 && last - last == (E)0;
-        ends[0] = finite ? first : (E)__longlong_as_double(0x7ff8000000000000ll);
-        ends[1] = last;
+        const E nan = (E)__longlong_as_double(0x7ff8000000000000ll);
+        ends[0] = finite ? first : nan;
+        ends[1] = finite ? last : nan;
     }
 }
 
