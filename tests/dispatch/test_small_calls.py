@@ -1,7 +1,6 @@
 """The doors of public functions: a call like one before goes straight to what computed that, and to nothing else."""
 
 import functools
-import functools
 import inspect
 import sys
 import warnings
