@@ -484,7 +484,7 @@ class Methods:
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                told = self._telling(one, name, xp, call, kernels)
+                told = self._telling(one, name, xp, call, kernels=kernels)
                 run = self._program(run, name, call) if told is None else told
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
@@ -510,7 +510,7 @@ class Methods:
         return found
 
     def _telling(
-        self, one: Method, name: str, xp: Any, call: Checked, kernels: dict[Any, tuple[int, ...] | None]
+        self, one: Method, name: str, xp: Any, call: Checked, *, kernels: dict[Any, tuple[int, ...] | None]
     ) -> Callable[..., Any] | None:
         """Return a function of JAX arrays by a program that takes the caller's numbers as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
