@@ -137,7 +137,7 @@ class TestInPrograms:
         )
         sizes = {"zeroed_bytes": 64, "status_bytes": 64, "scratch_bytes": 64} if scratch else {}
         numbers, texts = (3, -5, 2**40, 3), set()
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             for number in numbers:
                 plan = self.plan(number, first, *[later] * (launches - 1), **sizes)
                 texts.add(tuple(plan.text(at, static=True) for at in range(launches)))
