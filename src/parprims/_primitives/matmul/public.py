@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Never
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, lacks_arithmetic, spoken
+from parprims._core.arrays import Array, Namespace, lacks_arithmetic, library_title
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, entered, nodes
@@ -147,7 +147,7 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if crossover.is_integer(p) and _cpu.on_cpu(xp, p.arrays):
         kernel = not native.by_floats(xp, p) and cpu.is_faster_for_integers(xp, p)
         kernel = kernel and cpu.refusal(xp, p) is None
-        return f"the kernel multiplies integers of this size faster than {spoken(xp)}" if kernel else None
+        return f"the kernel multiplies integers of this size faster than {library_title(xp)}" if kernel else None
     narrow = p.precision not in ("highest", "residues") and native.is_narrowed(p)
     if not (narrow or crossover.may_be_faster(p)) or cuda.refusal(xp, p) is not None:
         return None
