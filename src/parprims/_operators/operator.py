@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -567,17 +568,12 @@ def restructured(op: Operator, structure: Structure) -> Operator:
             raise TypeError(f"op {name} returned {shown(result_structure)} for elements {shown(structure)}")
         return leaves
 
-    count = len(flattened(rebuilt(structure, _forever()))[0])
+    count = len(flattened(rebuilt(structure, itertools.repeat(None)))[0])
     if op.components not in (None, count):
         raise ValueError(f"op {name} works on elements of {op.components} arrays, {shown(structure)} has {count}")
     new = Operator(on_leaves, identity=identity, commutative=op.commutative, name=name, components=count)
     new._structure = structure
     return new
-
-
-def _forever() -> Iterable[None]:
-    while True:
-        yield None
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
