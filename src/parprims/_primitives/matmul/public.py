@@ -42,9 +42,9 @@ def matmul(
     Parameters
     ----------
     a, b : array
-        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too where
-        the operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a
-        vector of length k, and the result then lacks the axis of length m or n.
+        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too if the
+        operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a vector
+        of length k, and the result then lacks the axis of length m or n.
     add : str, Operator or callable
         The associative operator that combines the products, in the order of k.
     multiply : str, Operator or callable
