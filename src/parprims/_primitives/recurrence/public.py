@@ -42,9 +42,9 @@ def linear_recurrence(
     Parameters
     ----------
     a, b : array or number
-        The coefficients and the right-hand side, of numeric dtypes that promote together, both integer or both floating,
-        and of shapes that broadcast against each other; ``a`` may be a 0-d array. One of them may be a number, or have
-        dtype bool, and then takes the dtype of the other. A fraction and integers raise an error: in
+        The coefficients and the right-hand side, of numeric dtypes that promote together, integer or floating, and of
+        shapes that broadcast against each other; ``a`` may be a 0-d array. One of them may be a number, or have dtype
+        bool, and then takes the dtype of the other. A fraction and integers raise an error: in
         ``linear_recurrence(0.99, counts)``, cast ``counts`` to a floating dtype.
     axis : int
         The axis along which n counts, in the broadcast shape of a and b.
