@@ -61,7 +61,9 @@ def fold(
     return merged(others), merged(named)
 
 
-def around(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> tuple[list[Axis], list[Axis]]:
+def before_and_behind(
+    shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]
+) -> tuple[list[Axis], list[Axis]]:
     """Return the axes before an axis and the axes behind it, each merged."""
     axes = [(length, tuple([steps[at] for steps in strides])) for at, length in enumerate(shape)]
     return merged(axes[:axis]), merged(axes[axis + 1 :])
@@ -86,7 +88,7 @@ class Lines:
 
 def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines | None:
     """Return the lines along an axis, or None if the other axes do not merge into three."""
-    before, behind = around(shape, axis, strides)
+    before, behind = before_and_behind(shape, axis, strides)
     nothing: Axis = (1, (0,) * len(strides))
     inner, across = behind.pop() if behind else nothing
     others = before + behind
