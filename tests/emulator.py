@@ -4,6 +4,7 @@
 (``pytest --backend emulated``). It shows wrong indices, shared memory that is read before it is written, races in it
 where a barrier is missing, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not
 left as promised (emulator.cpp says how); not else the weak order of a GPU's memory, and no time.
+`install_in_programs` lets programs of JAX carry out their kernels by it.
 """
 
 import ctypes

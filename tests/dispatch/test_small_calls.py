@@ -41,11 +41,11 @@ def joined(earlier, later):
 
 
 PAST_THE_DOOR = {
-    "scan by a function": (lambda x: parprims.scan(x, joined), 23),
-    "scan by an operator": (lambda x: parprims.scan(x, parprims.Operator(joined)), 28),
-    "sum over axes": (lambda x: parprims.sum(x, axis=(0,)), 23),
+    "scan by a function": (lambda x: parprims.scan(x, joined), 24),
+    "scan by an operator": (lambda x: parprims.scan(x, parprims.Operator(joined)), 29),
+    "sum over axes": (lambda x: parprims.sum(x, axis=(0,)), 24),
 }
-"""Calls that the body finds again, and the functions of Python that they enter, at most."""
+"""Calls that the body finds again, and the functions of Python that they enter, at most; after PyTorch one more."""
 
 
 def entered(call, within=""):

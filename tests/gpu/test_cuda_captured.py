@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from parprims import _cuda
-from parprims._cuda import xla
+from parprims._cuda import compiler, xla
 from parprims._operators.languages import Captured
+from parprims._operators.operator import capturing
+from parprims._primitives.scan import cuda as scan_cuda
+from parprims._primitives.scan import source as scan_source
+from parprims._primitives.scan import tiling
 from tests import emulator
 from tests.bookkeeping import Graph
 from tests.gpu import test_cuda
@@ -133,7 +137,7 @@ class TestInPrograms:
         )
         sizes = {"zeroed_bytes": 64, "status_bytes": 64, "scratch_bytes": 64} if scratch else {}
         numbers, texts = (3, -5, 2**40, 3), set()
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             for number in numbers:
                 plan = self.plan(number, first, *[later] * (launches - 1), **sizes)
                 texts.add(tuple(plan.text(at, static=True) for at in range(launches)))
@@ -158,3 +162,18 @@ class TestInPrograms:
                 programs.append(re.sub(r"dense<.*?>", "", lowered))
                 assert f"dense<[{number % 2**32}, {(number >> 32) % 2**32}]> : tensor<2xui32>" in lowered
             assert programs[0] == programs[1]
+
+    @pytest.mark.parametrize("arch", ["compute_75", "compute_90"])
+    def test_they_compile(self, arch):
+        """The text reads the address of the words from the parameter behind the inputs."""
+        if compiler.refusal():
+            pytest.skip("needs NVRTC")
+        call = scan_source.without_arrays(capturing(0.5), ("float32",), (1000,), 0)
+        special = scan_source.specialisation(np, call, ("float32",), ())
+        geometry = scan_cuda.Geometry(
+            shape=(1000,), axis=0, reverse=False, n=1000, shapes=((1000,),), layouts=(((1,), 0),)
+        )
+        plan = scan_cuda.make_plan(special, tiling.TUNING[90], geometry)
+        code, _ = compiler.compile_source(plan.text(static=True), arch)
+        assert "[kernel_param_1]" in code.decode()
+        assert re.findall(r"\.param \S+( \S+)* kernel_param_(\d+)", code.decode())[-1][1] == "2"  # the output

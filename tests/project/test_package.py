@@ -119,6 +119,7 @@ def test_public_docstring(name):
     known = ["Parameters", "Returns", "Yields", "Raises", "See Also", "Notes", "References", "Examples"]
     assert sections == [section for section in known if section in sections]
     assert sections[-1] == "Examples"
+    assert not re.search(r"\S +-{4,}", text), "a section's name and its line are on one line"
     assert ">>> " in text
 
 

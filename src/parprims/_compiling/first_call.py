@@ -44,13 +44,13 @@ def under_way() -> bool:
 
 def rehearse() -> None:
     """Rehearse the call of this thread, once, if it is to be rehearsed. Errors appear again in the call itself."""
-    whole = _now.whole
-    if whole is None or under_way():
+    whole_call = _now.whole
+    if whole_call is None or under_way():
         return
     _now.whole, _now.rehearses = _nothing, True
     try:
         with contextlib.suppress(Exception):
-            whole()
+            whole_call()
     finally:
         _now.rehearses = False
 

@@ -89,13 +89,13 @@ def typed(kind: Any, value: Any) -> Any:
     """Return a JSON value as the type of an annotation; raise TypeError if it has another type."""
     if type(value) is kind:
         return value
-    made, given = typing.get_origin(kind), typing.get_args(kind)
-    if made is tuple and isinstance(value, list):
-        if given[-1] is Ellipsis:
-            given = given[:1] * len(value)
-        return tuple([typed(*one) for one in zip(given, value, strict=True)])
-    if made in (dict, Mapping) and isinstance(value, dict):
-        return {given[0](key): typed(given[1], one) for key, one in value.items()}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        if arguments[-1] is Ellipsis:
+            arguments = arguments[:1] * len(value)
+        return tuple([typed(*one) for one in zip(arguments, value, strict=True)])
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {arguments[0](key): typed(arguments[1], one) for key, one in value.items()}
     if isinstance(value, dict) and isinstance(kind, type):  # a dataclass, or a tuple with names
         hints = _hints(kind)
         return kind(**{name: typed(hints[name], one) if name in hints else one for name, one in value.items()})

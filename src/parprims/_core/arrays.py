@@ -70,13 +70,13 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
         if shared is None:
             if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
                 raise TypeError(
-                    f"{name} is an array of {spoken(xp)} at version {_version(xp)} of the array API standard: "
+                    f"{name} is an array of {library_title(xp)} at version {_version(xp)} of the array API standard: "
                     "version 2023.12 or later is needed"
                 )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
-                f"{name} is an array of {spoken(xp)}, but {first} is one of {spoken(shared)}: "
+                f"{name} is an array of {library_title(xp)}, but {first} is one of {library_title(shared)}: "
                 "all arrays must come from one library"
             )
         if flaw is not None:
@@ -172,7 +172,7 @@ NAMES = {"numpy": "NumPy", "cupy": "CuPy", "torch": "PyTorch", "jax": "JAX", "ar
 """The names of libraries in messages, by the name that `library` returns or by the name of the namespace."""
 
 
-def spoken(xp: Namespace) -> str:
+def library_title(xp: Namespace) -> str:
     """Return the name of a library in messages: NumPy, PyTorch, JAX."""
     name = library(xp)
     if name == "other":
@@ -267,19 +267,19 @@ def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return JAX arrays that vary over equal axes of a mesh; inside shard_map the types of arrays name these axes."""
     import jax
 
-    own = [_varying(x) for x in arrays]
-    together = frozenset().union(*own)
+    axes_of_arrays = [_varying(x) for x in arrays]
+    together = frozenset().union(*axes_of_arrays)
     return tuple(
         jax.lax.pcast(x, tuple(sorted(together - axes)), to="varying") if together - axes else x
-        for x, axes in zip(arrays, own, strict=True)
+        for x, axes in zip(arrays, axes_of_arrays, strict=True)
     )
 
 
 def _varying(x: Array) -> frozenset[str]:
     import jax
 
-    found: frozenset[str] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
-    return found
+    axes: frozenset[str] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
+    return axes
 
 
 def explicit_sharding(x: Array) -> Any:
@@ -289,16 +289,16 @@ def explicit_sharding(x: Array) -> Any:
     return getattr(jax.typeof(x), "sharding", None)
 
 
-def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
-    if is_traced(one) or is_traced(other):
+def _check_same_device(first: str, array: Array, name: str, other_array: Array) -> None:
+    if is_traced(array) or is_traced(other_array):
         return
-    if array_api_compat.is_jax_array(one) and hasattr(one, "devices") and hasattr(other, "devices"):
-        here, there = one.devices(), other.devices()  # both devices may share an array, or each may have a copy
+    if array_api_compat.is_jax_array(array) and hasattr(array, "devices") and hasattr(other_array, "devices"):
+        here, there = array.devices(), other_array.devices()  # each array may be split, or have copies
         if here == there:
             return
         here, there = (", ".join(sorted(map(str, devices))) for devices in (here, there))
     else:
-        here, there = array_api_compat.device(one), array_api_compat.device(other)
+        here, there = array_api_compat.device(array), array_api_compat.device(other_array)
         if here == there:
             return
     raise ValueError(f"{name} is on device {there}, but {first} is on {here}: all arrays must be on one device")
@@ -429,7 +429,7 @@ def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
     return stack
 
 
-def announced(primitive: str, xp: Namespace, result: Any) -> Any:
+def raise_if_nan(primitive: str, xp: Namespace, result: Any) -> Any:
     """Return the result; raise FloatingPointError if it holds a value that jax_debug_nans or jax_debug_infs forbids.
 
     JAX itself checks only programs that it compiles after the setting has changed.
@@ -506,30 +506,32 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
 
     Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
     """
-    found = _as_dtype(xp, dtype)
-    if found is None or not is_number(found):
-        raise TypeError(f"{name} must be a dtype of {spoken(xp)}, or the standard's name of one, got {shown(dtype)}")
+    converted = _as_dtype(xp, dtype)
+    if converted is None or not is_number(converted):
+        raise TypeError(
+            f"{name} must be a dtype of {library_title(xp)}, or the standard's name of one, got {shown(dtype)}"
+        )
     if array_api_compat.is_jax_namespace(xp):
         import jax
 
-        canonical = jax.dtypes.canonicalize_dtype(found)
-        if canonical != found:
+        canonical = jax.dtypes.canonicalize_dtype(converted)
+        if canonical != converted:
             if isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
                 return canonical
-            raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(found)}")
-    return found
+            raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(converted)}")
+    return converted
 
 
 def dtype_named(xp: Namespace, name: str) -> Any:
     """Return the library's dtype with this name."""
-    found = getattr(xp, name, None)
-    return np.dtype(name) if found is None else found  # ml_dtypes adds bfloat16 to NumPy and CuPy
+    library_dtype = getattr(xp, name, None)
+    return np.dtype(name) if library_dtype is None else library_dtype  # ml_dtypes adds bfloat16 to NumPy and CuPy
 
 
 def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     if isinstance(dtype, str) and dtype in _DTYPES:
-        found = getattr(xp, dtype, None)
-        if found is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
+        candidate = getattr(xp, dtype, None)
+        if candidate is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
             try:
                 return np.dtype("bfloat16")  # ml_dtypes adds this dtype
             except TypeError:
@@ -537,26 +539,26 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     elif array_api_compat.is_torch_namespace(xp):
         import torch
 
-        found = dtype if isinstance(dtype, torch.dtype) else None
-        if found is None and isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
-            found = getattr(xp, BUILT_IN_DTYPES[dtype])
-        return found
+        candidate = dtype if isinstance(dtype, torch.dtype) else None
+        if candidate is None and isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
+            candidate = getattr(xp, BUILT_IN_DTYPES[dtype])
+        return candidate
     elif _has_numpy_dtypes(xp):
         names = hasattr(dtype, "dtype") and not isinstance(dtype, np.generic)
-        found = dtype if isinstance(dtype, (str, type, np.dtype)) or names else None
+        candidate = dtype if isinstance(dtype, (str, type, np.dtype)) or names else None
     else:
         return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
-    if found is None or not _has_numpy_dtypes(xp):
-        return found
+    if candidate is None or not _has_numpy_dtypes(xp):
+        return candidate
     try:
-        converted = np.dtype(found)
+        converted = np.dtype(candidate)
     except (TypeError, ValueError, SyntaxError):
         return None
     return converted.newbyteorder("=") if not converted.isnative else converted
 
 
-def _same_dtype(own: Any, dtype: Any) -> bool:
-    return own is dtype or (type(own) is type(dtype) and bool(own == dtype))
+def _same_dtype(candidate: Any, dtype: Any) -> bool:
+    return candidate is dtype or (type(candidate) is type(dtype) and bool(candidate == dtype))
 
 
 @functools.cache

@@ -38,8 +38,9 @@ def flattened(x: Any, name: str = "x") -> tuple[tuple[Any, ...], Structure]:
         kind, keys, parts = type(x) if hasattr(type(x), "_fields") else tuple, None, x
     else:
         return (x,), None
-    found = [flattened(part, name) for part in parts]
-    return tuple(one for leaves, _ in found for one in leaves), (kind, keys, tuple(structure for _, structure in found))
+    pairs = [flattened(part, name) for part in parts]
+    leaves = tuple(leaf for leaves_of_part, _ in pairs for leaf in leaves_of_part)
+    return leaves, (kind, keys, tuple(structure for _, structure in pairs))
 
 
 def rebuilt(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -51,10 +52,10 @@ def _rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
     if structure is None:
         return next(leaves)
     kind, keys, parts = structure
-    found = [_rebuilt(part, leaves) for part in parts]
+    rebuilt_parts = [_rebuilt(part, leaves) for part in parts]
     if kind is dict:
-        return dict(zip(keys, found, strict=True))
-    return tuple(found) if kind is tuple else kind(*found)
+        return dict(zip(keys, rebuilt_parts, strict=True))
+    return tuple(rebuilt_parts) if kind is tuple else kind(*rebuilt_parts)
 
 
 def not_array(got: Any, place: str = "") -> str:
@@ -72,12 +73,12 @@ def shown(structure: Structure) -> str:
     if structure is None:
         return "*"
     kind, keys, parts = structure
-    inner = [shown(part) for part in parts]
+    part_texts = [shown(part) for part in parts]
     if kind is dict:
-        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, inner, strict=True)) + "}"
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, part_texts, strict=True)) + "}"
     if kind is tuple:
-        return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
-    return f"{kind.__name__}({', '.join(f'{key}={part}' for key, part in zip(kind._fields, inner, strict=True))})"
+        return f"({', '.join(part_texts)}{',' if len(part_texts) == 1 else ''})"
+    return f"{kind.__name__}({', '.join(f'{key}={part}' for key, part in zip(kind._fields, part_texts, strict=True))})"
 
 
 def flat(name: str, value: Any, structure: Structure = None) -> Any:
@@ -87,9 +88,9 @@ def flat(name: str, value: Any, structure: Structure = None) -> Any:
     """
     if value is None or not is_structured(value):
         return value
-    leaves, found = flattened(value, name)
-    if structure is not None and found != structure:
-        raise TypeError(f"{name} must be {shown(structure)} or a tuple, got {shown(found)}")
+    leaves, given_structure = flattened(value, name)
+    if structure is not None and given_structure != structure:
+        raise TypeError(f"{name} must be {shown(structure)} or a tuple, got {shown(given_structure)}")
     return leaves
 
 

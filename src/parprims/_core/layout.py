@@ -34,15 +34,15 @@ def merged(axes: Iterable[Axis]) -> list[Axis]:
     Two neighbours can be merged if, in every array, a step along the outer axis is as long as the whole inner axis.
     Axes of length 1 are removed.
     """
-    found: list[Axis] = []
+    result: list[Axis] = []
     for length, strides in axes:
         if length == 1:
             continue
-        if found and all(outer == length * inner for outer, inner in zip(found[-1][1], strides, strict=True)):
-            found[-1] = found[-1][0] * length, strides
+        if result and all(outer == length * inner for outer, inner in zip(result[-1][1], strides, strict=True)):
+            result[-1] = result[-1][0] * length, strides
         else:
-            found.append((length, strides))
-    return found
+            result.append((length, strides))
+    return result
 
 
 def fold(
@@ -61,7 +61,9 @@ def fold(
     return merged(others), merged(named)
 
 
-def around(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> tuple[list[Axis], list[Axis]]:
+def before_and_behind(
+    shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]
+) -> tuple[list[Axis], list[Axis]]:
     """Return the axes before an axis and the axes behind it, each merged."""
     axes = [(length, tuple([steps[at] for steps in strides])) for at, length in enumerate(shape)]
     return merged(axes[:axis]), merged(axes[axis + 1 :])
@@ -86,13 +88,13 @@ class Lines:
 
 def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines | None:
     """Return the lines along an axis, or None if the other axes do not merge into three."""
-    before, behind = around(shape, axis, strides)
+    before, behind = before_and_behind(shape, axis, strides)
     nothing: Axis = (1, (0,) * len(strides))
     inner, across = behind.pop() if behind else nothing
-    kept = before + behind
-    if len(kept) > 2:
+    others = before + behind
+    if len(others) > 2:
         return None
-    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    (high, upward), (low, downward) = (nothing, nothing, *others)[-2:]
     return Lines(high, low, inner, upward, downward, tuple([steps[axis] for steps in strides]), across)
 
 

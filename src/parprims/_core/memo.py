@@ -27,10 +27,10 @@ class Memo(Generic[Found]):
         except TypeError:
             return None
 
-    def keep(self, key: Any, found: Found) -> Found:
+    def keep(self, key: Any, value: Found) -> Found:
         """Keep a value, unless its key has an unhashable part, and return it."""
         if len(self._found) >= 4096:
             self._found.clear()
         with contextlib.suppress(TypeError):
-            self._found[key] = found
-        return found
+            self._found[key] = value
+        return value

@@ -33,10 +33,10 @@ def made_plain(several: tuple[str, ...] = (), /, **options: Any) -> dict[str, An
     """
     changed = None
     for name, value in options.items():
-        made = _plain(name, value, several=name in _SEVERAL or name in several)
-        if made is not value:
+        plain = _plain(name, value, several=name in _SEVERAL or name in several)
+        if plain is not value:
             changed = changed or dict(options)
-            changed[name] = made
+            changed[name] = plain
     return changed
 
 
@@ -56,25 +56,25 @@ def _plain(name: str, value: Any, several: bool) -> Any:
     jax: Any = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} must have a value when a program is made, got {shown(value)}{STATIC}")
-    found = _listed(value)
-    return tuple(found) if isinstance(found, list) else found
+    listed = _listed(value)
+    return tuple(listed) if isinstance(listed, list) else listed
 
 
 def _number(value: np.generic) -> Any:
     if isinstance(value, np.timedelta64) or not isinstance(value, np.number | np.bool_ | np.str_):
         return value
-    found = value.item()
-    if isinstance(found, np.longdouble | np.clongdouble):
-        return float(found) if isinstance(found, np.longdouble) else complex(found)
-    return found
+    number = value.item()
+    if isinstance(number, np.longdouble | np.clongdouble):
+        return float(number) if isinstance(number, np.longdouble) else complex(number)
+    return number
 
 
-def check_entries(name: str, given: tuple[Any, ...], count: int) -> None:
+def check_entries(name: str, entries: tuple[Any, ...], count: int) -> None:
     """Raise ValueError unless an option, as a tuple, has an entry for each of ``count`` components."""
-    if count > 1 and len(given) == 1 and isinstance(given[0], list):
-        raise TypeError(f"{name} must be a tuple of {count} entries, one per component, got {shown(given[0])}")
-    if len(given) != count:
-        raise ValueError(f"{name} must have {count} entries, one per component, got {len(given)}")
+    if count > 1 and len(entries) == 1 and isinstance(entries[0], list):
+        raise TypeError(f"{name} must be a tuple of {count} entries, one per component, got {shown(entries[0])}")
+    if len(entries) != count:
+        raise ValueError(f"{name} must have {count} entries, one per component, got {len(entries)}")
 
 
 def integer_of(name: str, value: Any, low: int, high: int) -> int:
@@ -106,13 +106,13 @@ def _listed(x: Array) -> Any:
 
 def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array) -> Array:
     """Return the numbers of a list, a tuple or a range as an array on the device of ``like``, with NumPy's dtype."""
-    numbers = [_plain(name, one, several=False) for one in values]
-    kinds = {type(one) for one in numbers}
+    numbers = [_plain(name, number, several=False) for number in values]
+    kinds = {type(number) for number in numbers}
     if not kinds <= {int, float}:
         raise TypeError(f"{name} must hold integers or floats only, got {shown(values)}")
     bits = 32 if is_jax(xp) and not mode(xp) else 64
     if float in kinds:
         return xp.asarray(numbers, dtype=getattr(xp, f"float{bits}"), device=device(like))
-    if any(not -(2 ** (bits - 1)) <= one < 2 ** (bits - 1) for one in numbers):
+    if any(not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) for number in numbers):
         raise ValueError(f"{name} must be in the range of int{bits}, got {shown(values)}")
     return xp.asarray(numbers, dtype=getattr(xp, f"int{bits}"), device=device(like))

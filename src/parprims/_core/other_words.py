@@ -37,18 +37,18 @@ def unknown_option(function: str, others: Mapping[str, Any]) -> TypeError:
     import difflib
 
     parameters = inspect.signature(getattr(sys.modules["parprims"], function)).parameters.values()
-    own = [one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
+    names = [one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
     word = next(iter(others))
     instead, sentence = _INSTEAD.get(word, ("", ""))
-    near = difflib.get_close_matches(word, own, 1)
-    if _SAME.get(word) in own:
+    near = difflib.get_close_matches(word, names, 1)
+    if _SAME.get(word) in names:
         hint = f"it is called {_SAME[word]!r} here"
-    elif instead is None or instead in own:
+    elif instead is None or instead in names:
         hint = sentence
     elif near:
         hint = f"did you mean {near[0]!r}?"
     else:
-        hint = f"its options are {', '.join(own)}"
+        hint = f"its options are {', '.join(names)}"
     return TypeError(f"{function} has no option {word!r}: {hint}")
 
 
@@ -57,5 +57,5 @@ def show_own_options(public: Iterable[Any]) -> None:
     for function in public:
         if inspect.isfunction(function):
             signature = inspect.signature(function)
-            own = [one for one in signature.parameters.values() if one.annotation != "Never"]
-            function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+            parameters = [one for one in signature.parameters.values() if one.annotation != "Never"]
+            function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

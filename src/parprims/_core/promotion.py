@@ -13,25 +13,25 @@ def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) ->
 
     Raises TypeError, which names the arrays, if an array is of another kind, or integers meet floats.
     """
-    for name, one in named.items():
-        check_kind(name, one, kinds)
+    for name, array in named.items():
+        check_kind(name, array, kinds)
     arrays = list(named.values())
     first = arrays[0].dtype
-    if all(one.dtype == first for one in arrays):
+    if all(array.dtype == first for array in arrays):
         return first
-    found = [dtype_kind(one.dtype) for one in arrays]
-    mixed = len({kind in ("int", "uint") for kind in found}) > 1
+    array_kinds = [dtype_kind(array.dtype) for array in arrays]
+    mixed = len({kind in ("int", "uint") for kind in array_kinds}) > 1
     try:
         dtype = None if mixed else xp.result_type(*arrays)
     except (TypeError, ValueError, RuntimeError):
         dtype = None
-    if dtype is None or dtype_kind(dtype) not in found:
+    if dtype is None or dtype_kind(dtype) not in array_kinds:
         hint = ""
         if mixed:
-            integers = [name for name, kind in zip(named, found, strict=True) if kind in ("int", "uint")]
+            integers = [name for name, kind in zip(named, array_kinds, strict=True) if kind in ("int", "uint")]
             hint = f": cast {' and '.join(integers)} to a float dtype"
         *others, last = named
-        *names, final = (dtype_name(one.dtype) for one in arrays)
+        *names, final = (dtype_name(array.dtype) for array in arrays)
         raise TypeError(
             f"{', '.join(others)} and {last} must have dtypes that promote together, "
             f"got {', '.join(names)} and {final}{hint}"
@@ -39,11 +39,11 @@ def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) ->
     return dtype
 
 
-def check_casts(given: Sequence[Any], asked: Sequence[Any]) -> None:
+def check_casts(sources: Sequence[Any], targets: Sequence[Any]) -> None:
     """Raise TypeError if the option ``dtype`` casts complex elements to a dtype that is not complex."""
-    for index, (source, target) in enumerate(zip(given, asked, strict=True)):
+    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if dtype_kind(source) == "complex" != dtype_kind(target):
-            name = "dtype" if len(asked) == 1 else f"dtype[{index}]"
+            name = "dtype" if len(targets) == 1 else f"dtype[{index}]"
             raise TypeError(
                 f"{name} must be complex for elements of {dtype_name(source)}, got {dtype_name(target)}: "
                 "take their real part by xp.real first"

@@ -21,9 +21,9 @@ from parprims._core.arrays import (
     is_jax,
     is_traced,
     library,
+    library_title,
     quiet,
     shown,
-    spoken,
 )
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
@@ -68,7 +68,7 @@ def as_array(
         return number_as_array(xp, number, dtype, device=device, shape=_with_axis(shape, axis))
     other, (array,) = admit({name: value})
     if other is not xp:
-        raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
+        raise TypeError(f"{name} must be a scalar or an array of {library_title(xp)}, got {type(value).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
     _check_on(name, array, device)
@@ -154,21 +154,21 @@ def _check_on(name: str, x: Array, device: Any) -> None:
 def as_scalar(name: str, value: Any, dtype: Any) -> Any:
     """Return a number of Python or NumPy as a number of Python that the dtype holds; errors are those of `as_array`."""
     value = as_number(value)
-    given = type(value)
+    python_type = type(value)
     if isinstance(value, np.generic):
         if dtype_name(value.dtype) == dtype_name(dtype):
             return value if dtype_name(dtype) in LONG_DOUBLES else value.item()
-        given = _PYTHON_TYPES.get(dtype_kind(value.dtype), object)
+        python_type = _PYTHON_TYPES.get(dtype_kind(value.dtype), object)
     to = dtype_name(dtype)
-    if dtype_kind(dtype) not in _SCALAR_KINDS.get(given, ()):
+    if dtype_kind(dtype) not in _SCALAR_KINDS.get(python_type, ()):
         raise TypeError(f"{name} must fit dtype {to}, got {shown(value)}")
-    number = given(value)
+    number = python_type(value)
     low, high = _range(to)
-    parts = (number.real, number.imag) if given is complex else (number,)
-    if not all(low <= part <= high or (given not in (bool, int) and not math.isfinite(part)) for part in parts):
+    parts = (number.real, number.imag) if python_type is complex else (number,)
+    if not all(low <= part <= high or (python_type not in (bool, int) and not math.isfinite(part)) for part in parts):
         raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
     # Python's numbers and NumPy's floats are rounded to the dtype; it must hold integers of NumPy exactly.
-    if given is not type(value) and given in (bool, int) and not _is_exact(number, to):
+    if python_type is not type(value) and python_type in (bool, int) and not _is_exact(number, to):
         raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
     return number
 

@@ -37,13 +37,13 @@ def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
             first = _of_all if kind is tuple else alone.get(kind) or (_learn(kind) and alone[kind])
             if first is None:
                 return None
-            found, make = first(x, gradient), makers.get(kind, _of_all)
+            part, make = first(x, gradient), makers.get(kind, _of_all)
             last = kind
         else:
-            found = make(x, gradient)
-        if found is None:
+            part = make(x, gradient)
+        if part is None:
             return None
-        parts.append(found)
+        parts.append(part)
     return tuple(parts)
 
 
@@ -93,12 +93,12 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
     grad_enabled = torch.is_grad_enabled
 
     def make(x: Array, gradient: bool) -> Signature:
-        wanted, dtype = x.requires_grad, x.dtype
-        asked_for = wanted and grad_enabled()
-        if (asked_for and not gradient) or x.is_neg() or (dtype.is_complex and x.is_conj()):
+        required, dtype = x.requires_grad, x.dtype
+        recorded = required and grad_enabled()
+        if (recorded and not gradient) or x.is_neg() or (dtype.is_complex and x.is_conj()):
             return None
         try:
-            return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_cpu or x.device, wanted, asked_for
+            return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_cpu or x.device, required, recorded
         except RuntimeError:  # a nested or sparse tensor has no memory of its own
             return None
 
@@ -144,8 +144,8 @@ class _Compiler:
 
     @property
     def _is_compiling_flag(self) -> bool:
-        found: bool = sys.modules["torch"].compiler.is_compiling()
-        return found
+        flag: bool = sys.modules["torch"].compiler.is_compiling()
+        return flag
 
 
 def _jax_makers() -> tuple[_Maker, _Maker]:
@@ -169,8 +169,8 @@ def _jax_makers() -> tuple[_Maker, _Maker]:
             or config.jax_transfer_guard_host_to_device not in allowing
         ):
             return None
-        found = make(x, gradient)
-        return None if found is None else (found, config.jax_enable_x64)
+        part = make(x, gradient)
+        return None if part is None else (part, config.jax_enable_x64)
 
     return make, first
 

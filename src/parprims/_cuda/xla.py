@@ -26,13 +26,13 @@ OLDEST, NEWEST = (0, 10), (0, 12)
 def jax_export_checks() -> list[Any]:
     """Return the safety checks to disable so that ``jax.export`` takes programs that hold kernels.
 
-    JAX promises nothing for a target of a call that it does not know. The one by which XLA runs the kernels is tested
-    with JAX 0.10 to 0.12: what is exported for a GPU is to be run by these releases.
+    JAX guarantees no compatibility for custom calls that it does not know. The custom call that runs the kernels is
+    tested with JAX 0.10 to 0.12: run programs that are exported for a GPU with these releases.
 
     Returns
     -------
     list of jax.export.DisabledSafetyCheck
-        What ``jax.export.export`` takes as ``disabled_checks``. Programs exported for a CPU need none.
+        The value of ``disabled_checks`` for ``jax.export.export``. Programs exported for a CPU need none.
 
     Examples
     --------

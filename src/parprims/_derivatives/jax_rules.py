@@ -40,18 +40,18 @@ def _in_one_program(rule: Callable[..., Any]) -> Callable[..., Any]:
         if described is None or listing():
             return rule(methods, method, xp, call)
         key = rule.__name__, methods.primitive, method, described
-        known = _programs.get(key)
-        if known is None:
+        program = _programs.get(key)
+        if program is None:
             bare = call.on(*(None,) * len(call.arrays))
-            known = _programs.keep(
+            program = _programs.keep(
                 key, _Program(one_program(lambda *arrays: rule(methods, method, xp, bare.on(*arrays))))
             )
         with quiet(xp), explain() as calls:
-            result = known.run(*call.arrays)
+            result = program.run(*call.arrays)
         if calls:  # JAX traced the program just now
-            known.calls = tuple(calls)
+            program.calls = tuple(calls)
         else:
-            tell(known.calls)
+            tell(program.calls)
         return result
 
     return call_program

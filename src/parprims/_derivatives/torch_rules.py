@@ -73,16 +73,20 @@ class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
             ]
             ys = ctx.operations(*arrays)
         pairs = zip(ys if isinstance(ys, tuple) else (ys,), gs, strict=True)
-        known = [(y, g) for y, g in pairs if g is not None and y.requires_grad]
+        differentiable = [(y, g) for y, g in pairs if g is not None and y.requires_grad]
         leaves = [x for x, need in zip(arrays, needed, strict=True) if need]
-        by = iter(
+        derivatives = iter(
             torch.autograd.grad(
-                [y for y, _ in known], leaves, [g for _, g in known], create_graph=twice, allow_unused=True
+                [y for y, _ in differentiable],
+                leaves,
+                [g for _, g in differentiable],
+                create_graph=twice,
+                allow_unused=True,
             )
-            if known
+            if differentiable
             else [None] * len(leaves)
         )
-        return None, None, *[next(by) if need else None for need in needed]
+        return None, None, *[next(derivatives) if need else None for need in needed]
 
 
 def extremum(methods: Methods, method: str, xp: Namespace, r: Reduction) -> Array:

@@ -31,8 +31,7 @@ from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices import tridiagonals
 from parprims._devices.communicator import Quick, Step
-from parprims._devices.products import circulating_columns, circulating_factor, counts
-from parprims._devices.products import inner as inner_product
+from parprims._devices.products import circulating_columns, circulating_factor, counts, inner_product
 from parprims._devices.scans import (
     ScanCall,
     arrays_of,
@@ -351,9 +350,9 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
     arrays = s.arrays
     split = together(engine, dict(zip(("lower", "diag", "upper", "rhs"), arrays, strict=True)), len(s.shape))
     arrays = (*arrays[:3], xp.broadcast_to(arrays[3], s.shape))
-    at = len(s.shape) + s.axis
-    over = engine.working(split[at])
-    outer = (*split[:at], *split[at + 1 :])
+    unknowns = len(s.shape) + s.axis
+    over = engine.working(split[unknowns])
+    outer = (*split[:unknowns], *split[unknowns + 1 :])
     outputs: Any = split
     if any(verdicts.values()):
         outputs = [split, *(outer,) * sum(verdicts.values())]
@@ -363,10 +362,10 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
         pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # axes that count right-hand sides of a system
         lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
-        found = public_tridiagonal.solve_tridiagonal(
+        solutions = public_tridiagonal.solve_tridiagonal(
             lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **verdicts
         )
-        return list(found) if isinstance(found, tuple) else found
+        return list(solutions) if isinstance(solutions, tuple) else solutions
 
     if not over:
         stages = [Stage((), s.n, without_messages(plain))]
@@ -381,20 +380,20 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
             for transposed in (transpose, not transpose)
         ]
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
-        more = any(verdicts.values()) or dtype != s.rhs.dtype
-        n = engine.length(arrays, at, len(s.shape))
+        needs_finish = any(verdicts.values()) or dtype != s.rhs.dtype
+        n = engine.length(arrays, unknowns, len(s.shape))
         quick: list[Quick] = []
         part = engine.part_shape(arrays[3], split)
         if tuple(s.rows) == tuple(s.shape) and method == "auto" and math.prod(part) >= QUICK_SYSTEMS:
-            head = min(part[at] // 32, LONGEST_HEAD)
+            head = min(part[unknowns] // 32, LONGEST_HEAD)
             if head:
                 quick.append(tridiagonals.by_ends(axis=s.axis, head=head, **options))
             quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
-        systems = [entry for entry in range(len(part)) if entry != at]
+        systems = [entry for entry in range(len(part)) if entry != unknowns]
         apart = max(systems, key=lambda entry: part[entry], default=None)
         linear = (multiply, drivers[1])
-        stages = [Stage(over, n, drivers[0], linear=linear, quick=quick, apart=apart, appended=more)]
-        if more:
+        stages = [Stage(over, n, drivers[0], linear=linear, quick=quick, apart=apart, appended=needs_finish)]
+        if needs_finish:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **verdicts)))
     work = Work(
         primitive="solve_tridiagonal",
@@ -407,8 +406,8 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
             "solve_tridiagonal", axis=s.axis, pivot=pivot, method=method, dtype=dtype, **options, **verdicts
         ),
     )
-    found = engine.compute(work)
-    results = list(found) if isinstance(found, tuple | list) else [found]
+    solutions = engine.compute(work)
+    results = list(solutions) if isinstance(solutions, tuple | list) else [solutions]
     if columns:
         results = [move_axis(xp, entry, 0, -1) for entry in results]
     return tuple(results) if len(results) > 1 else results[0]

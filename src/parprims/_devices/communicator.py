@@ -102,12 +102,12 @@ def with_nan(x: Array, lost: Array) -> Array:
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def without_copy(x: Array, lost: Array) -> Array:
-        found: Array = jax.lax.while_loop(lambda state: state[0], blot, (xp.any(lost), x, lost))[1]
-        return found
+        result: Array = jax.lax.while_loop(lambda state: state[0], blot, (xp.any(lost), x, lost))[1]
+        return result
 
     without_copy.defjvp(lambda primals, tangents: (without_copy(*primals), tangents[0]))
-    found: Array = without_copy(x, lost)
-    return found
+    result: Array = without_copy(x, lost)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +253,7 @@ def run_quick(
     (trial, rest), *others = quick
     (succeeded, saved), collectives = run(trial, devices, lengths, parts)
     later_collectives: list[Any] = []
-    varying = getattr(devices, "own", tuple)
+    varying = getattr(devices, "varying", tuple)
 
     def by_rest() -> Any:
         if rest is None:

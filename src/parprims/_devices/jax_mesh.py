@@ -49,7 +49,7 @@ class Devices:
         self.checked = self.count > 1 and set(names) <= _varying(jax.lax.axis_index(names))
         """Whether shard_map checks which values are equal on all devices."""
 
-    def own(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    def varying(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return arrays marked as varying over the devices.
 
         Otherwise JAX would sum derivatives over the devices inside a branch that some devices do not take.
@@ -74,9 +74,9 @@ class Devices:
         return tuple(self._gathered(x) for x in message.arrays)
 
     def _gathered(self, x: Array) -> Array:
-        (x,) = self.own((x,))
-        found: Array = jax.lax.all_gather(x, self.names, to="invarying" if self.checked else "varying")
-        return found
+        (x,) = self.varying((x,))
+        gathered: Array = jax.lax.all_gather(x, self.names, to="invarying" if self.checked else "varying")
+        return gathered
 
     def shift(self, message: Shift) -> tuple[Array, ...]:
         """Return the arrays of the device ``by`` places further."""
@@ -109,17 +109,17 @@ class Devices:
 
         def by_sorting(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
             request = dataclasses.replace(message, arrays=arrays, bounds=bounds)
-            return self.own(message.sort(self._parts(request, dataclasses.replace(place, rank=rank))))
+            return self.varying(message.sort(self._parts(request, dataclasses.replace(place, rank=rank))))
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
         def merged(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
             n = arrays[0].shape[1]
             block, away = self._blocks(n, jax.numpy.diff(bounds, axis=-1))
             fits = jax.numpy.max(away) <= block
-            arrays = replaced_unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, rank, *arrays))
+            arrays = replaced_unless(fits, self.varying(arrays), lambda arrays: by_sorting(bounds, rank, *arrays))
             result: tuple[Array, ...] = jax.lax.cond(
                 fits,
-                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, rank, block=block)),
+                lambda *arrays: self.varying(self._by_merging(message, arrays, bounds, rank, block=block)),
                 lambda *arrays: arrays,
                 *arrays,
             )
@@ -188,16 +188,16 @@ class Devices:
             place = within + xp.where(of_second, bounds[:, 2:3], bounds[:, :1])
 
             def joined(x: Array, y: Array) -> Array:
-                found = [
+                taken = [
                     xp.take_along_axis(row, xp.clip(place, 0, row.shape[1] - 1), axis=1, mode="promise_in_bounds")
                     for row in (x, y)
                 ]
-                return xp.where(of_second, found[1], found[0])
+                return xp.where(of_second, taken[1], taken[0])
 
             merged_arrays = tuple(joined(x, y) for x, y in zip(arrays[:each], arrays[each:], strict=True))
             is_behind = xp.broadcast_to(position, merged_arrays[0].shape) >= (bounds[:, 1] + bounds[:, 3])[:, None]
-            *found, is_behind = message.sort((*merged_arrays, is_behind))
-            return sort_by_key(is_behind, *found)[1:]  # elements that are in no run come last
+            *sorted_arrays, is_behind = message.sort((*merged_arrays, is_behind))
+            return sort_by_key(is_behind, *sorted_arrays)[1:]  # elements that are in no run come last
 
         arrays = (*first_run[0], *second_run[0])
         bound = str(places.dtype)
@@ -235,8 +235,8 @@ class Devices:
             return exchanged(*primals), moved_tangent
 
         exchanged.defjvp(tangent)
-        found: Array = exchanged(x, bounds, bounds_back, place.rank)
-        return found
+        result: Array = exchanged(x, bounds, bounds_back, place.rank)
+        return result
 
     def _in_rounds(self, x: Array, bounds: Array, length: int, rank: Any) -> Array:
         """Return the parts of one array, sent in rounds of equal blocks until the longest part is complete.
@@ -288,8 +288,8 @@ class Devices:
 
 
 def _varying(x: Array) -> frozenset[Any]:
-    found: frozenset[Any] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
-    return found
+    axes: frozenset[Any] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
+    return axes
 
 
 def _stages(work: Work, record: Record, *parts: Array) -> Any:
@@ -300,7 +300,7 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
     arrays: Any = parts
     for stage in work.stages:
         devices = Devices(stage.over)
-        arrays = devices.own(arrays if isinstance(arrays, tuple) else (arrays,))
+        arrays = devices.varying(arrays if isinstance(arrays, tuple) else (arrays,))
         lengths = (stage.length // devices.count,) * devices.count
         result, collectives = _staged(stage, devices, lengths, arrays)
         arrays = (*arrays, result) if stage.appended else result

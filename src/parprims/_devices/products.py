@@ -18,7 +18,7 @@ Multiply = Callable[[Array, Array], Array]
 # ---- Matrix products --------------------------------------------------------------------------------------------
 
 
-def inner(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
+def inner_product(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
     """Return the driver of a product of (a, b) whose contracted axis is split in both factors.
 
     If it ``trades``, each device adds one block of all partial products, in the order of the parts, and then gathers

@@ -74,17 +74,17 @@ def reduction(
         return Gather(leaves), structure
 
     def end(place: Place, structure: Any, states: tuple[Array, ...]) -> Any:
-        states = tuple(_reshaped(one, (one.shape[0], *shape(tuple(one.shape[1:])))) for one in states)
+        states = tuple(_reshaped(state, (state.shape[0], *shape(tuple(state.shape[1:])))) for state in states)
         if not can_be_empty:
             states = _of_elements(place, states)
-        state_dtypes = tuple(one.dtype for one in states)
+        state_dtypes = tuple(state.dtype for state in states)
         result = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=state_dtypes)
         if dtypes is None:
             return None, result
         leaves, structure = flattened(result)
         xp = namespace_of(leaves[0])
         pairs = zip(leaves, dtypes, strict=True)
-        return None, rebuilt(structure, tuple(cast(xp, one, dtype_named(xp, to)) for one, to in pairs))
+        return None, rebuilt(structure, tuple(cast(xp, state, dtype_named(xp, to)) for state, to in pairs))
 
     return [begin, end]
 

@@ -41,7 +41,7 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
         lower, diag, upper, rhs, rows, known = saved
         xp = namespace_of(diag)
         seams = _Seams(xp, states[0])
-        ends = seams.around(place, states[1])
+        ends = seams.pairs_beside(place, states[1])
         x = _down(rows, ends, known, rhs)
         system = _extended(xp, lower, diag, upper)
         extended = _with_ends(xp, x, ends)
@@ -53,7 +53,7 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
     def refined(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
         system, rhs, rows, known, seams, extended = saved
         xp = namespace_of(rhs)
-        ends = seams.around(place, states[0])
+        ends = seams.pairs_beside(place, states[0])
         better = extended + _with_ends(xp, _down(rows, ends, known, rhs), ends)
         error = backward_error(xp, system(rhs, better), better)
         return Gather((error,)), (extended, better, xp.max(states[1], axis=0))
@@ -65,12 +65,12 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
         x = xp.where(improved[..., None], better, first_solution)[..., 1:-1]
         return Gather((xp.all(xp.isfinite(x), axis=-1),)), x
 
-    def whole(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
+    def result(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
         x = xp.where(xp.all(states[0], axis=0)[..., None], x, xp.full_like(x, math.nan))
         return None, _back(xp, x, axis)
 
-    return [*rows_of(axis, periodic, transpose, begin), solved, refined, chosen, whole]
+    return [*rows_of(axis, periodic, transpose, begin), solved, refined, chosen, result]
 
 
 def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
@@ -98,7 +98,7 @@ def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
     def solved(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
         lower, diag, upper, rhs, y, v, w = saved
         xp = namespace_of(diag)
-        ends = _Seams(xp, states[0]).around(place, states[1])
+        ends = _Seams(xp, states[0]).pairs_beside(place, states[1])
         x = y - v * ends[0][0] - w * ends[1][1]
         extended = _with_ends(xp, x, ends)
         return Gather((_largest(backward_error(xp, _extended(xp, lower, diag, upper)(rhs, extended), extended)),)), x
@@ -144,7 +144,7 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
     def solved(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
         y, (first, y_first, v), (last, y_last, w) = saved
         xp = namespace_of(y)
-        (before, _), (_, after) = _Seams(xp, states[0]).around(place, states[1])
+        (before, _), (_, after) = _Seams(xp, states[0]).pairs_beside(place, states[1])
         x_first, x_last = y_first[..., :head] - v * before, y_last[..., 2:] - w * after
 
         def error(rows: list[Array], *unknowns: Array) -> Array:
@@ -341,7 +341,7 @@ class _Seams:
         self._tree = Tree(xp, (along[:4, ...], along[4:, ...]))
         self._close = closed(xp, self._tree.top)
 
-    def around(self, place: Place, pairs: Array) -> tuple[tuple[Array, Array], ...]:
+    def pairs_beside(self, place: Place, pairs: Array) -> tuple[tuple[Array, Array], ...]:
         """Return the pairs of unknowns before and after the local part: both first ones, then both second ones."""
         along = move_axis(self._xp, pairs[..., 0], 0, -1)  # of shape (2, ..., parts)
         pair, known = self._tree.up([along[0, ...], along[1, ...]])

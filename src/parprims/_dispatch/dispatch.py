@@ -12,7 +12,7 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._compiling.first_call import rehearsed
-from parprims._core.arrays import announced, check_choice, is_jax, is_placed_later, library, quiet, shown
+from parprims._core.arrays import check_choice, is_jax, is_placed_later, library, quiet, raise_if_nan, shown
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature, traced_signature
@@ -497,7 +497,7 @@ class Methods:
                 if call.complete is not None:
                     own = _completed(own, call.complete)
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
-        return announced(self.primitive, xp, result)
+        return raise_if_nan(self.primitive, xp, result)
 
     def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays whose split XLA decides when it compiles the program."""

@@ -88,19 +88,19 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     right = operator(a, operator(b, c))
     place = _first_difference(xp, left, right, rtol)
     if place is not None:
-        index, one, other = place
+        index, result, expected = place
         raise ValueError(
-            f"op {operator.name} is not associative: examples {index} to {index + 2} give {one} from the left "
-            f"and {other} from the right"
+            f"op {operator.name} is not associative: examples {index} to {index + 2} give {result} from the left "
+            f"and {expected} from the right"
         )
     earlier, later = (tuple(x[along(0, start, n - 1 + start)] for x in xs) for start in range(2))
     if operator.commutative:
         place = _first_difference(xp, operator(earlier, later), operator(later, earlier), rtol)
         if place is not None:
-            index, one, other = place
+            index, result, expected = place
             raise ValueError(
-                f"op {operator.name} is declared commutative, but examples {index} and {index + 1} give {one} in this "
-                f"order and {other} in the other"
+                f"op {operator.name} is declared commutative, but examples {index} and {index + 1} give {result} in "
+                f"this order and {expected} in the other"
             )
     identity = operator.identity(*(dtype_name(x.dtype) for x in xs))
     if identity is not None:
@@ -108,29 +108,29 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
         for combined in (operator(e, xs), operator(xs, e)):
             place = _first_difference(xp, combined, xs, rtol)
             if place is not None:
-                index, one, other = place
-                raise ValueError(f"the identity of op {operator.name} turns example {index}, {other}, into {one}")
+                index, result, expected = place
+                raise ValueError(f"the identity of op {operator.name} turns example {index}, {expected}, into {result}")
     return True
 
 
 def _first_difference(
-    xp: Namespace, ones: tuple[Array, ...], others: tuple[Array, ...], rtol: float | None
+    xp: Namespace, results: tuple[Array, ...], expected_results: tuple[Array, ...], rtol: float | None
 ) -> tuple[int, Any, Any] | None:
     """Return the first index along axis 0 where a component differs, with both values; None if no component differs."""
-    for one, other in zip(ones, others, strict=True):
-        if dtype_kind(one.dtype) in ("float", "complex"):
-            tolerance = 64 * float(xp.finfo(one.dtype).eps) if rtol is None else rtol
-            finite = xp.isfinite(one) & xp.isfinite(other)
-            size = abs(one)
+    for result, expected in zip(results, expected_results, strict=True):
+        if dtype_kind(result.dtype) in ("float", "complex"):
+            tolerance = 64 * float(xp.finfo(result.dtype).eps) if rtol is None else rtol
+            finite = xp.isfinite(result) & xp.isfinite(expected)
+            size = abs(result)
             scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
             with quiet(xp):
-                near = finite & (abs(one - other) <= tolerance * scale)
-            same = (one == other) | ((one != one) & (other != other)) | near
+                near = finite & (abs(result - expected) <= tolerance * scale)
+            same = (result == expected) | ((result != result) & (expected != expected)) | near
         else:
-            same = one == other
+            same = result == expected
         for index in range(same.shape[0]) if not xp.all(same) else ():
             if not xp.all(same[index, ...]):
-                return index, _shown(one[index, ...]), _shown(other[index, ...])
+                return index, _shown(result[index, ...]), _shown(expected[index, ...])
     return None
 
 

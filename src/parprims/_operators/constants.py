@@ -10,8 +10,8 @@ from typing import Any
 
 def leaves(constants: tuple[Any, ...]) -> Iterator[Any]:
     """Yield the constants of a function, and the constants in its tuples."""
-    for one in constants:
-        yield from leaves(one) if type(one) is tuple else (one,)
+    for constant in constants:
+        yield from leaves(constant) if type(constant) is tuple else (constant,)
 
 
 def with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,9 +25,9 @@ def with_own_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     code = _own_constants(function.__code__)
     parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    found = types.FunctionType(code, *parts)
-    found.__kwdefaults__ = function.__kwdefaults__
-    return found
+    copy = types.FunctionType(code, *parts)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _own_constants(x: Any) -> Any:
@@ -36,5 +36,5 @@ def _own_constants(x: Any) -> Any:
         opposite = -x
         return -opposite  # an equal number, but a new object
     if kind is tuple:
-        return tuple([_own_constants(one) for one in x])
+        return tuple([_own_constants(constant) for constant in x])
     return x.replace(co_consts=_own_constants(x.co_consts)) if kind is types.CodeType else x

@@ -72,13 +72,13 @@ class _Reads:
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
-        found: dict[tuple[bool, str, tuple[str, ...]], None] = {}
+        reads: dict[tuple[bool, str, tuple[str, ...]], None] = {}
         self.reads: tuple[tuple[bool, str, tuple[str, ...]], ...] | None = None
-        if all(_collect(one, frozenset(code.co_freevars), found) for one in _codes(code)):
+        if all(_collect(one, frozenset(code.co_freevars), reads) for one in _codes(code)):
             for name in code.co_freevars:
-                if not any(free and name == other for free, other, _ in found):
-                    found[True, name, ()] = None
-            self.reads = tuple(found)
+                if not any(free and name == other for free, other, _ in reads):
+                    reads[True, name, ()] = None
+            self.reads = tuple(reads)
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
@@ -87,34 +87,34 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return [code, *inner]
 
 
-def _collect(code: types.CodeType, free: frozenset[str], found: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
+def _collect(code: types.CodeType, free: frozenset[str], reads: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
     """Add the variables that a code object reads; return False if an instruction may read others."""
     instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
-    known = set()  # names in instructions that are understood
-    for at, one in enumerate(instructions):
-        name = one.argval
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+    understood = set()  # names in instructions that are understood
+    for index, instruction in enumerate(instructions):
+        name = instruction.argval
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             closure = False
-        elif one.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
+        elif instruction.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
             if name not in free:
                 continue
             closure = True
         else:
-            if one.opname == "IMPORT_NAME":
-                level = instructions[at - 2].argval
+            if instruction.opname == "IMPORT_NAME":
+                level = instructions[index - 2].argval
                 if level != 0 or not _is_lasting(name):
                     return False
-            if one.opname in _NAMED:
-                known.add(name)
+            if instruction.opname in _NAMED:
+                understood.add(name)
             continue
-        known.add(name)
+        understood.add(name)
         chain = []
-        for after in instructions[at + 1 :]:
+        for after in instructions[index + 1 :]:
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 break
             chain.append(after.argval)
-        found[closure, name, tuple(chain)] = None
-    return known.issuperset(code.co_names)
+        reads[closure, name, tuple(chain)] = None
+    return understood.issuperset(code.co_names)
 
 
 _NAMED = frozenset(
@@ -127,12 +127,12 @@ _reads: dict[int, _Reads] = {}
 
 
 def _reads_of(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...] | None:
-    known = _reads.get(id(code))
-    if known is None or known.code is not code:
+    entry = _reads.get(id(code))
+    if entry is None or entry.code is not code:
         if len(_reads) >= 4096:
             _reads.clear()
-        known = _reads[id(code)] = _Reads(code)  # keeps the code alive, so that its id stays its own
-    return known.reads
+        entry = _reads[id(code)] = _Reads(code)  # keeps the code alive, so that its id stays its own
+    return entry.reads
 
 
 _MISSING: Any = object()
@@ -141,15 +141,15 @@ _MISSING: Any = object()
 def _function_key(function: types.FunctionType, seen: tuple[int, ...]) -> Any:
     code = function.__code__
     reads = _reads_of(code)
-    defaults, more = function.__defaults__, function.__kwdefaults__
-    if not reads and reads is not None and defaults is None and more is None:
+    defaults, keyword_defaults = function.__defaults__, function.__kwdefaults__
+    if not reads and reads is not None and defaults is None and keyword_defaults is None:
         return code
     if reads is None:
         raise _UnknownError
     if id(function) in seen:
         return "again", seen.index(id(function))
     seen = (*seen, id(function))
-    found: list[Any] = [code]
+    parts: list[Any] = [code]
     scope = function.__globals__
     for closure, name, chain in reads:
         if closure:
@@ -161,12 +161,12 @@ def _function_key(function: types.FunctionType, seen: tuple[int, ...]) -> Any:
             value = scope.get(name, _MISSING)
             if value is _MISSING:
                 value = vars(builtins).get(name, _MISSING)
-        found.append(_read_key(value, chain, seen))
+        parts.append(_read_key(value, chain, seen))
     if defaults is not None:
-        found.append(_value_key(defaults, seen))
-    if more is not None:
-        found.append(_value_key(more, seen))
-    return tuple(found)
+        parts.append(_value_key(defaults, seen))
+    if keyword_defaults is not None:
+        parts.append(_value_key(keyword_defaults, seen))
+    return tuple(parts)
 
 
 def _read_key(value: Any, chain: tuple[str, ...], seen: tuple[int, ...]) -> Any:
@@ -212,13 +212,13 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
             value.components,
         )
     if kind is tuple:
-        return kind, *(_value_key(one, seen) for one in value)
+        return kind, *(_value_key(part, seen) for part in value)
     if kind is list or kind is dict:
         if len(value) > _MOST or id(value) in seen:
             raise _UnknownError
         seen = (*seen, id(value))
-        items = value if kind is list else [one for item in value.items() for one in item]
-        return kind, *(_value_key(one, seen) for one in items)
+        items = value if kind is list else [part for item in value.items() for part in item]
+        return kind, *(_value_key(part, seen) for part in items)
     if kind is np.ndarray:
         if value.size > _MOST or value.dtype.hasobject:
             raise _UnknownError
@@ -228,7 +228,7 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
     if isinstance(value, np.dtype):
         return np.dtype, value.str, value.name
     if kind is functools.partial:
-        return kind, *(_value_key(one, seen) for one in (value.func, value.args, value.keywords))
+        return kind, *(_value_key(part, seen) for part in (value.func, value.args, value.keywords))
     if kind is types.MethodType:
         return kind, _value_key(value.__func__, seen), _value_key(value.__self__, seen)
     if value is _MISSING or _is_public(value) or (kind.__module__, kind.__name__) == ("torch", "dtype"):

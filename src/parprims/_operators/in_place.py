@@ -88,14 +88,14 @@ class Few:
 
     def lengths(self) -> list[int]:
         """Return the shape of the few elements."""
-        longest = max(self.axes, key=lambda at: self.shape[at], default=None)
-        few = [1 if at in self.axes else length for at, length in enumerate(self.shape)]
+        longest = max(self.axes, key=lambda axis: self.shape[axis], default=None)
+        few_lengths = [1 if axis in self.axes else length for axis, length in enumerate(self.shape)]
         if longest is not None:
-            few[longest] = min(self.shape[longest], max(1, self.most))
-        for at in range(len(few)):
-            if at not in self.axes and math.prod(few) > _LITTLE:
-                few[at] = 1
-        return few
+            few_lengths[longest] = min(self.shape[longest], max(1, self.most))
+        for axis in range(len(few_lengths)):
+            if axis not in self.axes and math.prod(few_lengths) > _LITTLE:
+                few_lengths[axis] = 1
+        return few_lengths
 
     def failure(self, xp: Namespace, run: Callable[..., Any], *, of_none: bool = False) -> str | None:
         """Return the failure of a function on the few elements, or None. On JAX the function is only traced.
@@ -105,17 +105,17 @@ class Few:
         """
         if (0 in self.shape and not of_none) or _capturing(xp) or _only_copies_are_safe(xp):
             return None
-        few = self.lengths()
+        shape = self.lengths()
         try:
             with quiet(xp), unwatched():
                 if array_api_compat.is_jax_namespace(xp):
                     import jax
 
-                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(few, one) for one in self.dtypes))
+                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(shape, one) for one in self.dtypes))
                 else:
-                    run(*(xp.ones(tuple(few), dtype=one, device=device(self.like)) for one in self.dtypes))
+                    run(*(xp.ones(tuple(shape), dtype=one, device=device(self.like)) for one in self.dtypes))
         except Exception as error:  # the caller's function, or the library, may raise any error
-            cut = any(few[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
+            cut = any(shape[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
             return None if cut and not isinstance(error, TypeError) else _told(error)
         return None
 
@@ -138,9 +138,9 @@ def operator_failure(xp: Namespace, op: Operator, few: Few) -> str | None:
         return None
 
     def combine(*xs: Array) -> None:
-        found = harmless(xp, op, None, xs)
+        safe = harmless(xp, op, None, xs)
         if few.most > 0:
-            found(xs, xs)
+            safe(xs, xs)
 
     return few.failure(xp, combine)
 
@@ -181,25 +181,25 @@ class ElementFunction:
 def _try_once(xp: Namespace, name: str, function: ElementFunction, *, key: Any, xs: tuple[Array, ...]) -> None:
     """Try a function on a few elements, once for each kind of arrays; raise TypeError if it changes them."""
     kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs))
-    known: Any = _tried
+    tried: Any = _tried
     if key is None:
         try:
-            known, key = _tried_functions.setdefault(function.function, set()), ()
+            tried, key = _tried_functions.setdefault(function.function, set()), ()
         except TypeError:  # no key and no weak reference: every call tries the function
-            known = set()
-    if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
+            tried = set()
+    if (key, kind) in tried or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
     few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
     with unwatched():
         changes = changes_arguments(xp, function, few)
     if changes:
         raise TypeError(f"{name} changes its argument in place: return a new array")
-    if isinstance(known, set):
-        known.add((key, kind))
+    if isinstance(tried, set):
+        tried.add((key, kind))
     else:
-        if len(known) >= 4096:
-            known.clear()
-        known[key, kind] = None
+        if len(tried) >= 4096:
+            tried.clear()
+        tried[key, kind] = None
 
 
 def _capturing(xp: Namespace) -> bool:

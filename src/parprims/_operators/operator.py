@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,8 @@ from parprims._core.arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    library_title,
     namespace_of,
-    spoken,
 )
 from parprims._core.elements import ITS_NAMESPACE, Structure, flat, flattened, is_structured, not_array, rebuilt, shown
 from parprims._libraries.settings import asked_for
@@ -143,8 +144,8 @@ class Operator:
         ValueError
             If there are more entries or fewer than dtypes.
         """
-        given = self._identity
-        identity = given(*dtype_names) if callable(given) else given
+        declared = self._identity
+        identity = declared(*dtype_names) if callable(declared) else declared
         if identity is None:
             return None
         what = f"the identity of op {self.name}"
@@ -208,9 +209,9 @@ class Operator:
         return combined
 
 
-def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
+def _joint_shape(shape: Iterable[Any], other_shape: Iterable[Any]) -> tuple[Any, ...]:
     """Return the broadcast shape of two shapes of equal rank."""
-    return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
+    return tuple(m if n == 1 else n for n, m in zip(shape, other_shape, strict=True))
 
 
 _BRANCHES = re.compile("truth value of an (array|empty array)|Boolean value of Tensor|bool is only allowed on arrays")
@@ -287,11 +288,11 @@ def check_result(what: str, got: Any, like: Array, component: int | None = None)
         if isinstance(got, np.generic) and isinstance(like, (np.ndarray, np.generic)):
             return
         raise TypeError(f"{what} returned {not_array(got, place)}") from None
-    own = array_api_compat.array_namespace(like) if not isinstance(like, np.generic) else library
-    if library is not own:
+    expected = array_api_compat.array_namespace(like) if not isinstance(like, np.generic) else library
+    if library is not expected:
         raise TypeError(
-            f"{what} returned an array of {spoken(library)}{place}, given arrays of {spoken(own)}: "
-            f"use functions of {spoken(own)}, or of {ITS_NAMESPACE}"
+            f"{what} returned an array of {library_title(library)}{place}, given arrays of {library_title(expected)}: "
+            f"use functions of {library_title(expected)}, or of {ITS_NAMESPACE}"
         )
 
 
@@ -428,15 +429,15 @@ for _op in BUILT_IN.values():
     _op._built_in = True
 
 
-def op_never_warns(op: Operator, given: Sequence[Any], dtypes: Sequence[Any]) -> bool:
+def op_never_warns(op: Operator, given_dtypes: Sequence[Any], dtypes: Sequence[Any]) -> bool:
     """Return whether NumPy's routine for an operator never warns: for integers, and for maximum and minimum.
 
-    Elements of the dtypes ``given`` are combined in the dtypes ``dtypes``.
+    Elements of ``given_dtypes`` are combined in ``dtypes``.
     """
     if op._built_in and op.name in ("maximum", "minimum"):
-        return tuple(given) == tuple(dtypes)
+        return tuple(given_dtypes) == tuple(dtypes)
     routine = op.name.startswith(("add", "multiply", "logical_", "bitwise_"))
-    return op._built_in and routine and all(dtype_kind(one) in ("bool", "int", "uint") for one in (*given, *dtypes))
+    return op._built_in and routine and all(dtype_kind(x) in ("bool", "int", "uint") for x in (*given_dtypes, *dtypes))
 
 
 # The dtype kinds each built-in operator is defined for, component by component.
@@ -475,8 +476,8 @@ _OTHER_NAMES = {
 
 def nearest(name: Any, names: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known name, or an empty string."""
-    found = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
-    return f": did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+    return f": did you mean {matches[0]!r}?" if matches else ""
 
 
 def as_operator(op: Any, name: str = "op") -> Operator:
@@ -502,27 +503,27 @@ def capturing(number: float) -> Operator:
     return Operator(lambda p, q: p + q + number * p * q, identity=0, commutative=True, name="captured")
 
 
-def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, asked: bool = False) -> None:
+def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, requested: bool = False) -> None:
     """Raise an error that names the argument unless the operator is defined for components of these dtypes.
 
-    With ``asked`` the option dtype requested them, and the error names this option.
+    If the option dtype ``requested`` them, the error names this option.
     """
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
-    _check_kinds(op, dtypes, name, asked=asked)
+    _check_kinds(op, dtypes, name, requested=requested)
 
 
-def _check_kinds(whole: Operator, dtypes: tuple[Any, ...], name: str, *, asked: bool) -> None:
+def _check_kinds(outer_op: Operator, dtypes: tuple[Any, ...], name: str, *, requested: bool) -> None:
     """Check the dtypes of the components, in which a segmented operator has flags before its inner operator's."""
-    blamed, have = ("dtype", "be") if asked else (name, "have a dtype")
-    op, first = whole, 0
+    blamed, have = ("dtype", "be") if requested else (name, "have a dtype")
+    op, first = outer_op, 0
     while op._segments is not None:
         if len(dtypes) == 1:
-            raise ValueError(f"op {whole.name} works on flags and elements, {name} has flags only")
+            raise ValueError(f"op {outer_op.name} works on flags and elements, {name} has flags only")
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
-                f"{blamed}[{first}], {'the dtype of ' if asked else ''}the flags of op {whole.name}, must "
-                f"{'be' if asked else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
+                f"{blamed}[{first}], {'the dtype of ' if requested else ''}the flags of op {outer_op.name}, must "
+                f"{'be' if requested else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
             )
         op, dtypes, first = op._segments, dtypes[1:], first + 1
     kinds = _KINDS[op.name] if op._built_in else None
@@ -558,25 +559,21 @@ def restructured(op: Operator, structure: Structure) -> Operator:
             raise TypeError(f"op {op.name} works on tuples of flags and elements, got {shown(structure)}")
         rest = parts[1] if len(parts) == 2 else (tuple, None, parts[1:])
         return segmented(restructured(op._segments, rest))
-    combine, name, given = op.combine, op.name, op._identity
+    combine, name, identity = op.combine, op.name, op._identity
 
     def on_leaves(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
-        leaves, found = flattened(combine(rebuilt(structure, earlier), rebuilt(structure, later)), f"op {name}")
-        if found != structure:
-            raise TypeError(f"op {name} returned {shown(found)} for elements {shown(structure)}")
+        result = combine(rebuilt(structure, earlier), rebuilt(structure, later))
+        leaves, result_structure = flattened(result, f"op {name}")
+        if result_structure != structure:
+            raise TypeError(f"op {name} returned {shown(result_structure)} for elements {shown(structure)}")
         return leaves
 
-    count = len(flattened(rebuilt(structure, _forever()))[0])
+    count = len(flattened(rebuilt(structure, itertools.repeat(None)))[0])
     if op.components not in (None, count):
         raise ValueError(f"op {name} works on elements of {op.components} arrays, {shown(structure)} has {count}")
-    new = Operator(on_leaves, identity=given, commutative=op.commutative, name=name, components=count)
+    new = Operator(on_leaves, identity=identity, commutative=op.commutative, name=name, components=count)
     new._structure = structure
     return new
-
-
-def _forever() -> Iterable[None]:
-    while True:
-        yield None
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
@@ -702,17 +699,17 @@ def restarted(
     count, inner = op.flags, op
     while inner._segments is not None:
         inner = inner._segments
-    here, seen = flags[0], ys[0]
+    is_start, had_start = flags[0], ys[0]
     for flag, y in zip(flags[1:], ys[1:count], strict=True):
-        here, seen = here | flag, seen | y
+        is_start, had_start = is_start | flag, had_start | y
     values = ys[count:]
     if has_initial:
         first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
         wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
         begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
-        values = tuple(xp.where(seen, x, y) for x, y in zip(begun, values, strict=True))
+        values = tuple(xp.where(had_start, x, y) for x, y in zip(begun, values, strict=True))
     marks, before = [ys[0] | starts[0]], flags[0]
     for index in range(1, count):
         marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
         before = before | flags[index]
-    return (*marks, *(xp.where(here, start, y) for start, y in zip(starts[count:], values, strict=True)))
+    return (*marks, *(xp.where(is_start, start, y) for start, y in zip(starts[count:], values, strict=True)))

@@ -99,10 +99,10 @@ def _read(function: Callable[..., Any], arguments: Sequence[Any]) -> _Read:
     return _Read(traced, outputs, key, numbers=tuple(numbers), places=tuple(places))
 
 
-def _literal(one: Any) -> np.ndarray[Any, Any] | None:
+def _literal(operand: Any) -> np.ndarray[Any, Any] | None:
     from jax.extend.core import Literal
 
-    return np.asarray(one.val, dtype=one.aval.dtype) if isinstance(one, Literal) else None
+    return np.asarray(operand.val, dtype=operand.aval.dtype) if isinstance(operand, Literal) else None
 
 
 def _is(value: np.ndarray[Any, Any], number: Any) -> bool:
@@ -119,11 +119,11 @@ def _numbers_of(function: Any) -> Iterator[Any]:
     codes = [getattr(function, "__code__", None)]
     while codes:
         code = codes.pop()
-        for one in leaves(code.co_consts) if isinstance(code, types.CodeType) else ():
-            if isinstance(one, types.CodeType):
-                codes.append(one)
-            elif isinstance(one, int | float | complex):
-                yield one
+        for constant in leaves(code.co_consts) if isinstance(code, types.CodeType) else ():
+            if isinstance(constant, types.CodeType):
+                codes.append(constant)
+            elif isinstance(constant, int | float | complex):
+                yield constant
 
 
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees")
@@ -218,18 +218,18 @@ def _stand_in(field: str) -> Callable[..., Any]:
         if any(isinstance(one, Scalar) for one in arrays):  # the text of a kernel is made
             return with_own_numbers(call.functions[field])(*arguments)
         sign = field, tree, tuple([(one.ndim, str(one.dtype)) for one in arrays])
-        own = call.functions[field]
+        function = call.functions[field]
         if call.seen is not None:
             call.seen[sign] = None
-            return own(*arguments)
+            return function(*arguments)
         if sign not in call.reads:
             raise _UnsharedError
-        here = _read(own, jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), arguments))
-        if not here.alike(call.reads[sign]):
+        read = _read(function, jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), arguments))
+        if not read.alike(call.reads[sign]):
             raise _UnsharedError
         before = itertools.takewhile(lambda one: one != sign, call.reads)
         first = sum(len(call.reads[one].numbers) for one in before)
-        return here.on(arguments, call.parameters[first : first + len(here.numbers)])
+        return read.on(arguments, call.parameters[first : first + len(read.numbers)])
 
     return called
 
@@ -278,10 +278,10 @@ def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
 
 def _bare(op: Operator) -> tuple[Operator, int]:
     """Return the innermost operator of segmented operators, and the number of these."""
-    around = 0
+    depth = 0
     while op._segments is not None:
-        op, around = op._segments, around + 1
-    return op, around
+        op, depth = op._segments, depth + 1
+    return op, depth
 
 
 class Call(Protocol):
@@ -310,20 +310,20 @@ def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
     functions: dict[str, Callable[..., Any]] = {}
     rest: list[Any] = []
     for field in _FIELDS:
-        given = getattr(call, field, None)
-        if isinstance(given, Operator):
-            op, around = _bare(given)
+        value = getattr(call, field, None)
+        if isinstance(value, Operator):
+            op, depth = _bare(value)
             identity = lasting_key(op._identity) if callable(op._identity) else repr(op._identity)
             if identity is None:
                 raise _UnsharedError
             ours = op._structure is None and _is_ours(op.combine)
-            rest.append((field, around, ours and op, op.commutative, op.components, op._structure, identity))
+            rest.append((field, depth, ours and op, op.commutative, op.components, op._structure, identity))
             if not ours:
                 functions[field] = op.combine
-        elif given is not None and _is_ours(given):
-            rest.append((field, given))
-        elif given is not None:
-            functions[field] = given
+        elif value is not None and _is_ours(value):
+            rest.append((field, value))
+        elif value is not None:
+            functions[field] = value
     return functions, tuple(rest)
 
 
@@ -336,12 +336,12 @@ def _with_stand_ins(call: Call, functions: dict[str, Callable[..., Any]]) -> Any
     """Return the call with new stand-ins for its functions: JAX keeps traces by the identity of the function."""
     fields: dict[str, Any] = {}
     for field in functions:
-        given = getattr(call, field)
+        value = getattr(call, field)
         fields[field] = _stand_in(field)
-        if isinstance(given, Operator):
-            op, around = _bare(given)
+        if isinstance(value, Operator):
+            op, depth = _bare(value)
             fields[field] = with_combine(op, fields[field])
-            for _ in range(around):
+            for _ in range(depth):
                 fields[field] = segmented(fields[field])
     operation = (None, None) if hasattr(call, "multiply") else None  # a product has the keys of two operators
     return dataclasses.replace(call, operation=operation, key=None, **fields)
@@ -379,18 +379,18 @@ def shared(
         functions, rest = _parts(call)
         if not functions:
             return None
-        whole, bare, lasts = (key, rest), call.on(*(None,) * len(call.arrays)), call.key is not None
-        signs = _signs.get(whole)
+        rest_of_call, bare, lasts = (key, rest), call.on(*(None,) * len(call.arrays)), call.key is not None
+        signs = _signs.get(rest_of_call)
         if signs is None:
             seen: dict[Any, None] = {}
             with _telling(_Telling(functions, seen=seen)), hidden():
                 jax.eval_shape(prepare(_with_stand_ins(call, functions)), *call.arrays)
-            signs = _signs.keep(whole, tuple(seen))
+            signs = _signs.keep(rest_of_call, tuple(seen))
         with hidden():
             reads = {sign: _on_few(functions, sign) for sign in signs}
         literals = [number for one in reads.values() for number in one.numbers]
         numbers = jax.device_put((literals, [*map(_as_array, told.values())]))
-        known = whole, tuple([(sign, one.key) for sign, one in reads.items()]), tuple(kernels)
+        known = rest_of_call, tuple([(sign, one.key) for sign, one in reads.items()]), tuple(kernels)
         program = _programs.get(known) or _programs.keep(known, one_program(_traced))
 
         def run(*arrays: Array) -> Any:

@@ -157,8 +157,8 @@ def _function(name: str) -> Callable[..., Any]:
     function = getattr(NAMESPACE, name, None)
     if not callable(function):
         raise Untraceable(f"it calls {name}, which has no translation")
-    found: Callable[..., Any] = function
-    return found
+    elementwise: Callable[..., Any] = function
+    return elementwise
 
 
 def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -166,13 +166,13 @@ def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list
 
     ``special`` tells which numbers the compiler must see.
     """
-    known = [value for value in values if isinstance(value, Scalar)]
+    traced = [value for value in values if isinstance(value, Scalar)]
     typed: list[Any] = [value for value in values if isinstance(value, np.generic)]
-    if not known:
+    if not traced:
         raise Untraceable("it combines constants only")
-    lines = known[0]._lines
-    dtype = known[0]._dtype
-    for value in (*known[1:], *typed):
+    lines = traced[0]._lines
+    dtype = traced[0]._dtype
+    for value in (*traced[1:], *typed):
         dtype = _promote(dtype, dtype_name(value.dtype))
     return [
         _cast(value, dtype)
@@ -182,19 +182,21 @@ def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list
     ]
 
 
-def _promote(one: str, other: str) -> str:
-    if one == other:
-        return one
-    kinds = {dtype_kind(one), dtype_kind(other)}
-    if "bfloat16" in (one, other):
-        wide = other if one == "bfloat16" else one
+def _promote(dtype: str, other_dtype: str) -> str:
+    if dtype == other_dtype:
+        return dtype
+    kinds = {dtype_kind(dtype), dtype_kind(other_dtype)}
+    if "bfloat16" in (dtype, other_dtype):
+        wide = other_dtype if dtype == "bfloat16" else dtype
         if wide in ("float32", "float64"):
             return wide
     elif kinds <= {"int", "uint"} or kinds <= {"float", "complex"}:
-        promoted = np.promote_types(one, other).name
+        promoted = np.promote_types(dtype, other_dtype).name
         if dtype_kind(promoted) in kinds:
             return promoted
-    raise Untraceable(f"it combines {one} with {other}, which the array API standard does not define (use astype)")
+    raise Untraceable(
+        f"it combines {dtype} with {other_dtype}, which the array API standard does not define (use astype)"
+    )
 
 
 def _another(x: Scalar) -> Scalar:
@@ -416,11 +418,11 @@ class _Namespace:
         if not isinstance(condition, Scalar) or condition._dtype != "bool":
             raise Untraceable("where needs a condition of dtype bool")
         if isinstance(x, Scalar) or isinstance(y, Scalar):
-            one, other = _scalars(x, y)
+            if_true, if_false = _scalars(x, y)
         else:
             raise Untraceable("where needs an array in at least one branch")
-        chosen = condition._lines.language.choose(condition._code, one._code, other._code)
-        return _emit(condition._lines, one._dtype, chosen)
+        chosen = condition._lines.language.choose(condition._code, if_true._code, if_false._code)
+        return _emit(condition._lines, if_true._dtype, chosen)
 
     def clip(self, x: Scalar, min: Any = None, max: Any = None) -> Scalar:
         if min is not None:
@@ -428,8 +430,8 @@ class _Namespace:
         return _another(x) if max is None else self.minimum(x, max)
 
     def astype(self, x: Scalar, dtype: Any, /, *, copy: bool = True) -> Scalar:
-        found = _cast(x, dtype_name(dtype))
-        return _another(found) if copy else found
+        converted = _cast(x, dtype_name(dtype))
+        return _another(converted) if copy else converted
 
     def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None) -> Scalar:
         return self._full_like(x, fill_value, dtype)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import parprims
 from parprims import _cuda
-from parprims._core.arrays import spoken
+from parprims._core.arrays import library_title
 from parprims._dispatch.dispatch import Methods
 from tests.contract import compare, random
 from tests.primitives.matmul.test_matmul import FLOATS, INTEGERS, KERNELS, bound, check, loop, make
@@ -45,7 +45,7 @@ class TestArguments:
         if backend.cuda:
             assert refusals.pop("kernel") is None
         elif backend.kernels:
-            assert refusals.pop("kernel") == f"{spoken(backend.xp)}'s own way is preferred at any size"
+            assert refusals.pop("kernel") == f"{library_title(backend.xp)}'s own way is preferred at any size"
         else:
             assert "not on a CUDA device" in refusals.pop("kernel")
         is_small = backend.cuda and backend.family != "jax" and _cuda.capability(backend.xp, a) == 90

@@ -6,7 +6,7 @@ import importlib.util
 
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, cast, dtype_name, library, spoken
+from parprims._core.arrays import Array, Namespace, cast, dtype_name, library, library_title
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._primitives.banded.call import System
 
@@ -30,7 +30,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     if s.widths is None:
         return "LAPACK has no block tridiagonal systems"
     if not in_numpy(xp, s.arrays):
-        return f"{spoken(xp)} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{library_title(xp)} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, s.arrays):
         return "SciPy computes no derivative, and PyTorch asks for one"
     if s.periodic:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Namespace, cast, dtype_name, library, spoken
+from parprims._core.arrays import Namespace, cast, dtype_name, library, library_title
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._primitives.filters.call import Filter
 
@@ -34,7 +34,7 @@ def native(xp: Namespace, f: Filter) -> Any:
 def refusal(xp: Namespace, f: Filter) -> str | None:
     """Return the sentence why SciPy cannot serve the call, or None."""
     if not in_numpy(xp, f.arrays):
-        return f"{spoken(xp)} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{library_title(xp)} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, f.arrays):
         return "SciPy computes no derivative, and PyTorch asks for one"
     if dtype_name(f.working) not in ("float32", "float64", "complex64", "complex128"):

@@ -19,8 +19,8 @@ from parprims._core.arrays import (
     dtype_name,
     is_tensor,
     library,
+    library_title,
     ring_dtype,
-    spoken,
 )
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
@@ -124,7 +124,7 @@ def native(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Arr
 def refusal(xp: Namespace, h: Histogram) -> str | None:
     """Return the sentence why the library cannot serve the call, or None."""
     if library(xp) == "other":
-        return f"{spoken(xp)} has no histogram"
+        return f"{library_title(xp)} has no histogram"
     if h.weighted and is_tensor(h.arrays[1]) and asked_for(h.arrays[1]):
         return "PyTorch asks for a derivative by weights, which method array computes"
     return array_refusal(xp, h)

@@ -19,7 +19,7 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     library,
-    spoken,
+    library_title,
 )
 from parprims._core.layout import Axis, broadcast_strides, fold
 from parprims._core.memo import Memo
@@ -300,7 +300,7 @@ _THIN, _LENGTH = 16, 128
 def slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
-        return f"{spoken(xp)}'s own way is preferred at any size"
+        return f"{library_title(xp)}'s own way is preferred at any size"
     k = p.arrays[0].shape[-1]
     if p.ring:
         return None
@@ -310,9 +310,11 @@ def slower(xp: Namespace, p: Product) -> str | None:
             return reason
     least = _cpu.for_processor(CROSSOVERS).of(library(xp))
     if k < least.get("length of operators", 0):
-        return f"{spoken(xp)}'s own way is preferred for sums of fewer than {least['length of operators']} products"
+        return (
+            f"{library_title(xp)}'s own way is preferred for sums of fewer than {least['length of operators']} products"
+        )
     if math.prod(p.shape) * k < least["operators"]:
-        return f"{spoken(xp)}'s own way is preferred below {least['operators']} products"
+        return f"{library_title(xp)}'s own way is preferred below {least['operators']} products"
     return None
 
 

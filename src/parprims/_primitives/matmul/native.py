@@ -23,7 +23,7 @@ from parprims._core.arrays import (
     is_tensor,
     lacks_products,
     library,
-    spoken,
+    library_title,
 )
 from parprims._libraries.numpy_bridge import as_numpy, has_values, in_numpy, returned
 from parprims._libraries.settings import UNROUNDED_SUMS, may_round_sums, narrowed, narrowed_in_cupy
@@ -133,9 +133,9 @@ def is_narrowed(p: Product) -> bool:
 
 def refusal(xp: Namespace, p: Product) -> str | None:
     if not p.ring:
-        return f"{spoken(xp)} has no matrix product with add={p.add.name}, multiply={p.multiply.name}"
+        return f"{library_title(xp)} has no matrix product with add={p.add.name}, multiply={p.multiply.name}"
     if p.tile is not None:
-        return f"the routine of {spoken(xp)} takes no tile"
+        return f"the routine of {library_title(xp)} takes no tile"
     if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None

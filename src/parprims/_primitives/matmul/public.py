@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Never
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, lacks_arithmetic, spoken
+from parprims._core.arrays import Array, Namespace, lacks_arithmetic, library_title
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, nodes, primitive
@@ -43,9 +43,9 @@ def matmul(
     Parameters
     ----------
     a, b : array
-        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too where
-        the operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a
-        vector of length k, and the result then lacks the axis of length m or n.
+        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too if the
+        operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a vector
+        of length k, and the result then lacks the axis of length m or n.
     add : str, Operator or callable
         The associative operator that combines the products, in the order of k.
     multiply : str, Operator or callable
@@ -148,7 +148,7 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if crossover.is_integer(p) and _cpu.on_cpu(xp, p.arrays):
         kernel = not native.by_floats(xp, p) and cpu.is_faster_for_integers(xp, p)
         kernel = kernel and cpu.refusal(xp, p) is None
-        return f"the kernel multiplies integers of this size faster than {spoken(xp)}" if kernel else None
+        return f"the kernel multiplies integers of this size faster than {library_title(xp)}" if kernel else None
     narrow = p.precision not in ("highest", "residues") and native.is_narrowed(p)
     if not (narrow or crossover.may_be_faster(p)) or cuda.refusal(xp, p) is not None:
         return None

@@ -22,9 +22,9 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     library,
+    library_title,
     quiet,
     ring_dtype,
-    spoken,
     varying_alike,
 )
 from parprims._dispatch.dispatch import directly
@@ -123,7 +123,7 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
     if is_jax(xp):
         return None
     if not in_numpy(xp, r.arrays):
-        return f"{spoken(xp)} has no linear recurrence{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{library_title(xp)} has no linear recurrence{NOT_IN_NUMPY.get(library(xp), '')}"
     if _side_by_side(r):
         return None
     name = dtype_name(ring_dtype(xp, r.dtype))

@@ -43,14 +43,14 @@ def linear_recurrence(
     Parameters
     ----------
     a, b : array or number
-        The coefficients and the right-hand side, of numeric dtypes that promote together without a change between
-        integers and floats, and of shapes that broadcast against each other; ``a`` may be a constant of no
-        dimension. One of them may be a number, or have dtype bool; both take the dtype of the other. A fraction takes
-        no integers: ``linear_recurrence(0.99, counts)`` says to cast them.
+        The coefficients and the right-hand side, of numeric dtypes that promote together, integer or floating, and of
+        shapes that broadcast against each other; ``a`` may be a 0-d array. One of them may be a number, or have dtype
+        bool, and then takes the dtype of the other. A fraction and integers raise an error: in
+        ``linear_recurrence(0.99, counts)``, cast ``counts`` to a floating dtype.
     axis : int
-        The axis of the broadcast shape along which n counts.
+        The axis along which n counts, in the broadcast shape of a and b.
     initial : scalar or array, optional
-        The element x[-1] before the first, of a shape that broadcasts to that of the result without the axis.
+        The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis.
         Without it x[0] = b[0] and a[0] is not read.
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
@@ -65,7 +65,8 @@ def linear_recurrence(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     matrices : bool
         Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
-        along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
+        along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. These axes are then not counted by
+        ``axis``.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional

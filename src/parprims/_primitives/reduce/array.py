@@ -27,10 +27,10 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     lacks_products,
     library,
+    library_title,
     move_axis,
     namespace_of,
     ring_dtype,
-    spoken,
 )
 from parprims._dispatch.derivative_rules import own_refusal
 from parprims._dispatch.dispatch import directly
@@ -289,10 +289,12 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
     if _is_extremum(r.op):
         readable = in_numpy(xp, r.arrays) or has_values(xp, r.arrays)
         if not readable or carries_derivative(xp, r.arrays):
-            return f"{spoken(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+            return (
+                f"{library_title(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+            )
         return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
-        return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
+        return f"{library_title(xp)} has no reduction with the operator {r.op.name}"
     return own_refusal(xp, r.op) or array_refusal(xp, r)
 
 

@@ -222,7 +222,7 @@ def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
     if r.dtypes is not None:
         check_entries("dtype", r.dtypes, len(dtypes))
         check_casts(dtypes, r.dtypes)
-        check_components(r.op, r.dtypes, name, asked=True)
+        check_components(r.op, r.dtypes, name, requested=True)
     else:
         _check_summable(r.op, dtypes, name)
 

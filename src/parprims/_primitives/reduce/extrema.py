@@ -29,9 +29,9 @@ from parprims._core.arrays import (
     jax_platform,
     lacks_arithmetic,
     library,
+    library_title,
     normalize_axis,
     quiet,
-    spoken,
 )
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Composed, fitted, positions
@@ -326,7 +326,7 @@ def _by_kernel() -> Method:
         size, sixteen = math.prod(x.shape), dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
         pays = size >= _LARGE_OF_16_BIT if sixteen else behind >= _COLUMNS and size >= _LARGE
         if (not pays or is_jax(xp)) and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
-            return f"{spoken(xp)} is faster: the kernel would first write an array of positions"
+            return f"{library_title(xp)} is faster: the kernel would first write an array of positions"
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
@@ -336,7 +336,7 @@ def _by_kernel() -> Method:
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:
     on_gpu = library(xp) == "cupy" or (library(xp) == "jax" and jax_platform(c.arrays) != "cpu")
     if on_gpu and dtype_kind(c.arrays[0].dtype) == "float":
-        return f"{spoken(xp)}'s {c.primitive} on a GPU does not return the first of several NaN"
+        return f"{library_title(xp)}'s {c.primitive} on a GPU does not return the first of several NaN"
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 

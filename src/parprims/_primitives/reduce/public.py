@@ -84,8 +84,8 @@ def reduce(
     Returns
     -------
     array, or tuple, NamedTuple or dict of array
-        The combinations, of the shape of x without the axes, or with length 1 there, and made as x is. With offsets one
-        for each segment along the axis.
+        The combinations, of the shape of x without the axes, or with length 1 there, and with the structure of x. With
+        offsets, one combination for each segment along the axis.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def map_reduce(
     Returns
     -------
     array, or tuple, NamedTuple or dict of array
-        The combinations, as in `reduce`, made as the values of fn are.
+        The combinations, as in `reduce`, with the structure of the values of fn.
 
     Raises
     ------
@@ -518,7 +518,7 @@ def any(
     axis_name: Any = None,
     **others: Never,
 ) -> Array:
-    """Tell whether any element along axes is true: the array API standard's ``any``.
+    """Test whether any element along axes is true: the array API standard's ``any``.
 
     Parameters
     ----------
@@ -577,7 +577,7 @@ def all(
     axis_name: Any = None,
     **others: Never,
 ) -> Array:
-    """Tell whether all elements along axes are true: the array API standard's ``all``.
+    """Test whether all elements along axes are true: the array API standard's ``all``.
 
     Parameters
     ----------
@@ -634,8 +634,8 @@ def vecdot(
     Parameters
     ----------
     x1, x2 : array
-        The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of
-        shapes that broadcast. The first is conjugated. One of another dtype than the promoted is copied to that first.
+        The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of shapes
+        that broadcast. The first is conjugated. A vector of another dtype is first copied to the promoted dtype.
     axis : int
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}, default "auto"

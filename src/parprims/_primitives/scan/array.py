@@ -20,8 +20,8 @@ from parprims._core.arrays import (
     is_jax,
     lacks_arithmetic,
     library,
+    library_title,
     offers,
-    spoken,
     varying_alike,
 )
 from parprims._dispatch.derivative_rules import by_operations, own_refusal
@@ -309,7 +309,7 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return own_refusal(xp, r.op) or array_refusal(xp, r)
     by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
-    return f"{spoken(xp)} has no scan with the operator {r.op.name}{by_segments}"
+    return f"{library_title(xp)} has no scan with the operator {r.op.name}{by_segments}"
 
 
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:

@@ -114,7 +114,7 @@ def result_dtypes(
         dtypes = dtype
     elif op in SUMS:
         dtypes = tuple(sum_dtype(xp, dtype) for dtype in dtypes)
-    check_components(op, dtypes, asked=dtype is not None)
+    check_components(op, dtypes, requested=dtype is not None)
     return dtypes
 
 

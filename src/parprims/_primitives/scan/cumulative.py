@@ -151,13 +151,13 @@ def cumulative_min(
 def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto", **others: Never) -> Array:
     """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
 
-    Nothing overflows on the way: the largest element is taken out of every sum.
+    No exponential overflows, because the largest element is factored out of every sum.
 
     Parameters
     ----------
     x : array
-        The elements, of any shape and real floating dtype. An element of minus infinity adds nothing, one of plus
-        infinity makes its result and all after it infinite, and NaN makes these NaN.
+        The elements, of any shape and real floating dtype. Minus infinity adds nothing. From plus infinity on, results
+        are infinite; from NaN on, they are NaN.
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
     method : {"auto", "kernel", "native", "array"}, default "auto"

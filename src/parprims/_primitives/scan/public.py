@@ -53,8 +53,8 @@ def scan(
         Whether the scan starts at the end: the array is flipped, scanned and flipped back, so that
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
     initial : scalar, array, or a tuple of these, optional
-        An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
-        that of x without the axis. Of several components a tuple, or made as x is.
+        An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to that of
+        x without the axis. For several components it is a tuple, or has the structure of x.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, or its name in the standard; for several
         components a tuple. By default, add and multiply widen integers as the standard's ``cumulative_sum`` does, and
@@ -76,7 +76,7 @@ def scan(
     Returns
     -------
     array, or tuple, NamedTuple or dict of array
-        The combinations, of the shape of x and made as x is: a NamedTuple for a NamedTuple.
+        The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple.
 
     Raises
     ------

@@ -8,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, as_result, cast, dtype_kind, lacks_arithmetic, library, spoken
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    as_result,
+    cast,
+    dtype_kind,
+    lacks_arithmetic,
+    library,
+    library_title,
+)
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import numpy_orders, reader, shares_memory
 from parprims._primitives.search.array import keys
@@ -73,4 +82,4 @@ def _torch_compares(xp: Namespace, c: Search) -> bool:
 def refusal(xp: Namespace, c: Search) -> str | None:
     """Return the sentence why the library cannot serve the call, or None."""
     del c
-    return f"{spoken(xp)} has no searchsorted" if library(xp) == "other" else None
+    return f"{library_title(xp)} has no searchsorted" if library(xp) == "other" else None

@@ -35,7 +35,7 @@ def searchsorted(
         Whether an index is before all equal elements, x1[i - 1] < x2 <= x1[i], or behind them,
         x1[i - 1] <= x2 < x1[i].
     sorter : array, optional
-        The indices that sort x1, as `argsort` returns them, if x1 is not sorted.
+        The indices that sort x1, as `argsort` returns them; needed if x1 is not sorted.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 

@@ -49,7 +49,7 @@ def segment_reduce(
     method: str = "auto",
     **others: Never,
 ) -> Any:
-    """Combine the elements of every segment, given the number of the segment that each belongs to.
+    """Combine the elements of every segment, given the number of the segment of each element.
 
     Parameters
     ----------
@@ -58,16 +58,16 @@ def segment_reduce(
         `reduce`.
     ids : array
         The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements with
-        numbers outside of 0 to num_segments - 1 are left out.
+        other numbers than 0 to num_segments - 1 are ignored.
     num_segments : int
         The number of segments.
     op : str, Operator or callable
-        The operator, as in `reduce`. It need not be commutative: elements of a segment are combined
-        in the order that they have in x.
+        The operator, as in `reduce`. It need not be commutative: elements of a segment are combined in their order in
+        x.
     axis : int
         The axis to combine along.
     indices_are_sorted : bool
-        Whether ids ascend, which saves the sort where there is one. That is not checked.
+        Whether ids ascend, which saves a sort. This is not checked.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
@@ -79,7 +79,7 @@ def segment_reduce(
     Returns
     -------
     array, or tuple, NamedTuple or dict of array
-        The combinations, of the shape of x but for length num_segments along the axis, and made as x is.
+        The combinations, of the shape of x except for length num_segments along the axis, and with the structure of x.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from parprims._core.arrays import Array, Namespace, library, spoken
+from parprims._core.arrays import Array, Namespace, library, library_title
 from parprims._dispatch.composite import Compose, Parts, by_parts
 from parprims._dispatch.dispatch import Method
 from parprims._primitives.selection import numpy_routines
@@ -18,7 +18,7 @@ def by_sort(compose: Compose, parts: Parts) -> Method:
 
     def slower(xp: Namespace, c: Selection) -> str | None:
         if library(xp) != "other":
-            return f"{spoken(xp)} is faster: it selects without a sort"
+            return f"{library_title(xp)} is faster: it selects without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
     sorts = by_parts("kernel", compose, parts)

@@ -120,10 +120,8 @@ def _runs(c: Selection, dtype: Any, in_order: bool) -> Callable[[Array], tuple[A
         begins = np.empty(n + 1, bool)  # whether a run begins; the last is True, after the end of all runs
         begins[0] = begins[n] = True
         differ = np.not_equal(here, before, out=begins[1:n])
-        if has_odd:
-            odd = x[-1:] != x[-1:] if in_order else x != x
-            if odd.any():
-                differ &= ~((before != before) & (here != here))
+        if has_odd and n and (x[n - 1] != x[n - 1] if in_order else (x != x).any()):
+            differ &= ~((before != before) & (here != here))
         places = begins.nonzero()[0]
         count = len(places) - 1
         lengths = np.subtract(places[1:], places[:-1], dtype=index, casting="same_kind")

@@ -19,7 +19,7 @@ from parprims._core.arrays import (
     dtype_kind,
     dtype_name,
     library,
-    spoken,
+    library_title,
 )
 from parprims._core.layout import lines_along, row_major
 from parprims._cpu.language import loaded
@@ -339,7 +339,7 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
     """Return the reason why another method is faster, or None."""
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
-        return f"{spoken(xp)} is faster below {_FEW} elements"
+        return f"{library_title(xp)} is faster below {_FEW} elements"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
     table = _cpu.for_processor(CROSSOVERS)

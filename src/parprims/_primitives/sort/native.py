@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
+from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, library_title, offers
 from parprims._libraries.numpy_bridge import (
     all_by_numpy,
     as_numpy,
@@ -33,7 +33,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     """Return the reason why the library's routines cannot compute a call, or None."""
     if offers(xp, "take_along_axis") or not call.keyed or (call.keys_alone and _standard_keeps_order(xp, call.keys)):
         return None
-    return f"{spoken(xp)} has no take_along_axis at this version of the array API standard"
+    return f"{library_title(xp)} has no take_along_axis at this version of the array API standard"
 
 
 def prepare(xp: Namespace, call: Sorting) -> Sort:

@@ -91,7 +91,7 @@ def sort(
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (the library's own sort, of integer keys in our order
     where its own order is another), array.
     Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
-    Memory and more: the page "sort" of the documentation. CUDA graphs and torch.compile: its page
+    More: the page "sort" of the documentation. CUDA graphs and torch.compile: its page
     "Programs and settings of JAX, PyTorch and CuPy".
 
     References

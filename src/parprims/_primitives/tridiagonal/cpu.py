@@ -10,7 +10,7 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, library, move_axis
-from parprims._core.layout import around, broadcast_strides, merged, row_major
+from parprims._core.layout import before_and_behind, broadcast_strides, merged, row_major
 from parprims._core.memo import Memo
 from parprims._core.signature import signature
 from parprims._cpu import threads
@@ -140,7 +140,7 @@ def _plan(
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
     strides.append((own[-1], *own[:-1]) if columns else own)
     n, along = shape[axis], [one[axis] for one in strides]
-    before, behind = around(shape, axis % len(shape), strides)
+    before, behind = before_and_behind(shape, axis % len(shape), strides)
     kept = merged(before + behind)
     shared = [] if s.periodic else [one for one in kept if not any(one[1][:3])]
     nothing = (1, (0,) * 5)

@@ -24,9 +24,9 @@ from parprims._core.arrays import (
     is_traced,
     jax_platform,
     library,
+    library_title,
     move_axis,
     quiet,
-    spoken,
     varying_alike,
 )
 from parprims._dispatch.dispatch import directly
@@ -241,7 +241,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
         if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not s.is_single):
             return "away from the CPU, JAX exchanges rows only on a GPU, for one untraced system of 3 unknowns or more"
     else:
-        return f"{spoken(xp)} has no tridiagonal solve{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{library_title(xp)} has no tridiagonal solve{NOT_IN_NUMPY.get(library(xp), '')}"
     if dtype_name(s.rhs.dtype) not in LAPACK:
         return f"LAPACK does not compute in {dtype_name(s.rhs.dtype)}"
     return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from parprims import _cuda
-from parprims._core.layout import Axis, Layout, access, around, broadcast_strides, row_major
+from parprims._core.layout import Axis, Layout, access, before_and_behind, broadcast_strides, row_major
 from parprims._cuda import Number, Numbers, Pointer, Struct, device_source, power_of_two
 from parprims._operators.languages import C_TYPES
 
@@ -296,7 +296,7 @@ def make_batch(problem: Problem) -> Batch | None:
         for one, (steps, _) in zip(problem.shapes, problem.layouts, strict=True)
     ]
     strides.append(row_major(shape))
-    before, behind = around(shape, problem.axis % len(shape), strides)
+    before, behind = before_and_behind(shape, problem.axis % len(shape), strides)
     axes: list[Axis] = before + behind
     if len(axes) > 3:
         return None

@@ -46,10 +46,10 @@ def solve_tridiagonal(
     Parameters
     ----------
     lower, diag, upper : array or number
-        The coefficients, of real or complex floating dtypes that promote together, of length n or 1 along the axis
-        and otherwise of shapes that broadcast: every other axis counts independent systems. An array of length 1
-        holds one coefficient for every row, a number or an array of no dimension one for all systems. lower[0] and
-        upper[n-1] are not read, unless periodic.
+        The coefficients, of real or complex floating dtypes that promote together, of length n or 1 along the axis and
+        otherwise of shapes that broadcast: every other axis counts independent systems. An array of length 1 holds one
+        coefficient for every row; a number or a 0-d array holds one for all systems. lower[0] and upper[n-1] are not
+        read, unless periodic.
     rhs : array
         The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients
         broadcast to, rhs holds one right-hand side per system and broadcasts against them. With exactly one
@@ -82,13 +82,13 @@ def solve_tridiagonal(
     Returns
     -------
     x : array
-        The unknowns, of the promoted dtype, of the shape coefficients and rhs broadcast to. If any input that is read
-        or any unknown is not finite, all unknowns of that system are NaN.
+        The unknowns, of the promoted dtype, and of the shape to which coefficients and rhs broadcast. If any input that
+        is read or any unknown is not finite, all unknowns of that system are NaN.
     backward_error : array
         Only with return_residual. For every solution it is max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, where
         0/0 is 0: the relative change of coefficients and rhs for which x is exact. It is inf if and only if x is not
-        finite. Real, of the precision computed in, of the shape of x without the axis. CuPy and XLA compute it with
-        subnormal numbers as zero.
+        finite. Real, in the precision of the computation, of the shape of x without the axis. CuPy and XLA compute it
+        with subnormal numbers as zero.
     status : array
         Only with return_status, of dtype int32. 0: x is a solution. 1: x is NaN, because a pivot was zero or a number
         was not finite or overflowed. 2: the backward error is above the square root of eps of the dtype of x. With row

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _cpu
-from parprims._core.arrays import Namespace, dtype_bits, dtype_name, move_axis, spoken
+from parprims._core.arrays import Namespace, dtype_bits, dtype_name, library_title, move_axis
 from parprims._dispatch.by_device import either_of
 from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import Method
@@ -68,7 +68,7 @@ def _slower(xp: Namespace, c: Selection) -> str | None:
     (x,), (k,) = c.arrays, c.places
     n, elements = x.shape[c.axis], math.prod(x.shape)
     if elements < _FEW:
-        return f"{spoken(xp)} is faster below {_FEW} elements"
+        return f"{library_title(xp)} is faster below {_FEW} elements"
     many = elements == n and k > max(_SEVERAL, n >> _SHARE) and dtype_bits(x.dtype) != 16
     if many and numpy_routines.serves(xp, c):
         return f"NumPy is faster above {max(_SEVERAL, n >> _SHARE)} elements of a single row of {n}"
