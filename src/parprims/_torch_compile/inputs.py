@@ -100,7 +100,8 @@ def flat(primitive: str, named: dict[str, Any], options: dict[str, Any], method:
                 arrays.append(one)
             kinds.append(kind)
         layout.append((name, several, kinds))
-    return Flat(arrays, floats or None, ints or None, primitive, literal(layout, options), method)
+    text = literal(layout, options)
+    return Flat(arrays, floats or None, ints or None, primitive=primitive, arguments=text, method=method)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

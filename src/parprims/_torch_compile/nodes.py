@@ -102,7 +102,16 @@ def _plan(primitive: str, arguments: str) -> _Plan:
     arrays = all(not several and found == ["array"] for _, several, found in layout) and not (indices or operators)
     function = primitives[one.name] if known and not one.variant else None
     in_order = function if arrays and names == first[: len(names)] and not {*first} & {*options} else None
-    return _Plan(function, layout, options, operators, first, rest=rest, indices=indices, in_order=in_order)
+    return _Plan(
+        function,
+        layout,
+        options=options,
+        operators=operators,
+        first=first,
+        rest=rest,
+        indices=indices,
+        in_order=in_order,
+    )
 
 
 def run(*inputs: Any) -> list[Array]:
