@@ -108,9 +108,9 @@ _OperatorName: TypeAlias = Literal[
     "bitwise_or",
     "bitwise_xor",
     "logaddexp",
+    "affine",
     "argmax",
     "argmin",
-    "affine",
     "welford",
 ]
 _Operator: TypeAlias = _OperatorName | Operator | Callable[[Any, Any], Any]

@@ -270,6 +270,8 @@ class TestOtherLibraries:
     def test_torch_compiled(self):
         """A program comes to what computes a call without PyTorch's rules of derivatives on the way."""
         torch = pytest.importorskip("torch")
+        from parprims._torch_compile.inputs import flat
+
         torch._dynamo.reset()
         x = torch.tensor(X)
         calls = {
@@ -285,8 +287,8 @@ class TestOtherLibraries:
             names = entered(lambda program=program: program(x), within=str(Path(parprims.__file__).parent))
             assert not {"_define.<locals>.enter", name} & {*names}
             assert len(names) <= 16, names
-        given = [x.clone().requires_grad_()], "add", [], None, [], "sum", None, False, "auto"
-        (found,) = torch.ops.parprims.reduce_backward([torch.tensor(1.0)], [0], [True], *given)
+        given = flat("sum", {"x": x.clone().requires_grad_()}, {}, "auto")
+        (found,) = torch.ops.parprims.call_backward([torch.tensor(1.0)], [0], [True], *given)
         with pytest.raises(RuntimeError, match="has no derivative"):
             found.sum().backward()
 

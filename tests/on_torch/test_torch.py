@@ -410,7 +410,7 @@ def test_saved_program(backend, rng):
     """A program with built-in operators can be saved; one with an operator of another process says what is missing."""
     import io
 
-    from parprims._torch_compile import ops as torch_ops
+    from parprims._torch_compile.inputs import Inputs
 
     class Program(torch.nn.Module):
         def forward(self, x):
@@ -422,7 +422,7 @@ def test_saved_program(backend, rng):
     file.seek(0)
     torch.testing.assert_close(torch.export.load(file).module()(x), parprims.scan(x, "maximum"))
     with pytest.raises(ValueError, match="compiled in another process"):
-        torch_ops.torch.ops.parprims.scan([x], "f#0", [], None, [], "scan", 1, False, False, False, "auto")
+        Inputs("scan", {"x": x}, {"op": "f#0", "axis": 1}, "auto").node()
 
 
 def test_kernels_run_in_nodes(tensors, rng):

@@ -178,9 +178,9 @@ class TestCompile:
         program = Program()
         given = tuple(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2))
         exported = torch.export.export(program, given, strict=strict)
-        nodes = [str(node.target) for node in exported.graph.nodes if "parprims" in str(node.target)]
-        names = ["linear_recurrence", "sort", "solve_tridiagonal", "matmul", "scan", "reduce", "vecdot"]
-        assert [node.split(".")[1] for node in nodes] == names
+        nodes = [node for node in exported.graph.nodes if "parprims" in str(node.target)]
+        names = ["linear_recurrence", "sort", "solve_tridiagonal", "matmul", "scan", "any", "vecdot"]
+        assert [node.args[3] for node in nodes] == names
         others = tuple(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2))
         torch.testing.assert_close(exported.module()(*others), program(*others))
 
@@ -304,53 +304,76 @@ class TestCompile:
     def test_registered_right(self, backend, rng):
         from torch.library import opcheck
 
-        from parprims._torch_compile import ops as torch_ops
-
-        ops = torch_ops.torch.ops.parprims
+        from parprims._torch_compile.inputs import flat
 
         def leaf(*shape):
             return backend.asarray(random(rng, shape, "float64")).requires_grad_()
 
-        opcheck(ops.linear_recurrence, (leaf(3, 7), None, leaf(3, 7), None, leaf(3), None, 1, False, "auto"))
-        opcheck(ops.linear_recurrence, (leaf(), None, leaf(7, 3).detach().T, None, None, 0.5, 0, True, "array"))
-        affine = (
-            [leaf(3, 7), leaf(3, 7)],
-            "affine",
-            [leaf(3), leaf(3)],
-            None,
-            [],
-            "scan",
-            1,
-            False,
-            True,
-            False,
-            "auto",
-        )
-        opcheck(ops.scan, affine)
-        opcheck(
-            ops.scan,
-            (
-                [leaf(7, 3).detach().T.requires_grad_()],
-                "maximum",
-                [],
-                [1.0],
-                ["float64"],
-                "scan",
-                1,
-                True,
-                False,
-                False,
-                "auto",
+        def check(primitive, named, method="auto", **options):
+            opcheck(torch.ops.parprims.call, flat(primitive, named, options, method))
+
+        check("linear_recurrence", {"a": leaf(3, 7), "b": leaf(3, 7), "initial": leaf(3)}, axis=1, reverse=False)
+        column = leaf(7, 3).detach().T
+        check("linear_recurrence", {"a": leaf(), "b": column, "initial": 0.5}, "array", axis=0, reverse=True)
+        twice = {"x": (leaf(3, 7), leaf(3, 7)), "initial": (leaf(3), leaf(3))}
+        check("scan", twice, op="affine", axis=1, exclusive=False, reverse=True)
+        columns = {"x": leaf(7, 3).detach().T.requires_grad_(), "initial": 1.0}
+        check("scan", columns, op="maximum", dtype="float64", axis=1, exclusive=True, reverse=False)
+        check("reduce", {"x": leaf(3, 7), "initial": leaf(3)}, op="logaddexp", axis=1, keepdims=False)
+        check("sum", {"x": leaf(3, 7)}, axis=(0, 1))
+        check("vecdot", {"x1": leaf(3, 7), "x2": leaf(7)}, axis=-1)
+        by = {"axis": 0, "descending": False, "stable": True}
+        check("sort_by_key", {"keys": leaf(3, 7), "values": (leaf(3, 7),)}, **by, indices=True)
+        check("sort", {"x": leaf(3, 7)}, **by)
+        check("argsort", {"x": leaf(3, 7)}, "array", **by)
+        system = {"lower": leaf(5), "diag": (leaf(5) + 9).detach().requires_grad_(), "upper": -1.0, "rhs": leaf(5, 2)}
+        ways = {"axis": 0, "pivot": "auto", "periodic": False, "transpose": True}
+        check("solve_tridiagonal", system, **ways, return_residual=True, return_status=True)
+        product = {"precision": "float32", "kernel": None}
+        check("matmul", {"a": leaf(2, 3, 4), "b": leaf(4, 5).detach()}, add="add", multiply="multiply", **product)
+        pair = {"a": leaf(3, 4), "b": leaf(4, 5)}
+        check("matmul", pair, add="minimum", multiply="add", tile=(2, 2, 2), **product)
+        check("top_k", {"x": leaf(3, 7)}, k=2, axis=0)
+
+    def test_numbers_of_the_program(self, backend, rng):
+        """A length and a number that a program is given are no constants of it: other values compile nothing."""
+        arrays = [backend.asarray(random(rng, (n,), "float64")) for n in (5, 6, 9)]
+        calls = {
+            "reduce": lambda x, start: parprims.reduce(x, "add", initial=start + x.shape[0]),
+            "scan": lambda x, start: parprims.scan(x, "maximum", initial=start + x.shape[0]),
+            "linear_recurrence": lambda x, start: parprims.linear_recurrence(1.0 / x.shape[0], x, initial=start),
+            "solve_tridiagonal": lambda x, start: parprims.solve_tridiagonal(1.0, 5.0 + start, 1.0, x),
+            "by offsets": lambda x, start: parprims.reduce(x, initial=start, offsets=offsets_of(x)),
+        }
+
+        def offsets_of(x):
+            return torch.arange(2, device=x.device) * x.shape[0]
+
+        for name, function in calls.items():
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
+            for x, start in zip(arrays, (0.5, 1.5, 2.5), strict=True):
+                torch.testing.assert_close(compiled(x, start), function(x, start), msg=name)
+
+    def test_segments(self, backend, rng):
+        """Tuples of elements, operators of the caller's own, several values and coefficients that are numbers."""
+        x, y = (backend.asarray(random(rng, (12,), "float64")) for _ in range(2))
+        offsets = backend.asarray(np.array([0, 5, 5, 12]))
+        for function in (
+            lambda x, y: parprims.reduce((x, y), "affine", offsets=offsets),
+            lambda x, y: parprims.scan((x, y), "affine", offsets=offsets)[1],
+            lambda x, y: parprims.scan(x + y, lambda a, b: a + b + a * b, offsets=offsets),
+            lambda x, y: parprims.sort_by_key(x, y, offsets=offsets),
+            lambda x, y: parprims.sort_by_key(x, y, x, offsets=offsets),
+            lambda x, y: parprims.linear_recurrence(0.5, x * y, offsets=offsets),
+            lambda x, y: parprims.linear_recurrence(x, y, initial=0.25, offsets=offsets),
+            lambda x, y: parprims.linear_recurrence(
+                x.reshape(3, 2, 2), y.reshape(6, 2)[:3], initial=y[:2], matrices=True
             ),
-        )
-        opcheck(ops.reduce, ([leaf(3, 7)], "logaddexp", [leaf(3)], None, [], "reduce", [1], False, "auto"))
-        opcheck(ops.vecdot, (leaf(3, 7), leaf(7), -1, "auto"))
-        opcheck(ops.sort, ([leaf(3, 7), leaf(3, 7)], "sort_by_key", True, 0, False, True, "auto"))
-        opcheck(ops.argsort, (leaf(3, 7), 0, True, True, "array"))
-        system = (leaf(5), None, (leaf(5) + 9).detach().requires_grad_(), None, None, -1.0, leaf(5, 2))
-        opcheck(ops.solve_tridiagonal, (*system, 0, "auto", False, True, True, True, "auto"))
-        opcheck(ops.matmul, (leaf(2, 3, 4), leaf(4, 5).detach(), "add", "multiply", "float32", None, None, "auto"))
-        opcheck(ops.matmul, (leaf(3, 4), leaf(4, 5), "minimum", "add", "float32", None, [2, 2, 2], "auto"))
+        ):
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(outcome(compiled, [x, y]), outcome(function, [x, y]))
 
     @pytest.mark.parametrize(
         "case", ["reduce", "vecdot broadcast", "scan affine", "linear_recurrence", "sort_by_key", "argsort",

@@ -86,6 +86,12 @@ class TestNewPrimitive:
         assert (calls[0].primitive, calls[0].method) == ("adjacent_difference", "array")
         assert parprims.warm("adjacent_difference", dtypes=["float32"]) == 9
         assert "adjacent_difference(int64[4])" in str(parprims.compare(parprims.adjacent_difference, x))
+        from tests import stub
+        heads = [line for line in stub.text().splitlines() if "adjacent" in line]
+        assert heads == [
+            '    "adjacent_difference",',
+            'def adjacent_difference(x: _A, /, *, axis: int = -1, method: _Method = "auto") -> _A: ...',
+        ]
         for wrong, error in (({"axis": 1}, IndexError), ({"dim": 0}, TypeError), ({"method": "native"}, ValueError)):
             try:
                 parprims.adjacent_difference(x, **wrong)

@@ -165,7 +165,11 @@ class Primitive:
     composed : bool
         Whether transformations of torch.func see through a node of torch.compile's graph.
     node : callable, optional
-        Returns the result as a node of torch.compile's graph, given the arguments; by default by the general node.
+        Returns the result as a node of torch.compile's graph, given the arguments, where there is more to do than to
+        make the node.
+    rules : str
+        The name of the rules that a node has for derivatives and vmap (`_torch_compile.rules` and ``vmap``). Without
+        one, its operations are differentiated, and vmap is a loop.
     sharded : bool
         Whether arrays that are split over devices are served: `_devices` has a function for the name.
     replicated : tuple of str
@@ -192,6 +196,7 @@ class Primitive:
     single: bool | Callable[[Arguments], bool] = False
     composed: bool = True
     node: Callable[[Arguments], Any] | None = None
+    rules: str = ""
     sharded: bool = False
     replicated: tuple[str, ...] = ()
     by_offsets: Primitive | None = None
@@ -283,15 +288,8 @@ class Primitive:
         return (self._title, *given, *told, *keys), found, options, kinds(options)
 
     def _node(self, asked: Arguments) -> Any:
-        results = as_node(asked, composed=self.composed)
         single = self.single if isinstance(self.single, bool) else self.single(asked)
-        return results[0] if single else results
-
-
-def as_node(asked: Arguments, *, composed: bool = True) -> tuple[Any, ...]:
-    """Return the results of a call as the general node of torch.compile's graph; see `Primitive` for ``composed``."""
-    results: tuple[Any, ...] = nodes().call(asked.name, asked.arrays, asked.options, asked.method, composed=composed)
-    return results
+        return nodes().call(self._title, asked, single=single, composed=self.composed)
 
 
 declared: dict[str, Primitive] = {}

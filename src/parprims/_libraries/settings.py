@@ -44,7 +44,7 @@ def compiling(x: Any) -> bool:
 
 def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
     for x in xs:  # noqa: SIM110 - calls on arrays of other libraries wait for no generator
-        if hasattr(x, "requires_grad"):
+        if not isinstance(x, int | float) and hasattr(x, "requires_grad"):  # the compiler asks no symbol for attributes
             return True
     return False
 

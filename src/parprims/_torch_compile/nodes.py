@@ -1,11 +1,11 @@
-"""The nodes of `_torch_compile.ops`: their computation and their derivatives.
+"""The node of every call: an operator of PyTorch, its computation, and its derivative.
 
-A node is an operator of PyTorch, defined at the end of this file by a row of a table.
+`inputs` has its arguments. The derivatives of some calls are rules (`rules`); of all others the operations are
+differentiated, by a second operator, ``call_backward``.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
@@ -17,34 +17,24 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from parprims._core import arrays as core_arrays
-from parprims._core.arrays import Array, Namespace, compute_dtype, filled
-from parprims._derivatives.torch_rules import product_adjoint, reduced_like
-from parprims._dispatch import derivative_rules
-from parprims._dispatch.derivative_rules import ScanResult, Solver, Sweep
+from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.dispatch import Abstract, Inside, primitives, unwatched
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.operator import segmented
-from parprims._primitives.matmul import public as public_matmul
-from parprims._primitives.recurrence import public as public_recurrence
-from parprims._primitives.reduce import public as public_reduce
-from parprims._primitives.scan import public as public_scan
-from parprims._primitives.sort.public import argsort, sort
-from parprims._primitives.tridiagonal import public as public_tridiagonal
-from parprims._primitives.tridiagonal.call import ends_cleared
-from parprims._torch_compile import parameters, vmap
+from parprims._torch_compile import rules, vmap
+from parprims._torch_compile.inputs import ARRAYS, Flat, Layout, by_name, named, read
 
 xp: Namespace = array_api_compat.torch
-
-runs: dict[str, Callable[..., Any]] = {}
-"""The computations of the nodes, by the names of the nodes."""
 
 operators: dict[str, Any] = {}
 """Operators of the caller's own, by the names that nodes know them by."""
 
 
-def _dtypes(names: Sequence[str]) -> tuple[Any, ...] | None:
-    """Return the dtypes of these names, or None if there are none; a name that no dtype has stays, to be refused."""
-    return tuple([getattr(torch, name, name) for name in names]) or None
+def _dtypes(names: Any) -> Any:
+    """Return the dtypes of these names; a name that no dtype has stays, to be refused."""
+    if isinstance(names, tuple):
+        return tuple([getattr(torch, name, name) for name in names])
+    return names if names is None else getattr(torch, names, names)
 
 
 def operator_named(name: str) -> Any:
@@ -58,161 +48,118 @@ def operator_named(name: str) -> Any:
     return operators.get(name, name)
 
 
-# ---- Nodes: computation -----------------------------------------------------------------------------------------
+# ---- Computation ------------------------------------------------------------------------------------------------
 
 
-def _run_reduce(call: parameters.Reduce) -> list[Array]:
-    axis = call.axis
-    axes = None if axis is None else axis[0] if len(axis) == 1 else tuple(axis)
-    start = _start_of(call)
-    if start is None and len(call.x) == 1 and call.primitive != "map_reduce":
-        return _row_major(_called(public_reduce, call, axis=axes, keepdims=call.keepdims))
-    x = call.x[0] if len(call.x) == 1 else tuple(call.x)
-    options = {
-        "fn": None,
-        "op": operator_named(call.op),
-        "axis": axes,
-        "keepdims": call.keepdims,
-        "dtype": _dtypes(call.dtype),
-        "initial": start,
-    }
-    arguments = Arguments(call.primitive, {"x": x}, options, _inside(call.method))
-    return _row_major(declared[call.primitive].of(arguments))
+class _Plan(NamedTuple):
+    """What is known of a call by the text of its arguments.
 
+    Parameters
+    ----------
+    function : callable, optional
+        The public function, None where only the declaration computes the call.
+    layout : list
+        How arguments consist of arrays and numbers.
+    options : dict
+        The options by name, operators by their names.
+    operators : tuple of str
+        Which of the options are operators that are not built in.
+    first : tuple of str
+        The positional-only parameters.
+    rest : str
+        The parameter of all further positional arguments, empty if there is none.
+    indices : bool
+        Whether the index of every element is sorted as one more value.
+    in_order : callable, optional
+        The public function, where the arrays are the positional arguments and all options have names.
+    """
 
-def _start_of(call: parameters.Reduce | parameters.Scan) -> tuple[Any, ...] | None:
-    """Return the initial element of a call, or None."""
-    return (*call.initial_arrays, *map(_number, call.initial or ())) or None
-
-
-def _called(module: Any, call: parameters.Reduce | parameters.Scan, **options: Any) -> Any:
-    """Return the result of a public function for one array; a dtype that the call leaves out is left out here too."""
-    function, x, dtype = getattr(module, call.primitive), call.x[0], call.dtype
-    if dtype:
-        options["dtype"] = getattr(torch, dtype[0], dtype[0]) if len(dtype) == 1 else _dtypes(dtype)
-    if call.primitive in ("reduce", "scan"):
-        return function(x, operator_named(call.op), **options, method=_inside(call.method))
-    return function(x, **options, method=_inside(call.method))
-
-
-def _run_vecdot(call: parameters.Vecdot) -> Array:
-    return _row_major(public_reduce.vecdot(call.x1, call.x2, axis=call.axis, method=_inside(call.method)))[0]
-
-
-def _run_scan(call: parameters.Scan) -> list[Array]:
-    start = _start_of(call)
-    flags = {"exclusive": call.exclusive, "reverse": call.reverse, "include_initial": call.include_initial}
-    if start is None and len(call.x) == 1 and call.primitive in ("scan", "cumulative_sum", "cumulative_prod"):
-        changed = {name: value for name, value in flags.items() if value is not False}
-        return _row_major(_called(public_scan, call, axis=call.axis, **changed))
-    arrays = {"x": call.x[0] if len(call.x) == 1 else tuple(call.x), "initial": start}
-    options = {"op": operator_named(call.op), "axis": call.axis, "dtype": _dtypes(call.dtype), **flags}
-    arguments = Arguments(call.primitive, arrays, options, _inside(call.method))
-    return _row_major(declared[call.primitive].of(arguments))
-
-
-def _run_recurrence(call: parameters.Recurrence) -> Array:
-    a, b = _operand(call.a_array, call.a), _operand(call.b_array, call.b)
-    initial = _operand(call.initial_array, call.initial)
-    options = {"axis": call.axis, "initial": initial, "reverse": call.reverse, "method": _inside(call.method)}
-    return _row_major(public_recurrence.linear_recurrence(a, b, **options))[0]
-
-
-def _run_sort(call: parameters.Sort) -> list[Array]:
-    keys, *values = call.arrays
-    options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
-    if call.primitive == "sort" and not (values or call.indices):
-        return _row_major(sort(keys, **options, method=_inside(call.method)))
-    if call.indices:  # sorted as one more value, the index of each element gives the permutation
-        axis, shape = core_arrays.normalize_axis(call.axis, keys.ndim), [1] * keys.ndim
-        shape[axis] = keys.shape[axis]
-        values.append(torch.arange(shape[axis], device=keys.device).view(shape).expand(keys.shape))
-    arrays = {"keys" if call.primitive == "sort_by_key" else "x": keys, "values": tuple(values)}
-    return _row_major(declared[call.primitive].of(Arguments(call.primitive, arrays, options, _inside(call.method))))
-
-
-def _run_argsort(call: parameters.Argsort) -> Array:
-    options: dict[str, Any] = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
-    return _row_major(argsort(call.x, **options, method=_inside(call.method)))[0]
-
-
-def _run_tridiagonal(call: parameters.Tridiagonal) -> list[Array]:
-    results = public_tridiagonal.solve_tridiagonal(
-        _operand(call.lower_array, call.lower),
-        _operand(call.diag_array, call.diag),
-        _operand(call.upper_array, call.upper),
-        call.rhs,
-        axis=call.axis,
-        pivot=call.pivot,
-        periodic=call.periodic,
-        transpose=call.transpose,
-        return_residual=call.return_residual,
-        return_status=call.return_status,
-        method=_inside(call.method),
-    )
-    return _row_major(results)
-
-
-def _run_matmul(call: parameters.Matmul) -> Array:
-    options: dict[str, Any] = {
-        "add": operator_named(call.add),
-        "multiply": operator_named(call.multiply),
-        "precision": call.precision,
-        "kernel": call.kernel,
-        "tile": None if call.tile is None else tuple(call.tile),
-        "method": _inside(call.method),
-    }
-    return _row_major(public_matmul.matmul(call.a, call.b, **options))[0]
-
-
-def _run_call(call: parameters.Call) -> list[Array]:
-    names, options = _read(call.arguments)
-    named, function = {**dict(zip(names, call.arrays, strict=True)), **options}, primitives[call.primitive]
-    first = [named.pop(name) for name in positional(function) if name in named]
-    return _row_major(function(*first, **named, method=_inside(call.method)))
+    function: Callable[..., Any] | None
+    layout: Layout
+    options: dict[str, Any]
+    operators: tuple[str, ...]
+    first: tuple[str, ...]
+    rest: str
+    indices: bool
+    in_order: Callable[..., Any] | None
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(arguments: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of the arrays of a call, and its options by name."""
-    names, options = ast.literal_eval(arguments)
-    return names, options
+def _plan(primitive: str, arguments: str) -> _Plan:
+    layout, options = read(arguments)
+    one = declared[primitive]
+    options = dict(options)
+    indices = options.pop("indices", False)
+    if "dtype" in options:
+        options["dtype"] = _dtypes(options["dtype"])
+    kinds = {name: one.kind for name, one in inspect.signature(primitives[one.name]).parameters.items()}
+    first = tuple([name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY])
+    rest = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), "")
+    names = tuple([name for name, _, _ in layout])
+    known = {*names, *options, *(("values",) if indices else ())} <= {*kinds}
+    # A built-in operator is known by its name to the public function too.
+    operators = tuple([name for name in one.operators if {*"#("} & {*(options.get(name) or "")}])
+    arrays = all(not several and found == ["array"] for _, several, found in layout) and not (indices or operators)
+    function = primitives[one.name] if known and not one.variant else None
+    in_order = function if arrays and names == first[: len(names)] and not {*first} & {*options} else None
+    return _Plan(
+        function,
+        layout,
+        options=options,
+        operators=operators,
+        first=first,
+        rest=rest,
+        indices=indices,
+        in_order=in_order,
+    )
 
 
-@functools.cache
-def positional(function: Callable[..., Any]) -> list[str]:
-    """Return the positional-only parameters of a function."""
-    signature = inspect.signature(function)
-    return [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+def run(*inputs: Any) -> list[Array]:
+    """Return the results of a call: by the public function, whose door knows calls like earlier ones, if it can."""
+    arrays, floats, ints, primitive, arguments, method = inputs
+    plan = _plan(primitive, arguments)
+    method, options = method if isinstance(method, Inside) else _inside(method), plan.options
+    if plan.in_order is not None:
+        return _row_major(plan.in_order(*arrays, **options, method=method))
+    given = named(plan.layout, arrays, _numbers(floats), _numbers(ints))
+    if plan.operators:
+        options = {**options, **{name: operator_named(options[name]) for name in plan.operators}}
+    if plan.indices:
+        given["values"] = (*given.get("values", ()), _indices(next(iter(given.values())), options["axis"]))
+    if plan.function is None:
+        one = declared[primitive]
+        numbers = {name: given.pop(name, None) for name in one.numbers if name not in one.defaults}
+        arrays = {**given, **{name: None for name in one.optional if name not in given}}
+        asked = Arguments(one.name, arrays, {**one.defaults, **options, **numbers}, method)
+        return _row_major(one.of(asked))
+    given.update(options)
+    first = [given.pop(name) for name in plan.first if name in given]
+    if plan.rest:
+        first += given.pop(plan.rest, ())
+    return _row_major(plan.function(*first, **given, method=method))
 
 
-def _pull_call(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    return _pulled(ctx, gs, "call")
+def _indices(keys: Array, axis: Any) -> Array:
+    """Return the index of every element along an axis: sorted as a value, it is the permutation."""
+    axis, shape = core_arrays.normalize_axis(axis, keys.ndim), [1] * keys.ndim
+    shape[axis] = keys.shape[axis]
+    return torch.arange(shape[axis], device=keys.device).view(shape).expand(keys.shape)
 
 
-def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    _keep_all(ctx, inputs, output)
-    ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
+def _numbers(values: Sequence[Any] | None) -> Sequence[Any]:
+    """Return numbers; for symbols of a graph their present values."""
+    return [
+        float(one) if isinstance(one, torch.SymFloat) else int(one) if isinstance(one, torch.SymInt) else one
+        for one in values or ()
+    ]
 
 
 def _inside(method: str) -> str:
     """Return a method for a call that must not become a node again."""
-    return method if isinstance(method, Inside) else _INSIDE.get(method) or Inside(method)
+    return _INSIDE.get(method) or Inside(method)
 
 
 _INSIDE = {name: Inside(name) for name in ("auto", "kernel", "native", "array")}
-
-
-def _operand(array: Array | None, number: Any) -> Any:
-    """Return an operand, which a node has as an array or as a number."""
-    return _number(number) if array is None else array
-
-
-def _number(value: Any) -> Any:
-    """Return a number; for a symbol of the graph its present value."""
-    if isinstance(value, torch.SymFloat):
-        return float(value)
-    return int(value) if isinstance(value, torch.SymInt) else value
 
 
 def _row_major(results: Any) -> list[Array]:
@@ -252,10 +199,7 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: run(*arguments[:-1], Abstract(arguments[-1]))
 
 
-# ---- Nodes: derivatives -----------------------------------------------------------------------------------------
-
-
-def _pulled(ctx: Any, gs: Sequence[Array | None], name: str) -> tuple[Any, ...]:
+def _pulled(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     """Return the derivatives by the inputs of a node, taken through the PyTorch operations that compute its results.
 
     A node of its own computes them, unless they are to be differentiated in turn; then the operations themselves do.
@@ -275,9 +219,9 @@ def _pulled(ctx: Any, gs: Sequence[Array | None], name: str) -> tuple[Any, ...]:
     at = [index for index, g in enumerate(gs) if g is not None and (g.is_floating_point() or g.is_complex())]
     known = [gs[index] for index in at]
     if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        derivatives = _pull_by_operations(_Function(name, arguments, at, flags), known)
+        derivatives = _pull_by_operations(_Function(arguments, at, flags), known)
     else:
-        derivatives = getattr(torch.ops.parprims, f"{name}_backward")(known, at, flags, *arguments)
+        derivatives = torch.ops.parprims.call_backward(known, at, flags, *arguments)
     by = iter(derivatives)
 
     def part(needed: Any) -> Any:
@@ -292,8 +236,6 @@ class _Function:
 
     Parameters
     ----------
-    name : str
-        The name of the node.
     arguments : sequence
         The inputs of the node.
     at : sequence of int
@@ -302,7 +244,6 @@ class _Function:
         For each array among the inputs whether it is a variable.
     """
 
-    name: str
     arguments: Sequence[Any]
     at: Sequence[int]
     flags: Sequence[bool]
@@ -324,8 +265,7 @@ class _Function:
         changed = [
             x if not _arrays_of(x) else [leaf(one) for one in x] if isinstance(x, list) else leaf(x) for x in arguments
         ]
-        ys = runs[self.name](*changed, Inside("auto" if method == "kernel" else method))
-        ys = ys if isinstance(ys, list) else [ys]
+        ys = run(*changed, Inside("auto" if method == "kernel" else method))
         return tuple(ys[index] for index in self.at)
 
 
@@ -351,18 +291,14 @@ def _arrays_of(argument: Any) -> Sequence[Array]:
     return argument if has_arrays else ()
 
 
-def _backward(name: str) -> Callable[..., list[Array]]:
-    """Return a function that computes the derivatives by the flagged arrays among a node's inputs."""
-
-    def pull(gs: Sequence[Array], at: Sequence[int], flags: Sequence[bool], *arguments: Any) -> list[Array]:
-        function = _Function(name, arguments, at, flags)
-        if isinstance(arguments[-1], Abstract):
-            return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in function.variables]
-        with unwatched():
-            _, by = torch.func.vjp(function, *function.variables)
-            return [x.contiguous() for x in by(tuple(gs))]
-
-    return pull
+def _run_backward(gs: Sequence[Array], at: Sequence[int], flags: Sequence[bool], *arguments: Any) -> list[Array]:
+    """Return the derivatives by the flagged arrays among the inputs of a node."""
+    function = _Function(arguments, at, flags)
+    if isinstance(arguments[-1], Abstract):
+        return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in function.variables]
+    with unwatched():
+        _, by = torch.func.vjp(function, *function.variables)
+        return [x.contiguous() for x in by(tuple(gs))]
 
 
 class _Saved:
@@ -372,9 +308,8 @@ class _Saved:
         self.listed = listed
 
 
-def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> None:
+def _keep_all(ctx: Any, inputs: tuple[Any, ...], *more: Array) -> None:
     """Keep all inputs of a node, and more arrays behind them."""
-    del output
     ctx.given = []
     saved: list[Array] = []
     for argument in inputs:
@@ -387,193 +322,32 @@ def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> N
     ctx.save_for_backward(*saved, *more)
 
 
-def _pull_reduce(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    return _pulled(ctx, gs, "reduce")
-
-
-def _pull_vecdot(ctx: Any, g: Array) -> tuple[Any, ...]:
-    return _pulled(ctx, [g], "vecdot")
-
-
-def _keep_recurrence(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-    call = parameters.Recurrence(*inputs)
-    ctx.save_for_backward(call.a_array, output if ctx.needs_input_grad[0] else None, call.initial_array)
-    ctx.b = None if call.b_array is None else (call.b_array.shape, call.b_array.dtype)
-    ctx.call = call._replace(a_array=None, b_array=None, initial_array=None)
-
-
-def _pull_recurrence(ctx: Any, g: Array) -> tuple[Array | None, ...]:
-    a, x, initial = ctx.saved_tensors
-    call = ctx.call
-    axis = call.axis % g.ndim
-    start = _start(initial, call.initial, g, axis)
-    wide = torch.full_like(g, call.a) if a is None else a.to(g.dtype).expand(g.shape)
-    sweep = Sweep(xp, axis, call.reverse)
-    by_a, by_b, by_start = derivative_rules.adjoint(sweep, _solver(call.method), wide, g, x=x, initial=start)
-    return (
-        None if x is None else reduced_like(by_a, a.shape, a.dtype),
-        None,
-        None if ctx.b is None else reduced_like(by_b, *ctx.b),
-        None,
-        None
-        if initial is None or by_start is None
-        else reduced_like(by_start.squeeze(axis), initial.shape, initial.dtype),
-        *(None,) * 4,
-    )
-
-
-def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    call = parameters.Scan(*inputs)
-    ctx.set_materialize_grads(False)  # some of several results may be unused
-    ctx.op = call.op
-    if call.op not in _WITH_RULES:
-        _keep_all(ctx, inputs, output)
-        return
-    read = (*call.x, *output) if call.op != "add" else ()  # the derivative of a sum reads neither elements nor results
-    ctx.components = len(read) // 2
-    ctx.save_for_backward(*read, *call.initial_arrays)
-    ctx.given = [(x.shape, x.dtype) for x in (*call.x, *call.initial_arrays)]
-    ctx.call = call._replace(x=(), initial_arrays=())
-    # Autograd takes an empty list for a list of arrays, and asks for a list of their derivatives.
-    ctx.none = [[] if value == [] else None for value in (call.initial, call.dtype)]
-
-
-def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    if ctx.op not in _WITH_RULES:
-        return _pulled(ctx, gs, "scan")
-    call, count, saved = ctx.call, ctx.components, ctx.saved_tensors
-    initial = saved[2 * count :]
-    like = next(g for g in gs if g is not None)
-    axis = (-1 if call.axis is None else call.axis) % like.ndim
-    starts = tuple(_start(array, None, like, axis) for array in initial)
-    numbers = tuple(_start(None, number, like, axis) for number in call.initial or ())
-    result = ScanResult(
-        op=call.op,
-        xs=saved[:count],
-        ys=saved[count : 2 * count],
-        initial=starts + numbers,
-        exclusive=call.exclusive,
-        include_initial=call.include_initial,
-    )
-    sweep = Sweep(xp, axis, call.reverse)
-    by_x, by_initial = derivative_rules.scan_adjoint(sweep, _solver(call.method), result, tuple(gs))
-    parts = [*by_x, *(None if by is None else by.squeeze(axis) for by in by_initial[: len(initial)])]
-    parts = [None if by is None else reduced_like(by, *like) for by, like in zip(parts, ctx.given, strict=True)]
-    return parts[: len(by_x)], None, parts[len(by_x) :], *ctx.none, *(None,) * 6
-
-
-_WITH_RULES = tuple(op.name for op in derivative_rules.OPERATORS)
-
-
-def _keep_sort(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    call = parameters.Sort(*inputs)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    call = by_name(Flat(*inputs))
+    kind = declared[call.primitive].rules
     ctx.set_materialize_grads(False)  # some results may be unused, and integers have no derivative
-    ctx.call = call._replace(arrays=())
-    ctx.save_for_backward(output[-1] if call.indices else call.arrays[0])
-
-
-def _pull_sort(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    call, (order,) = ctx.call, ctx.saved_tensors
-    if call.indices:
-        gs = gs[:-1]
+    rule = rules.RULES.get(kind)
+    ctx.rule = rule if rule is not None and rule.serves(call) else None
+    ctx.solves = kind == "system"
+    if ctx.rule is not None:
+        ctx.rule.keep(ctx, call, output)
     else:
-        order = torch.ops.parprims.argsort(order.detach(), call.axis, *call[4:])
-    parts = [None if g is None else torch.zeros_like(g).scatter(call.axis, order, g) for g in gs]
-    return parts, *(None,) * 6
+        _keep_all(ctx, inputs, *output[: ctx.solves])
 
 
-def _keep_tridiagonal(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    _keep_all(ctx, inputs, output, output[0])
-    ctx.set_materialize_grads(False)
+def _pull(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
+    if ctx.rule is not None:
+        derivatives = ctx.rule.pull(ctx, gs)
+    elif ctx.solves and gs[0] is not None and all(g is None for g in gs[1:]):
+        *arrays, x = ctx.saved_tensors
+        call = by_name(Flat(arrays, *ctx.given[1:]))
+        derivatives = rules.pull_system(call, x, gs[0])
+    else:
+        return _pulled(ctx, gs)
+    return list(derivatives), *(None,) * 5
 
 
-def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    if gs[0] is None or any(g is not None for g in gs[1:]):
-        return _pulled(ctx, gs, "solve_tridiagonal")
-    saved, call = iter(ctx.saved_tensors), parameters.Tridiagonal(*ctx.given)
-    marks = (call.lower_array, call.diag_array, call.upper_array)
-    arrays = [next(saved) if isinstance(mark, _Saved) else None for mark in marks]
-    rhs, x = saved
-    wide, transpose = compute_dtype(xp, x.dtype), call.transpose
-    conjugates: list[Any] = []
-    for array, number in zip(arrays, (call.lower, call.diag, call.upper), strict=True):
-        conjugates += (None, number.conjugate()) if array is None else (array.conj().to(wide), None)
-    options: dict[str, Any] = {"transpose": not transpose, "return_residual": False, "return_status": False}
-    names = ("lower_array", "lower", "diag_array", "diag", "upper_array", "upper")
-    system = call._replace(rhs=gs[0].to(wide), **dict(zip(names, conjugates, strict=True)), **options)
-    (by_rhs,) = torch.ops.parprims.solve_tridiagonal(*system)
-    ndim = max(0 if array is None else array.ndim for array in arrays) or x.ndim
-    axis = call.axis % ndim - x.ndim  # several right-hand sides have one more axis, the last, than the coefficients
-    y = x.conj().to(wide)
-    by_lower, by_diag, by_upper = (-by_rhs * (y.roll(step, axis) if step else y) for step in (1, 0, -1))
-    if not call.periodic and y.shape[axis] > 0:
-        by_lower, by_upper = ends_cleared(xp, by_lower, by_upper, axis)
-    if transpose:
-        by_lower, by_upper = by_upper.roll(1, axis), by_lower.roll(-1, axis)
-    parts: list[Array | None] = []
-    for by, array in zip((by_lower, by_diag, by_upper), arrays, strict=True):
-        by = by.sum(-1) if x.ndim > ndim else by
-        parts += (None if array is None else reduced_like(by, array.shape, array.dtype), None)
-    return *parts, reduced_like(by_rhs, rhs.shape, rhs.dtype), *(None,) * 7
-
-
-def _pull_matmul(ctx: Any, g: Array) -> tuple[Any, ...]:
-    options = ctx.given[2:]
-    if tuple(options[:2]) != ("add", "multiply"):
-        return _pulled(ctx, [g], "matmul")
-    a, b = ctx.saved_tensors
-
-    def multiply(a: Array, b: Array) -> Array:
-        return torch.ops.parprims.matmul(a, b, *options)
-
-    return *product_adjoint(g, a, b, wanted=ctx.needs_input_grad, multiply=multiply), *(None,) * 6
-
-
-def _start(initial: Array | None, number: Any, like: Array, axis: int) -> Array | None:
-    """Return the initial element of a result, of length 1 along the axis, or None if there is none."""
-    if initial is not None:
-        return initial.expand((*like.shape[:axis], *like.shape[axis + 1 :])).unsqueeze(axis)
-    return None if number is None else filled(xp, number, like, axis)
-
-
-def _solver(method: str) -> Solver:
-    return Solver(recurrence=_solve, sums=_sum, method=method)
-
-
-def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Array:
-    call = parameters.Recurrence(
-        a_array=a,
-        a=None,
-        b_array=b,
-        b=None,
-        initial_array=None,
-        initial=None,
-        axis=axis,
-        reverse=reverse,
-        method="auto" if method == "native" else method,  # PyTorch has native scans, but no recurrences
-    )
-    return torch.ops.parprims.linear_recurrence(*call)
-
-
-def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) -> Array:
-    call = parameters.Scan(
-        x=[x],
-        op="add",
-        initial_arrays=[],
-        initial=[],
-        dtype=[],
-        primitive="scan",
-        axis=axis,
-        exclusive=exclusive,
-        reverse=reverse,
-        include_initial=False,
-        method=method,
-    )
-    (y,) = torch.ops.parprims.scan(*call)
-    return y
-
-
-# ---- The table --------------------------------------------------------------------------------------------------
+# ---- The operators ----------------------------------------------------------------------------------------------
 
 _LIBRARY = torch.library.Library("parprims", "FRAGMENT")
 
@@ -609,54 +383,7 @@ def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
     raise RuntimeError("this operator of torch.ops.parprims has no derivative")
 
 
-class _Node(NamedTuple):
-    """A row of the table: an operator of PyTorch.
-
-    Parameters
-    ----------
-    parameters : type
-        Its inputs by name; `parameters.SCHEMAS` has its schema.
-    run : callable
-        Computes the results from the inputs.
-    keep, pull : callable
-        Keeps what the derivative needs (None: nothing), and computes the derivative.
-    batch : callable
-        The rule of torch.func.vmap.
-    """
-
-    parameters: type
-    run: Callable[..., Any]
-    keep: Callable[..., None] | None
-    pull: Callable[..., Any]
-    batch: Callable[..., Any]
-
-
-_NODES = {
-    "reduce": _Node(parameters.Reduce, _run_reduce, _keep_all, _pull_reduce, vmap.reduce),
-    "vecdot": _Node(parameters.Vecdot, _run_vecdot, _keep_all, _pull_vecdot, vmap.vecdot),
-    "scan": _Node(parameters.Scan, _run_scan, _keep_scan, _pull_scan, vmap.scan),
-    "linear_recurrence": _Node(
-        parameters.Recurrence, _run_recurrence, _keep_recurrence, _pull_recurrence, vmap.recurrence
-    ),
-    "sort": _Node(parameters.Sort, _run_sort, _keep_sort, _pull_sort, vmap.sort),
-    "argsort": _Node(parameters.Argsort, _run_argsort, None, _has_no_derivative, vmap.argsort),
-    "solve_tridiagonal": _Node(
-        parameters.Tridiagonal, _run_tridiagonal, _keep_tridiagonal, _pull_tridiagonal, vmap.tridiagonal
-    ),
-    "call": _Node(parameters.Call, _run_call, _keep_call, _pull_call, vmap.call),
-    "matmul": _Node(parameters.Matmul, _run_matmul, _keep_all, _pull_matmul, vmap.matmul),
-}
-
-
-def _of_inputs(node: _Node) -> Callable[..., Any]:
-    """Return ``run`` as a function of the inputs in their order."""
-    return lambda *arguments, **named: node.run(node.parameters(*arguments, **named))
-
-
-for _name, _node in _NODES.items():
-    runs[_name], _schema = _of_inputs(_node), parameters.SCHEMAS[_node.parameters]
-    _define(_name, _schema, runs[_name], pull=_node.pull, keep=_node.keep)
-    torch.library.register_vmap(f"parprims::{_name}", _node.batch, lib=_LIBRARY)
-    if _node.pull is not _has_no_derivative and _name not in ("linear_recurrence", "sort"):
-        _back = f"(Tensor[] gs, int[] at, bool[] flags, {_schema[1 : _schema.index(')')]}) -> Tensor[]"
-        _define(f"{_name}_backward", _back, _backward(_name), pull=_has_no_derivative, keep=None)
+_define("call", f"({ARRAYS}) -> Tensor[]", run, pull=_pull, keep=_keep)
+torch.library.register_vmap("parprims::call", vmap.call, lib=_LIBRARY)
+_BACK = f"(Tensor[] gs, int[] at, bool[] flags, {ARRAYS}) -> Tensor[]"
+_define("call_backward", _BACK, _run_backward, pull=_has_no_derivative, keep=None)

@@ -23,10 +23,10 @@ import torch
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
 from parprims._core.elements import is_structured
-from parprims._core.options import check_entries, made_plain
+from parprims._core.options import check_entries
 from parprims._core.promotion import check_casts
 from parprims._dispatch.dispatch import Inside, MethodRefused
-from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.primitive import Arguments, declared
 from parprims._libraries.settings import transformed
 from parprims._operators.function_key import lasting_key
 from parprims._operators.operator import (
@@ -43,7 +43,8 @@ from parprims._primitives.reduce import array as reduce_array
 from parprims._primitives.reduce import call as reduce_call
 from parprims._primitives.reduce.call import OWN_MAPS, reduced_values
 from parprims._primitives.scan import array as scan_array
-from parprims._torch_compile.nodes import operators, runs, xp
+from parprims._torch_compile.inputs import flat
+from parprims._torch_compile.nodes import operators, run, xp
 
 # torch.compile calls functions of dtypes alone while it reads the program, and puts their results into it.
 for _function in (core_arrays.dtype_name, core_arrays.dtype_kind, core_arrays.dtype_bits, core_arrays.compute_dtype):
@@ -58,148 +59,101 @@ torch.compiler.assume_constant_result(check_casts)
 def reduce(asked: Arguments) -> Any:
     """Return the result of any reduction except a dot product."""
     fn, op, dtype, initial = asked["fn"], asked["op"], asked["dtype"], asked["initial"]
-    axis, keepdims, primitive, method = asked["axis"], asked["keepdims"], asked.name, asked.method
     (x,) = asked.arrays.values()
     if fn not in OWN_MAPS:  # the map becomes part of the program with its captured arrays, and may work in place
         arrays = tuple([array.clone() for array in torch.broadcast_tensors(*x)])
 
         def plain(x: Any, op: Any, *, initial: Any, dtype: Any) -> Any:
             options = {**asked.options, "fn": None, "op": op, "dtype": dtype, "initial": initial}
-            return reduce(Arguments(primitive, {"x": x}, options, method))
+            return reduce(Arguments(asked.name, {"x": x}, options, asked.method))
 
         def of_values(x: Any, op: Any, dtype: Any, initial: Any) -> Any:
             run = functools.partial(by_leaves, plain) if is_structured(x) else plain
             return run(x, op, initial=initial, dtype=dtype)
 
         return reduced_values(of_values, fn, arrays, op, dtype=dtype, initial=initial)
-    single = not isinstance(x, tuple)
-    xs = (x,) if single else x
-    operation = op if isinstance(op, str) else _name(op)
-    if operation is None:
-        return _reduced(asked, xs, as_operator(op))
-    axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
-    arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
-    ys = _node(
-        "reduce",
-        x=xs,
-        op=operation,
-        initial_arrays=arrays,
-        initial=numbers,
-        dtype=[] if dtype is None else _names(dtype),
-        primitive=primitive,
-        axis=axes,
-        keepdims=keepdims,
-        method=method,
-    )
-    return ys[0] if single else tuple(ys)
-
-
-def vecdot(asked: Arguments) -> Array:
-    """Return the result of `vecdot`."""
-    return _node("vecdot", x1=asked["x1"], x2=asked["x2"], axis=asked["axis"], method=asked.method)
+    return _combined(asked, _reduced)
 
 
 def scan(asked: Arguments) -> Any:
     """Return the result of a scan."""
-    x, initial, op, dtype = asked["x"], asked["initial"], asked["op"], asked["dtype"]
-    single = not isinstance(x, tuple)
-    xs = (x,) if single else x
-    operation = op if isinstance(op, str) else _name(op)
-    if operation is None:
-        return _scanned(asked, xs, as_operator(op))
-    arrays, numbers = ((), None) if initial is None else _parted(initial, xs, dtype)
-    ys = _node(
-        "scan",
-        x=xs,
-        op=operation,
-        initial_arrays=arrays,
-        initial=numbers,
-        dtype=[] if dtype is None else _names(dtype),
-        primitive=asked.name,
-        axis=asked["axis"],
-        exclusive=asked["exclusive"],
-        reverse=asked["reverse"],
-        include_initial=asked["include_initial"],
-        method=asked.method,
-    )
-    return ys[0] if single else tuple(ys)
+    return _combined(asked, _scanned)
 
 
-def linear_recurrence(asked: Arguments) -> Array:
-    """Return the result of `linear_recurrence`."""
-    operands = {**_either("a", asked), **_either("b", asked), **_either("initial", asked)}
-    return _node("linear_recurrence", **operands, axis=asked["axis"], reverse=asked["reverse"], method=asked.method)
+def _combined(asked: Arguments, by_operations: Any) -> Any:
+    """Return the result of a call by an operator, which ``by_operations`` returns if torch.compile must read it."""
+    x, op, initial = asked["x"], asked["op"], asked["initial"]
+    xs = x if isinstance(x, tuple) else (x,)
+    if not isinstance(op, str) and _name(op) is None:
+        return by_operations(asked, xs, as_operator(op))
+    if initial is not None:
+        parted = _parted(initial, xs, asked["dtype"])
+        of_array = "initial" in asked.arrays
+        asked = asked.on({**asked.arrays, "initial": parted}) if of_array else asked.on(asked.arrays, initial=parted)
+    return call(asked.name, asked, single=not isinstance(x, tuple))
 
 
 def sort(asked: Arguments) -> tuple[Array, ...]:
-    """Return the results of any sort, as a tuple."""
-    options = {name: asked[name] for name in ("axis", "descending", "stable")}
-    if asked.name == "argsort":
-        return (_node("argsort", x=asked["x"], **options, method=asked.method),)
+    """Return the results of a sort, as a tuple; where a derivative may be asked for, the node returns indices too."""
     arrays = asked.flat
     indices = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
-    results = _node("sort", arrays=arrays, primitive=asked.name, indices=indices, **options, method=asked.method)
-    return tuple(results)[: len(arrays)]
-
-
-def solve_tridiagonal(asked: Arguments) -> Any:
-    """Return the result of `solve_tridiagonal`."""
-    names = ("axis", "pivot", "periodic", "transpose", "return_residual", "return_status")
-    options = {name: asked[name] for name in names}
-    diagonals = {**_either("lower", asked), **_either("diag", asked), **_either("upper", asked)}
-    results = _node("solve_tridiagonal", **diagonals, rhs=asked["rhs"], **options, method=asked.method)
-    return tuple(results) if asked["return_residual"] or asked["return_status"] else results[0]
+    results: tuple[Array, ...] = call(asked.name, asked.on(asked.arrays, indices=True) if indices else asked)
+    return results[: len(arrays)]
 
 
 def matmul(asked: Arguments) -> Array:
     """Return the result of `matmul`."""
-    a, b, add, multiply = asked["a"], asked["b"], asked["add"], asked["multiply"]
-    precision, kernel, tile, method = asked["precision"], asked["kernel"], asked["tile"], asked.method
-    lengths = tile if tile is None or isinstance(tile, tuple) else (tile, tile, tile)
-    sums, products = _name(add), _name(multiply)
-    if sums is None or products is None:
-        if precision != "float32" or kernel is not None:
+    add, multiply, tile, method = asked["add"], asked["multiply"], asked["tile"], asked.method
+    if _name(add) is None or _name(multiply) is None:
+        if asked["precision"] != "float32" or asked["kernel"] is not None:
             raise ValueError("precision and kernel are for sums of products, not for operators of your own")
         own = _own("matmul", method, as_operator(add, "add")), _own("matmul", method, as_operator(multiply, "multiply"))
-        return _multiplied(a, b, operators=own, tile=lengths)
-    return _node(
-        "matmul",
-        a=a,
-        b=b,
-        add=sums,
-        multiply=products,
-        precision=precision,
-        kernel=kernel,
-        tile=lengths,
-        method=method,
-    )
+        lengths = tile if tile is None or isinstance(tile, tuple) else (tile, tile, tile)
+        return _multiplied(asked["a"], asked["b"], operators=own, tile=lengths)
+    result: Array = call("matmul", asked, single=True)
+    return result
 
 
-def call(
-    primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any, *, composed: bool = False
-) -> tuple[Array, ...]:
-    """Return the results, a tuple of arrays, of a primitive without a node of its own, given arguments by name.
+def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bool = True) -> Any:
+    """Return the result of a call as a node of the graph; ``primitive`` is its declaration.
 
-    An array that is None is left out. Options are numbers, texts and tuples of these. A transformation of torch.func
-    sees the operations of a primitive that is ``composed`` of others.
+    It is an array if it is ``single``, otherwise a tuple. Operators and dtypes have names; other options are numbers,
+    texts and tuples of these. A transformation of torch.func sees the operations of a primitive that is ``composed``
+    of others.
     """
-    names = [name for name, x in arrays.items() if x is not None]
-    inputs, arguments = [arrays[name] for name in names], _literal(names, options)
-    if composed:
-        return tuple(_node("call", arrays=inputs, primitive=primitive, arguments=arguments, method=method))
-    return tuple(torch.ops.parprims.call(inputs, primitive, arguments, method))
+    defaults, of_operators, of_numbers = _form(primitive)
+    named, options = asked.given, {}
+    for name, value in asked.options.items():
+        if name in defaults:
+            continue
+        if name in of_numbers and value is not None:
+            named[name] = value
+        elif name in of_operators and value is not None:
+            options[name] = _name(value)
+            if options[name] is None:
+                raise ValueError(
+                    f"{name} must be a built-in name, or read nothing that changes, for {primitive} "
+                    "inside of torch.compile"
+                )
+        else:
+            options[name] = _names(value) if name == "dtype" and value is not None else value
+    inputs = flat(primitive, named, options, asked.method)
+    results = _by_operations(*inputs) if composed and _transformed() else torch.ops.parprims.call(*inputs)
+    return results[0] if single else tuple(results)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _literal(names: list[str], options: dict[str, Any]) -> str:
-    return repr((names, made_plain(**options) or options))
+def _form(primitive: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the options that a primitive always means, and those that are operators and numbers."""
+    one = declared[primitive]
+    return tuple(one.defaults), one.operators, one.numbers
 
 
-def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
-    """Return the components of an initial element as arrays and as numbers: numbers if all have one Python type."""
+def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> Any:
+    """Return an initial element whose components are all numbers of one Python type, or all arrays."""
     values = initial if isinstance(initial, tuple) else (initial,)
     if all(type(value) is type(values[0]) and not isinstance(value, torch.Tensor) for value in values):
-        return (), values
+        return initial
     dtypes = [x.dtype for x in xs] if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
     if len(values) == len(xs) == len(dtypes):
         pairs = zip(values, dtypes, strict=True)
@@ -209,20 +163,8 @@ def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
                 for value, to in pairs
             ]
         )
-    return values, ()
-
-
-def _node(name: str, **inputs: Any) -> Any:
-    """Return the results of a node; under a transformation of torch.func the results of its operations.
-
-    An operator of PyTorch with a backward rule has no forward derivative: PyTorch takes it for constant.
-    """
-    if _transformed():
-        return _by_operations(name, **inputs)
-    return getattr(_OPERATORS, name)(**inputs)
-
-
-_OPERATORS = torch.ops.parprims
+        return values if isinstance(initial, tuple) else values[0]
+    return initial
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -232,22 +174,19 @@ def _transformed() -> bool:
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def _by_operations(name: str, *, method: str, **inputs: Any) -> Any:
-    """Return the results of a node; torch.compile does not read this function, but records its operations."""
-    return runs[name](**inputs, method=Inside(method))
+def _by_operations(*inputs: Any) -> Any:
+    """Return the results of a node; torch.compile does not read this function, but records its operations.
 
-
-def _either(name: str, asked: Arguments) -> dict[str, Any]:
-    """Return the two inputs of a node for an argument: an array or None, and a number or None."""
-    x = asked[name]
-    array, number = (x, None) if isinstance(x, torch.Tensor) else (None, x)
-    return {f"{name}_array": array, name: number}
+    An operator of PyTorch with a backward rule has no forward derivative: PyTorch takes it for constant.
+    """
+    return run(*inputs[:-1], Inside(inputs[-1]))
 
 
 def _names(dtype: Any) -> Any:
     """Return the names of dtypes: a saved program can hold names."""
-    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
-    return [entry if isinstance(entry, str) else _text(entry) for entry in dtypes]
+    if isinstance(dtype, tuple):
+        return tuple([_names(entry) for entry in dtype])
+    return dtype if isinstance(dtype, str) else _text(dtype)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

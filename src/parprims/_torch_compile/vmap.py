@@ -1,16 +1,20 @@
-"""The rules of torch.func.vmap for the nodes of `_torch_compile.nodes`: each calls a node with one more axis."""
+"""The rule of torch.func.vmap for the node of `_torch_compile.nodes`: a call becomes a call with one more axis.
+
+A call of a primitive without a rule becomes as many calls as there are rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from parprims._core.arrays import Array, normalize_axes, normalize_axis
-from parprims._torch_compile import parameters
+from parprims._dispatch.primitive import declared
+from parprims._torch_compile.inputs import Flat, Inputs, by_name, dims_by_name, tensors
 
-_NODES = torch.ops.parprims
+Dims = dict[str, Any]
+"""The axes of vmap by the parameters, None where there is none."""
 
 
 def _front(x: Array, dim: int | None, size: int) -> Array:
@@ -18,9 +22,10 @@ def _front(x: Array, dim: int | None, size: int) -> Array:
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
-def _fronts(arrays: Sequence[Array], dims: Sequence[int | None], size: int) -> list[Array]:
-    """Return arrays with the axis of vmap first."""
-    return [_front(x, dim, size) for x, dim in zip(arrays, dims, strict=True)]
+def _fronts(value: Any, dims: Any, size: int) -> tuple[Array, ...]:
+    """Return the arrays of an argument with the axis of vmap first."""
+    values, all_dims = (value, dims) if isinstance(value, tuple) else ((value,), (dims,))
+    return tuple([_front(x, dim, size) for x, dim in zip(values, all_dims, strict=True)])
 
 
 def _padded(x: Array, ndim: int) -> Array:
@@ -28,103 +33,120 @@ def _padded(x: Array, ndim: int) -> Array:
     return x.reshape(x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])
 
 
-def _rank(x: Array | None, dim: int | None) -> int:
-    """Return the number of axes without that of vmap."""
-    return 0 if x is None else x.ndim - (dim is not None)
+def _rank(x: Any, dim: int | None) -> int:
+    """Return the number of axes without that of vmap; that of a number is 0."""
+    return x.ndim - (dim is not None) if isinstance(x, torch.Tensor) else 0
 
 
-def _listed_results(results: Sequence[Array]) -> tuple[list[Array], list[int]]:
-    return list(results), [0] * len(results)
+def _initial(call: Inputs, dims: Dims, size: int, rank: int) -> dict[str, Any]:
+    """Return the initial element by its name; arrays get the axis of vmap and ``rank`` others."""
+    initial = call.named.get("initial")
+    if not tensors(initial):
+        return {name: x for name, x in call.named.items() if name == "initial"}
+    starts = tuple([_padded(start, rank) for start in _fronts(initial, dims["initial"], size)])
+    return {"initial": starts if isinstance(initial, tuple) else starts[0]}
 
 
-def reduce(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims, size = parameters.Reduce(*arguments), parameters.Reduce(*in_dims), info.batch_size
-    x = _fronts(call.x, dims.x, size)
+def _elements(call: Inputs, x: tuple[Array, ...]) -> Any:
+    """Return elements as the call has them: an array, or a tuple of arrays."""
+    return x if isinstance(call.named["x"], tuple) else x[0]
+
+
+def _reduce(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    x = _fronts(call.named["x"], dims["x"], size)
     ndim = x[0].ndim - 1
-    axes = normalize_axes(None if call.axis is None else tuple(call.axis), ndim)
-    rank = ndim if call.keepdims else ndim - len(axes)
-    initial = [_padded(start, rank) for start in _fronts(call.initial_arrays, dims.initial_arrays, size)]
-    axes = tuple([axis + 1 for axis in axes])
-    return _listed_results(_NODES.reduce(*call._replace(x=x, initial_arrays=initial, axis=axes)))
-
-
-def vecdot(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = parameters.Vecdot(*arguments), parameters.Vecdot(*in_dims)
-    ranks = _rank(call.x1, dims.x1), _rank(call.x2, dims.x2)
-    ndim = max(ranks)
-    x1, x2 = (_padded(_front(x, dim, info.batch_size), ndim) for x, dim in ((call.x1, dims.x1), (call.x2, dims.x2)))
-    trailing = normalize_axis(call.axis, min(ranks)) - min(ranks)
-    return _NODES.vecdot(x1, x2, trailing, call.method), 0
-
-
-def scan(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims, size = parameters.Scan(*arguments), parameters.Scan(*in_dims), info.batch_size
-    x = _fronts(call.x, dims.x, size)
-    ndim = x[0].ndim - 1
-    axis = normalize_axis(-1 if call.axis is None else call.axis, ndim) + 1
-    initial = [_padded(start, ndim - 1) for start in _fronts(call.initial_arrays, dims.initial_arrays, size)]
-    return _listed_results(_NODES.scan(*call._replace(x=x, initial_arrays=initial, axis=axis)))
-
-
-def recurrence(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = parameters.Recurrence(*arguments), parameters.Recurrence(*in_dims)
-    ndim = max(_rank(call.a_array, dims.a_array), _rank(call.b_array, dims.b_array))
-
-    def padded(x: Array | None, dim: int | None, ndim: int) -> Array | None:
-        return None if x is None else _padded(_front(x, dim, info.batch_size), ndim)
-
-    call = call._replace(
-        a_array=padded(call.a_array, dims.a_array, ndim),
-        b_array=padded(call.b_array, dims.b_array, ndim),
-        initial_array=padded(call.initial_array, dims.initial_array, ndim - 1),
-        axis=normalize_axis(call.axis, ndim) + 1,
-    )
-    return _NODES.linear_recurrence(*call), 0
-
-
-def sort(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = parameters.Sort(*arguments), parameters.Sort(*in_dims)
-    arrays = _fronts(call.arrays, dims.arrays, info.batch_size)
-    axis = normalize_axis(call.axis, arrays[0].ndim - 1) + 1
-    return _listed_results(_NODES.sort(*call._replace(arrays=arrays, axis=axis)))
-
-
-def argsort(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call = parameters.Argsort(*arguments)
-    x = _front(call.x, parameters.Argsort(*in_dims).x, info.batch_size)
-    return _NODES.argsort(*call._replace(x=x, axis=normalize_axis(call.axis, x.ndim - 1) + 1)), 0
-
-
-def tridiagonal(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    call, dims = parameters.Tridiagonal(*arguments), parameters.Tridiagonal(*in_dims)
-    diagonals = {
-        "lower_array": (call.lower_array, dims.lower_array),
-        "diag_array": (call.diag_array, dims.diag_array),
-        "upper_array": (call.upper_array, dims.upper_array),
+    axes = normalize_axes(call.option("axis"), ndim)
+    named = {
+        "x": _elements(call, x),
+        **_initial(call, dims, size, ndim if call.option("keepdims") else ndim - len(axes)),
     }
-    ndim = max(_rank(x, dim) for x, dim in diagonals.values()) or _rank(call.rhs, dims.rhs)
+    options = {**call.options, "axis": tuple([axis + 1 for axis in axes])}
+    return call._replace(named=named, options=options).node()
+
+
+def _vecdot(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    ranks = [_rank(x, dims[name]) for name, x in call.named.items()]
+    named = {name: _padded(_front(x, dims[name], size), max(ranks)) for name, x in call.named.items()}
+    axis = normalize_axis(call.option("axis"), min(ranks)) - min(ranks)
+    return call._replace(named=named, options={"axis": axis}).node()
+
+
+def _scan(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    x = _fronts(call.named["x"], dims["x"], size)
+    ndim = x[0].ndim - 1
+    axis = normalize_axis(-1 if call.option("axis") is None else call.option("axis"), ndim) + 1
+    named = {"x": _elements(call, x), **_initial(call, dims, size, ndim - 1)}
+    return call._replace(named=named, options={**call.options, "axis": axis}).node()
+
+
+def _recurrence(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    ndim = max(_rank(call.named[name], dims[name]) for name in ("a", "b"))
+    named = {
+        name: _padded(_front(x, dims[name], size), ndim) if isinstance(x, torch.Tensor) else x
+        for name, x in call.named.items()
+    }
+    named |= _initial(call, dims, size, ndim - 1)
+    return call._replace(
+        named=named, options={**call.options, "axis": normalize_axis(call.option("axis"), ndim) + 1}
+    ).node()
+
+
+def _sort(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    named: dict[str, Any] = {
+        name: _fronts(x, dims[name], size) if isinstance(x, tuple) else _front(x, dims[name], size)
+        for name, x in call.named.items()
+    }
+    keys: Array = next(iter(named.values()))
+    options = {**call.options, "axis": normalize_axis(call.option("axis"), keys.ndim - 1) + 1}
+    return call._replace(named=named, options=options).node()
+
+
+def _system(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    rhs = call.named["rhs"]
+    diagonals = {name: x for name, x in call.named.items() if name != "rhs"}
+    ndim = max(_rank(x, dims[name]) for name, x in diagonals.items()) or _rank(rhs, dims["rhs"])
     # A diagonal that vmap does not split keeps length 1 along its axis.
-    padded = {
-        name: _padded(x.unsqueeze(0) if dim is None else x.movedim(dim, 0), ndim)
-        for name, (x, dim) in diagonals.items()
-        if x is not None
+    named = {
+        name: _padded(x.unsqueeze(0) if dims[name] is None else x.movedim(dims[name], 0), ndim)
+        if isinstance(x, torch.Tensor)
+        else x
+        for name, x in diagonals.items()
     }
-    rhs = _padded(_front(call.rhs, dims.rhs, info.batch_size), max(ndim, _rank(call.rhs, dims.rhs)))
-    trailing = normalize_axis(call.axis, ndim) - ndim
-    return _listed_results(_NODES.solve_tridiagonal(*call._replace(**padded, rhs=rhs, axis=trailing)))
+    named["rhs"] = _padded(_front(rhs, dims["rhs"], size), max(ndim, _rank(rhs, dims["rhs"])))
+    options = {**call.options, "axis": normalize_axis(call.option("axis"), ndim) - ndim}
+    return call._replace(named=named, options=options).node()
 
 
-def call(info: Any, in_dims: Any, arrays: Sequence[Array], *options: Any) -> Any:
-    arrays = _fronts(arrays, in_dims[0], info.batch_size)
-    rows = [_NODES.call([x[index] for x in arrays], *options) for index in range(info.batch_size)]
-    return _listed_results([torch.stack(results) for results in zip(*rows, strict=True)])
-
-
-def matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) -> Any:
-    vectors = [_rank(x, dim) == 1 for x, dim in zip((a, b), in_dims, strict=False)]
-    a, b = (_front(x, dim, info.batch_size) for x, dim in zip((a, b), in_dims, strict=False))
+def _product(call: Inputs, dims: Dims, size: int) -> list[Array]:
+    vectors = [_rank(call.named[name], dims[name]) == 1 for name in ("a", "b")]
+    a, b = (_front(call.named[name], dims[name], size) for name in ("a", "b"))
     a, b = a.unsqueeze(-2) if vectors[0] else a, b.unsqueeze(-1) if vectors[1] else b
     rank = max(a.ndim, b.ndim) - 1
-    c = _NODES.matmul(_padded(a, rank), _padded(b, rank), *options)
+    (c,) = call._replace(named={"a": _padded(a, rank), "b": _padded(b, rank)}).node()
     c = c.squeeze(-2) if vectors[0] else c
-    return c.squeeze(-1) if vectors[1] else c, 0
+    return [c.squeeze(-1) if vectors[1] else c]
+
+
+_RULES = {
+    "reduction": _reduce,
+    "vecdot": _vecdot,
+    "scan": _scan,
+    "recurrence": _recurrence,
+    "sort": _sort,
+    "system": _system,
+    "product": _product,
+}
+"""The rules by their names in declarations."""
+
+
+def call(info: Any, in_dims: Any, *inputs: Any) -> Any:
+    """Return the results of a node for all rows, and their axes of vmap."""
+    flat = Flat(*inputs)
+    rule = _RULES.get(declared[flat.primitive].rules)
+    if rule is not None:
+        results = rule(by_name(flat), dims_by_name(flat, in_dims[0]), info.batch_size)
+    else:
+        arrays = _fronts(tuple(flat.arrays), tuple(in_dims[0]), info.batch_size)
+        rows = [torch.ops.parprims.call([x[at] for x in arrays], *flat[1:]) for at in range(info.batch_size)]
+        results = [torch.stack(ones) for ones in zip(*rows, strict=True)]
+    return list(results), [0] * len(results)

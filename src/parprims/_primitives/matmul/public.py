@@ -184,6 +184,7 @@ _MATMUL = Primitive(
     state=lambda asked: float32_products(asked["a"]),
     compute=_multiplied,
     node=lambda asked: nodes().matmul(asked),
+    rules="product",
     single=True,
     sharded=True,
 )

@@ -25,7 +25,7 @@ from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
 from parprims._dispatch.dispatch import Method, Methods, directly
 from parprims._dispatch.examples import Given, Sample, floats, lines
-from parprims._dispatch.primitive import Arguments, Primitive, as_node
+from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._operators.operator import Operator
 from parprims._primitives.recurrence.call import coefficients
 from parprims._primitives.scan.array import inclusive
@@ -102,15 +102,6 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
         dtype=dtype,
         working=compute_dtype(xp, dtype),
     )
-
-
-def _node(asked: Arguments) -> Array:
-    """Return the solution as a node of torch.compile's graph."""
-    initial = asked["initial"]
-    if hasattr(initial, "shape"):
-        raise ValueError("initial must be a number for matrices inside of torch.compile")
-    node: Array = as_node(asked.on({"a": asked["a"], "b": asked["b"]}, initial=initial, matrices=True))[0]
-    return node
 
 
 # ---- By array operations ----------------------------------------------------------------------------------------
@@ -209,7 +200,7 @@ OF_MATRICES = Primitive(
         array=Method(directly(_array), _array_refusal),
     ),
     example=floats(lines(_example)),
-    node=_node,
+    optional=("initial",),
     single=True,
 )
 """`linear_recurrence` with ``matrices``."""

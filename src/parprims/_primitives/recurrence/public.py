@@ -10,7 +10,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, call_key, directly, nodes, primitive, recalled
+from parprims._dispatch.dispatch import Method, Methods, call_key, directly, primitive, recalled
 from parprims._dispatch.examples import of_two
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.recurrence import array as recurrence_array
@@ -175,7 +175,7 @@ LINEAR_RECURRENCE = Primitive(
     example=of_two,
     optional=("initial",),
     compute=derivative_rules.recurrence,
-    node=lambda asked: nodes().linear_recurrence(asked),
+    rules="recurrence",
     single=True,
     sharded=True,
 )

@@ -710,7 +710,9 @@ def _declared(name: str, **defaults: Any) -> Primitive:
         operators=("fn", "op"),
         numbers=("initial",),
         compute=derivative_rules.reduction,
-        node=(lambda asked: nodes().vecdot(asked)) if name == "vecdot" else lambda asked: nodes().reduce(asked),
+        node=None if name == "vecdot" else lambda asked: nodes().reduce(asked),
+        rules="vecdot" if name == "vecdot" else "reduction",
+        single=name == "vecdot",
         sharded=True,
     )
 

@@ -310,6 +310,7 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
         recall=derivative_rules.recalled_scan,
         compute=_computed,
         node=lambda asked: nodes().scan(asked),
+        rules="scan",
         sharded=True,
     )
 

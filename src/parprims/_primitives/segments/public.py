@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, Namespace, is_tensor
+from parprims._core.arrays import Array, Namespace
 from parprims._core.elements import is_structured
 from parprims._core.options import is_array
 from parprims._dispatch.ascending import as_offsets
 from parprims._dispatch.dispatch import Methods, primitive
 from parprims._dispatch.examples import Given, Sample, lines
-from parprims._dispatch.primitive import Arguments, Check, Primitive, as_node
+from parprims._dispatch.primitive import Arguments, Check, Primitive
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
 from parprims._primitives.reduce.public import REDUCE
@@ -150,47 +150,6 @@ def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     return asked.on({"a": a, "b": b, "offsets": offsets, "initial": asked["initial"]})
 
 
-def _named(op: Any) -> str:
-    """Return the name of an operator in a node of torch.compile's graph."""
-    if isinstance(op, Operator) and op._built_in:
-        return op.name
-    if not isinstance(op, str):
-        raise ValueError("op must be a built-in name for segments inside of torch.compile")
-    return op
-
-
-def _node(asked: Arguments) -> Array:
-    """Return a reduction or a scan of segments as a node of torch.compile's graph."""
-    if isinstance(asked["x"], tuple):
-        raise ValueError("x must be one array for segments inside of torch.compile")
-    options = {name: value for name, value in asked.options.items() if name not in _NOT_IN_NODES}
-    options["op"] = _named(asked["op"])
-    node: Array = as_node(Arguments(asked.name, asked.arrays, options, asked.method))[0]
-    return node
-
-
-_NOT_IN_NODES = ("fn", "include_initial")
-"""Options that functions with segments do not have."""
-
-
-def _node_of_recurrence(asked: Arguments) -> Array:
-    arrays = {name: asked[name] for name in ("a", "b", "offsets")}
-    if not (is_tensor(arrays["a"]) and is_tensor(arrays["b"])):
-        raise ValueError("a and b must be arrays for segments inside of torch.compile")
-    node: Array = as_node(asked.on(arrays, initial=asked["initial"]))[0]
-    return node
-
-
-def _node_of_sort(asked: Arguments) -> tuple[Array, ...]:
-    arrays = dict(asked.arrays)
-    values = arrays.pop("values", None)
-    if values:
-        if len(values) > 1:
-            raise ValueError("values must be one array for segments inside of torch.compile")
-        arrays = {"keys": arrays["keys"], "values": values[0], "offsets": arrays["offsets"]}
-    return as_node(asked.on(arrays))
-
-
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:
     """Return the result of a checked call; that of a `Wider` call is rounded."""
     if not isinstance(call, Wider):
@@ -216,7 +175,8 @@ def _by_ids(make: Sample) -> Given:
 
 
 _OF_ELEMENTS: dict[str, Any] = {
-    "operators": ("op",), "numbers": ("initial",), "compute": _rounded_once, "node": _node
+    "operators": ("op",), "numbers": ("initial",), "compute": _rounded_once,
+    "single": lambda asked: not isinstance(asked["x"], tuple),
 }  # fmt: skip
 _SEGMENT_REDUCE = Primitive(
     name="segment_reduce",
@@ -229,6 +189,8 @@ _BY_OFFSETS = {
     "reduce": _declared(REDUCE, checked_by_offsets, **{**_OF_ELEMENTS, "operators": ("op", "fn")}),
     "scan": _declared(SCAN, checked_by_offsets, **_OF_ELEMENTS),
 }
-_declared(LINEAR_RECURRENCE, checked_recurrence, normalize=_with_array_beside_coefficients, node=_node_of_recurrence)
+_declared(
+    LINEAR_RECURRENCE, checked_recurrence, normalize=_with_array_beside_coefficients, optional=("initial",), single=True
+)
 for _sorts in (SORT, ARGSORT, SORT_BY_KEY):
-    _declared(_sorts, checked_sort, node=_node_of_sort)
+    _declared(_sorts, checked_sort)

@@ -10,9 +10,9 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, made_once, native_by_numpy
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import Inside, Method, Methods, primitive, unwatched
+from parprims._dispatch.dispatch import Inside, Method, Methods, nodes, primitive, unwatched
 from parprims._dispatch.examples import Given, Sample, lines
-from parprims._dispatch.primitive import Arguments, Check, Primitive, as_node
+from parprims._dispatch.primitive import Arguments, Check, Primitive
 from parprims._primitives.selection import array, cpu, cuda, numpy_routines
 from parprims._primitives.selection.call import (
     NO_SIZE,
@@ -272,7 +272,8 @@ def _in_graph(asked: Arguments) -> tuple[Array, ...]:
     """Return the results as a node of torch.compile's graph, where their length must be known."""
     if asked["size"] is None:
         raise ValueError(NO_SIZE)
-    return as_node(asked)
+    results: tuple[Array, ...] = nodes().call(asked.name, asked)
+    return results
 
 
 def _shortened(methods: Methods, method: str, xp: Namespace, c: Selection) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive, unwatched
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unwatched
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
 from parprims._libraries.numpy_bridge import all_by_numpy, in_numpy, numpy_namespace
@@ -240,6 +240,7 @@ _SOLVE_TRIDIAGONAL = Primitive(
     example=floats(_example),
     gradient=False,
     compute=_solved,
-    node=lambda asked: nodes().solve_tridiagonal(asked),
+    rules="system",
+    single=lambda asked: not (asked["return_residual"] or asked["return_status"]),
     sharded=True,
 )
