@@ -19,7 +19,7 @@ import parprims
 
 WIDTH = 120
 
-DEVICES = 'See the page "Arrays that are split over devices" of the documentation.'
+DEVICES = 'See the page "Arrays that are split over devices".'
 
 OPERATOR = (
     "The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and, bitwise_or, "

@@ -64,8 +64,7 @@ def matmul(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the contracted axis of both factors is split over; on PyTorch,
-        the group of processes. Each device passes its own part. See the page "Arrays that are split over devices" of
-        the documentation.
+        the group of processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------

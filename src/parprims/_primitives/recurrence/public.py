@@ -71,7 +71,7 @@ def linear_recurrence(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
-        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
+        Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------

@@ -78,8 +78,7 @@ def reduce(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -191,8 +190,7 @@ def map_reduce(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -287,8 +285,7 @@ def sum(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -352,8 +349,7 @@ def prod(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -412,8 +408,7 @@ def max(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -472,8 +467,7 @@ def min(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -532,8 +526,7 @@ def any(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -591,8 +584,7 @@ def all(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -642,8 +634,7 @@ def vecdot(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices" of the
-        documentation.
+        processes. Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------

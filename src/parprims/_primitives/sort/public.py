@@ -54,7 +54,7 @@ def sort(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
-        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
+        Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -150,7 +150,7 @@ def argsort(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
-        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
+        Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
@@ -225,7 +225,7 @@ def sort_by_key(
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
-        Each device passes its own part. See the page "Arrays that are split over devices" of the documentation.
+        Each device passes its own part. See the page "Arrays that are split over devices".
 
     Returns
     -------
