@@ -2,8 +2,12 @@
 
 import contextlib
 import dataclasses
+import json
+import re
+import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +28,8 @@ from tests.on_torch.test_torch import (
     value,
     warnings_of_its_own,
 )
+
+ROOT = Path(__file__).parents[2]
 
 torch = test_torch.torch
 _torch_alone = test_torch._torch_alone
@@ -183,6 +189,19 @@ class TestCompile:
         assert [node.args[3] for node in nodes] == names
         others = tuple(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2))
         torch.testing.assert_close(exported.module()(*others), program(*others))
+
+    @pytest.mark.once
+    def test_a_saved_program_is_loaded_as_the_page_says(self, tmp_path):
+        class Program(torch.nn.Module):
+            def forward(self, x):
+                return parprims.cumulative_sum(x, axis=0) + parprims.sum(parprims.linear_recurrence(0.5 * x, x))
+
+        x = torch.arange(5.0)
+        torch.export.save(torch.export.export(Program(), (x,)), tmp_path / "program.pt2")
+        (nodes,) = re.findall(r"`(import parprims\.\S+)`", (ROOT / "docs" / "libraries.md").read_text())
+        code = f"import torch; {nodes}; print(torch.export.load('program.pt2').module()(torch.arange(5.0)).tolist())"
+        ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert json.loads(ran.stdout) == Program()(x).tolist()
 
     def test_own_operators(self, backend, rng):
         x, w = backend.asarray(random(rng, (3, 4), "float64")), backend.asarray(np.asarray(0.5))
