@@ -117,6 +117,39 @@ def test_one_function_of_both_kinds_of_floats(name):
         np.testing.assert_allclose(one[:, 1], x, rtol=1e-6 if x.dtype == np.float32 else 1e-14)
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_division_of_complex_numbers(dtype):
+    """Quotients are NumPy's, of numbers by zero and of infinities too."""
+    parts = [0.0, -0.0, 1.5, -2.0, 3e4, np.inf, -np.inf, np.nan]
+    x, y = np.meshgrid(*(np.array([complex(a, b) for a in parts for b in parts]).astype(dtype),) * 2)
+    with np.errstate(all="ignore"):
+        expected = x / y
+    found = parprims.map_reduce(np.divide, x[..., None], y[..., None], op="add", axis=2, method="kernel")
+    for part in ("real", "imag"):
+        wanted = getattr(expected, part)
+        np.testing.assert_allclose(getattr(found, part), wanted, rtol=4 * np.finfo(dtype).eps)
+
+
+SINGULAR = {
+    "tridiagonal": lambda z, b: parprims.solve_tridiagonal(z, z, z, b, method="kernel"),
+    "banded": lambda z, b: parprims.solve_banded((2, 1), np.stack([z] * 4), b, method="kernel"),
+    "block": lambda z, b: parprims.solve_block_tridiagonal(*[z[:, None, None]] * 3, b[:, None], method="kernel"),
+    "product": lambda z, b: parprims.matmul(z[:, None], z[None, :], multiply=np.divide, add="add", method="kernel"),
+    "scan": lambda z, b: parprims.scan(z, lambda p, q: p / q, method="kernel"),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("name", SINGULAR)
+def test_division_by_zero_is_no_error(name, dtype):
+    """Kernels that divide by an element that is zero give NaN or infinities, for complex numbers too."""
+    zeros, ones = np.zeros(9, dtype), np.ones(9, dtype)
+    with np.errstate(all="ignore"):
+        found = SINGULAR[name](zeros, ones)
+    assert found.dtype == dtype
+    assert not np.isfinite(found).all()
+
+
 def test_every_half():
     """All 16-bit floats become the float32 that they are, and all of these the nearest 16-bit float."""
     bits = np.arange(1 << 16, dtype=np.uint16)

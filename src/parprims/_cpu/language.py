@@ -74,6 +74,10 @@ class _Numba(Language):
             return f"(~{codes[0]})"
         if kind == "bool" and function == "bitwise_xor":
             function = "not_equal"
+        if kind == "complex" and function == "divide":
+            return f"divide_complex({', '.join(codes)})"
+        if kind == "complex" and function == "reciprocal":
+            return f"divide_complex({dtype}(1), {codes[0]})"
         if function in _INFIX:
             return f"({codes[0]} {_INFIX[function]} {codes[1]})"
         if function == "positive" or (function in _SAME and kind in ("int", "uint")):

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from parprims._cpu.inline import inlined
-from parprims._cpu.language import loaded, register_type, stored
+from parprims._cpu.language import NUMBA, loaded, register_type, stored
 from parprims._operators.tracing import Trace
 
 
@@ -32,6 +32,11 @@ from parprims._operators.tracing import Trace
 def file(name: str) -> str:
     """Return the text of a file of the package."""
     return (importlib.resources.files("parprims") / name).read_text(encoding="utf-8")
+
+
+def quotient(dtype: str) -> str:
+    """Return the text of the function quotient(a, b): a / b of a dtype, without an error where b is zero."""
+    return function("quotient(a, b)", (f"return {NUMBA.call('divide', dtype, 'a', 'b')}",))
 
 
 def function(head: str, lines: Iterable[str]) -> str:

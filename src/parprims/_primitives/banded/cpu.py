@@ -90,6 +90,7 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
         (
             text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
             text.function("nothing()", (f"return {number}(0)",)),
+            text.quotient(name),
             text.file("_primitives/banded/banded.numba"),
         ),
         inputs=(name, name),

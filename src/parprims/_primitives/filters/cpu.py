@@ -38,8 +38,8 @@ def slower(xp: Namespace, f: Filter) -> str | None:
 def _in_registers(k: int) -> tuple[str, list[str]]:
     """Return the head and the lines of the kernel of filters.numba with coefficients and states in registers."""
     each = range(k)
-    setting = [f"b{i} = load(inputs[0], section * {k + 1} + {i}) / first" for i in range(k + 1)]
-    setting += [f"a{i} = load(inputs[1], section * {k + 1} + {i}) / first" for i in range(1, k + 1)]
+    setting = [f"b{i} = quotient(load(inputs[0], section * {k + 1} + {i}), first)" for i in range(k + 1)]
+    setting += [f"a{i} = quotient(load(inputs[1], section * {k + 1} + {i}), first)" for i in range(1, k + 1)]
     setting += [f"z{i} = load(inputs[3], (line * sections + section) * {k} + {i})" for i in each]
     step = [f"y = b0 * x{' + z0' if k else ''}"]
     step += [f"z{i} = {f'z{i + 1} + ' if i + 1 < k else ''}b{i + 1} * x - a{i + 1} * y" for i in each]
@@ -91,6 +91,7 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
         (
             text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
             text.function("nothing()", (f"return {number}(0)",)),
+            text.quotient(name),
             text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
         inputs=(name,) * 4,
