@@ -2,7 +2,10 @@
 
 import contextlib
 import dataclasses
+import os
+import subprocess
 import sys
+import textwrap
 import types
 from typing import Any, NamedTuple
 
@@ -354,6 +357,21 @@ class TestCompile:
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
             for x, start in zip(arrays, (0.5, 1.5, 2.5), strict=True):
                 torch.testing.assert_close(compiled(x, start), function(x, start), msg=name)
+
+    def test_the_first_call_of_a_process(self, backend):
+        """The compiler may read a program again, and finds what it found before, though calls were made in between."""
+        program = """
+        import torch, parprims
+
+        def call(x, start):
+            return parprims.reduce(x, "add", initial=start + x.shape[0])
+
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=True)
+        for n in (5, 6):
+            assert compiled(torch.ones(n).requires_grad_(), 0.5).item() == 2 * n + 0.5
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, check=True)
 
     def test_segments(self, backend, rng):
         """Tuples of elements, operators of the caller's own, several values and coefficients that are numbers."""
