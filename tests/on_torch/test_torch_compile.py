@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._dispatch.primitive import declared
 from tests.contract import random
 from tests.on_torch import test_torch
 from tests.on_torch.test_torch import (
@@ -357,6 +358,13 @@ class TestCompile:
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
             for x, start in zip(arrays, (0.5, 1.5, 2.5), strict=True):
                 torch.testing.assert_close(compiled(x, start), function(x, start), msg=name)
+
+    def test_rules_are_those_that_declarations_name(self, backend):
+        from parprims._torch_compile import rules, vmap
+
+        named = {one.rules for one in declared.values()} - {""}
+        assert named == {*vmap._RULES}
+        assert {*rules.RULES, "system"} <= named
 
     def test_the_first_call_of_a_process(self, backend):
         """The compiler may read a program again, and finds what it found before, though calls were made in between."""
