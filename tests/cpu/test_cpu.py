@@ -134,8 +134,8 @@ SINGULAR = {
     "tridiagonal": lambda z, b: parprims.solve_tridiagonal(z, z, z, b, method="kernel"),
     "banded": lambda z, b: parprims.solve_banded((2, 1), np.stack([z] * 4), b, method="kernel"),
     "block": lambda z, b: parprims.solve_block_tridiagonal(*[z[:, None, None]] * 3, b[:, None], method="kernel"),
-    "product": lambda z, b: parprims.matmul(z[:, None], z[None, :], multiply=np.divide, add="add", method="kernel"),
-    "scan": lambda z, b: parprims.scan(z, lambda p, q: p / q, method="kernel"),
+    "product": lambda z, _: parprims.matmul(z[:, None], z[None, :], multiply=np.divide, add="add", method="kernel"),
+    "scan": lambda z, _: parprims.scan(z, lambda p, q: p / q, method="kernel"),
 }
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._dispatch.primitive import declared
 from tests.contract import random
 from tests.on_torch import test_torch
 from tests.on_torch.test_torch import (
@@ -374,6 +377,28 @@ class TestCompile:
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
             for x, start in zip(arrays, (0.5, 1.5, 2.5), strict=True):
                 torch.testing.assert_close(compiled(x, start), function(x, start), msg=name)
+
+    def test_rules_are_those_that_declarations_name(self, backend):
+        from parprims._torch_compile import rules, vmap
+
+        named = {one.rules for one in declared.values()} - {""}
+        assert named == {*vmap._RULES}
+        assert {*rules.RULES, "system"} <= named
+
+    def test_the_first_call_of_a_process(self, backend):
+        """The compiler may read a program again, and finds what it found before, though calls were made in between."""
+        program = """
+        import torch, parprims
+
+        def call(x, start):
+            return parprims.reduce(x, "add", initial=start + x.shape[0])
+
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=True)
+        for n in (5, 6):
+            assert compiled(torch.ones(n).requires_grad_(), 0.5).item() == 2 * n + 0.5
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, check=True)
 
     def test_segments(self, backend, rng):
         """Tuples of elements, operators of the caller's own, several values and coefficients that are numbers."""

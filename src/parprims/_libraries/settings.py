@@ -37,7 +37,9 @@ def compiling(x: Any) -> bool:
         import torch
 
         if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
-            asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+            # The compiler may call this while it reads a program; it may read that again, and expects it alike.
+            if torch._guards.TracingContext.try_get() is None:
+                asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
             return False
     return _one_is_tensor(xs)
 
