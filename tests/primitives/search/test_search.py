@@ -198,6 +198,7 @@ def test_arguments_named(backend):
         (lambda: parprims.merge(x, x[:1, :]), ValueError, "x1 and x2 must have equal shapes"),
         (lambda: parprims.merge(row, whole), TypeError, "x1 and x2 must have dtypes that promote together"),
         (lambda: parprims.merge(row, row, descending=1), TypeError, "descending must be True or False"),
+        (lambda: parprims.searchsorted(row, 2.0, side="middle"), ValueError, "side must be one of left, right"),
         (lambda: parprims.merge_by_key(row, x, row, row), ValueError, "values1 must have the shape of keys1"),
         (lambda: parprims.merge_by_key(row, row, row, x), ValueError, "values2 must have the shape of keys2"),
         (lambda: parprims.merge_by_key(row, row, row, whole), TypeError, "values1 and values2 must have one dtype"),

@@ -74,7 +74,8 @@ def with_array(asked: Arguments) -> Arguments:
         return asked
     number = x2.item() if isinstance(x2, np.generic) else x2
     kind = dtype_kind(x1.dtype) if is_array(x1) else "other"
-    if type(number) not in (int, float) or kind not in REAL or side not in ("left", "right"):
+    check_choice("side", side, ("left", "right"))
+    if type(number) not in (int, float) or kind not in REAL:
         return asked.on({**asked.arrays, "x2": number})
     if kind == "float":
         digits, exponent = float_format(dtype_name(x1.dtype))
