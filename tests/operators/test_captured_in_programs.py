@@ -93,9 +93,9 @@ class TestKernelsInPrograms:
 
     @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int64"])
     def test_same_bits(self, backend, in_programs, monkeypatch, dtype):
-        """As if the numbers stood in the text."""
+        """As if the numbers stood in the text: products by powers of two are exact, with and without fma."""
         x = elements(backend, dtype, (300,))
-        for k in VALUES[dtype_kind(x.dtype)][:2]:
+        for k in {"int": (3, -5), "float": (0.5, -4.0), "complex": (0.5 + 1j, -2.0)}[dtype_kind(x.dtype)]:
             made = []
             for tells in (True, False):
                 monkeypatch.setattr(languages.CUDA, "tells", tells)

@@ -531,7 +531,7 @@ def dtype_named(xp: Namespace, name: str) -> Any:
 def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     if isinstance(dtype, str) and dtype in _DTYPES:
         candidate = getattr(xp, dtype, None)
-        if candidate is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
+        if candidate is None and dtype == "bfloat16" and _has_numpy_dtypes(xp):
             try:
                 return np.dtype("bfloat16")  # ml_dtypes adds this dtype
             except TypeError:
