@@ -274,6 +274,16 @@ class TestSegmentReduce:
         assert backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
 
 
+@pytest.mark.parametrize("initial", [None, 3.0], ids=["none", "number"])
+def test_operators_are_not_called_without_elements(backend, initial):
+    def never(earlier, later):
+        raise AssertionError
+
+    x, offsets = backend.asarray(np.zeros((2, 0), np.float32)), backend.asarray(np.zeros(3, np.int32))
+    y = parprims.scan(x, never, axis=1, offsets=offsets, initial=initial)
+    assert tuple(y.shape) == (2, 0)
+
+
 def test_wrong_offsets(backend):
     """They are named where that is asked for, and reach no memory where it is not."""
     x = backend.asarray(np.arange(6, dtype=quick(backend, "array", "float64")))

@@ -88,7 +88,7 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if c.starts and c.exclusive:
         options["initial"] = (False, *c.starts)
-    elif c.starts:
+    elif c.starts and 0 not in xs[0].shape:
         wide = [compute_dtype(xp, x.dtype) for x in xs]
         one = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
         other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
