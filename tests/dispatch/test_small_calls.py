@@ -107,7 +107,7 @@ class TestTheWay:
         once = warm(call, ())
         monkeypatch.setattr(door, "_enter", None)
         bodies = {*primitives} if name in FRAMES else {CALLS[name].function.__name__}
-        assert not bodies & {*entered(call)}
+        assert not bodies & {*entered(call, within=str(Path(parprims.__file__).parent))}
         assert bits_of(backend, call()) == bits_of(backend, once)
 
     @pytest.mark.parametrize("name", CALLS)
