@@ -6,7 +6,6 @@ elements. The modules are imported and the arrays made before. The import of Num
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benches.overhead import parsed, parser
 from examples import backends
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared, examples
@@ -64,11 +64,10 @@ def measure(name: str, backend: str) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a row for every call; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benches.overhead.first_calls", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only these; default: all")
-    parser.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
-    parser.add_argument("--here", action="store_true", help="measure the one call named, in this process")
-    options = parser.parse_args(arguments)
+    command = parser("first_calls", __doc__)
+    command.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
+    command.add_argument("--here", action="store_true", help="measure the one call named, in this process")
+    options = parsed(command, arguments, _rows())
     if options.here:
         print(json.dumps(measure(options.names[0], options.backend)))
         return 0
@@ -77,8 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             words = ("-m", "benches.overhead.first_calls", name, "--here", "--backend", options.backend)
             environment = {**os.environ, "PARPRIMS_CACHE_DIR": folder}
-            command = [sys.executable, *words]
-            told = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+            told = subprocess.run(
+                [sys.executable, *words], env=environment, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
         row = json.loads(told.splitlines()[-1])
         print(f"{name:32} {row['wall']:7.2f} {row['cpu']:7.2f}  {row['method']}", flush=True)
     return 0

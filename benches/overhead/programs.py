@@ -7,7 +7,6 @@ program keeps. A process may have 65 530 of these.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benches.overhead import parsed, parser
 from parprims._core.programs import memory_maps
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import examples
@@ -59,10 +59,9 @@ def cost(call: Callable[..., Any], arrays: tuple[np.ndarray, ...]) -> tuple[floa
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a row for every call; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benches.overhead.programs", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only these; default: all")
-    options = parser.parse_args(arguments)
+    command = parser("programs", __doc__)
     found = rows()
+    options = parsed(command, arguments, found)
     cost(found["sum"][0], (np.ones(3, np.float32),))  # what starts JAX
     print(f"{'first call by array, JAX':32} {'wall s':>7} {'CPU s':>7} {'maps':>5}")
     for name in options.names or found:

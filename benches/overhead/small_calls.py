@@ -7,7 +7,6 @@ operation of PyTorch, for that is what any program takes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benches.overhead import parsed, parser
 from examples import backends
 
 N, SIDE, K = 100, 10, 5
@@ -150,11 +150,10 @@ def measure(name: str, backend: str, repeats: int = 200) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a row for every call; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benches.overhead.small_calls", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only these; default: all")
-    parser.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
-    parser.add_argument("--repeats", type=int, default=200, help="runs of 50 calls; the fastest run counts")
-    options = parser.parse_args(arguments)
+    command = parser("small_calls", __doc__)
+    command.add_argument("--backend", default="numpy", choices=(*backends.MAKERS,), help="whose arrays")
+    command.add_argument("--repeats", type=int, default=200, help="runs of 50 calls; the fastest run counts")
+    options = parsed(command, arguments, rows())
     more = f" {'compiled':>9} {'program':>8}" if options.backend.startswith("torch") else ""
     print(f"{'call, microseconds':20} {'ours':>7} {'own':>7} {'more':>7} {'ratio':>6}{more}  {options.backend}")
     for name in options.names or rows():

@@ -18,6 +18,7 @@ from benches.core.clock import Contender
 from benches.core.one_thread import on_one_thread
 from benches.core.problems import PIECE
 from benches.core.runs import present_backends, run_case
+from benches.overhead import first_calls, small_calls
 from benches.page import against, page, plots, tables
 from benches.primitives import sort as bench_sort
 from examples.backends import installed
@@ -491,3 +492,11 @@ def test_cases_on_one_thread():
     assert primitives >= {"sum", "reduce", "map_reduce", "cumulative_sum", "scan"}
     assert primitives >= {"linear_recurrence", "solve_tridiagonal", "matmul"}
     assert not any("thread, " in one.name for one in command.cases(Scale(gpu=True, quick=True)))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("module", [first_calls, small_calls], ids=lambda one: one.__name__)
+def test_rows_of_overhead_are_named(module, capsys):
+    with pytest.raises(SystemExit):
+        module.main(["sum", "nosuch"])
+    assert "there is no row 'nosuch': rows are " in capsys.readouterr().err
