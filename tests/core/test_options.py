@@ -17,11 +17,11 @@ from tests.fuzz.run import FUNCTIONS
 X = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
 PLANE = X[None, :] + np.zeros((2, 1))
 EXAMPLES = examples(lambda: Sample((5,), dtype="float64")) | examples(lambda: Sample((5, 5), axis=1, dtype="float64"))
-"""What is called: arrays of two dimensions where a function takes them."""
+"""A call of every function, on arrays of two dimensions if the function takes them."""
 ARRAYS = {"zi", "sorter", "weights", "ids", "initial", "op", "add", "multiply", "axis_name", "offsets"}
-"""What is no option here: arrays, elements, and functions."""
+"""Parameters that this file leaves out: arrays, elements and functions."""
 NAMES = {"l_and_u": "l_and_u|ab", "matrices": "matrices|a|axis"}
-"""What an error names where the option is right, but not with these arrays."""
+"""The names in an error about an option that is right by itself, but not with these arrays."""
 
 
 class Index:

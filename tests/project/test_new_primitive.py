@@ -42,7 +42,7 @@ def hold(library, *options, suites=("project/adjacent_difference/laws.py",)):
 
 
 def run(library, *arguments):
-    """Run Python with the library, and return what it prints; fail with that if it fails."""
+    """Run Python with the library and return its output; a run that fails is a failure that shows its output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(library), str(HERE.parents[1])))}
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=HERE.parents[1], capture_output=True, text=True, check=False

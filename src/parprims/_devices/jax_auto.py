@@ -36,7 +36,7 @@ class _FoundError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The engine of parts whose splits XLA has decided, by the ids of the arrays.
+    """The engine of a call for which XLA decides how arrays are split; it finds the split of an array by its id.
 
     Without a mesh it computes nothing, and raises `_FoundError` with the work.
     """

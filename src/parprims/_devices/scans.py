@@ -34,7 +34,7 @@ _EXACT = tuple(
         "add multiply maximum minimum logical_and logical_or bitwise_and bitwise_or bitwise_xor argmax argmin"
     ).split()
 )
-"""Operators whose identity changes no element, not even infinities and NaN."""
+"""Operators with an exact identity: combined with it, every element stays as it is, infinities and NaN too."""
 
 
 # ---- Reductions -------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), key=None, complete=None)
 
     def elements(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Cast the elements, except those of the result's dtype, which may have 16 bits."""
+        """Cast elements to the working dtypes; elements that already have the dtype of the result stay as they are."""
         pairs = zip(arrays, bare.dtypes, bare.working, strict=False)
         xs = [x if x.dtype == dtype else cast(xp, x, working) for x, dtype, working in pairs]
         return *xs, *arrays[len(xs) :]

@@ -137,8 +137,8 @@ class Primitive:
     methods : Methods
         The methods of the function.
     example : callable
-        Returns the positional arguments and the options of a small call of the kind that a `Sample` tells, or None
-        where there is none; by default those of one array along an axis.
+        Takes a `Sample`; returns the positional arguments and the options of a small call of that kind, or None if the
+        function has no such call. The default calls the function on one array, along an axis.
     optional : tuple of str
         The arrays that a call may be without.
     defaults : dict

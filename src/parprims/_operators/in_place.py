@@ -64,7 +64,7 @@ _LITTLE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Few:
-    """A few elements like those of a call, for trials of the caller's functions.
+    """A few elements of the kind of a call's, on which the caller's functions are tried before the call.
 
     Parameters
     ----------
