@@ -1,6 +1,7 @@
 """Every developer verb; CI runs these. ``nox --list`` shows them, ``nox -s NAME -- OPTIONS`` passes options on."""
 
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -201,6 +202,12 @@ def build(session: nox.Session) -> None:
     files = {path.relative_to("src").as_posix() for path in Path("src").rglob("*.*") if path.suffix != ".pyc"}
     if packed != files:
         session.error(f"the wheel and src/ differ in {', '.join(sorted(packed ^ files))}")
+
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        broken = re.findall(r"\]\((?!https?://)[^)]*\)", archive.read(metadata).decode())
+    if broken:
+        session.error(f"the page of a package index would have broken links: {', '.join(broken)}")
 
     session.run("python", "-m", "venv", "--clear", str(tmp / "clean"))
     python = _python(tmp / "clean")
