@@ -98,6 +98,44 @@ class TestMeshes:
             """
         )
 
+    def test_programs_and_calls_of_few_or_no_elements(self):
+        on_four_devices(
+            """
+            from contextlib import nullcontext as nothing
+            third = np.float64(1 / 3)
+            table = jax.numpy.asarray([0.25, 0.5])
+            calls = {
+                "sum": lambda x: parprims.sum(x, axis=0),
+                "map_reduce": lambda x: parprims.map_reduce(lambda v: v * third + table[1], x, axis=1),
+                "scan": lambda x: parprims.scan(x, lambda p, q: p + q + table[0] * p * q, axis=1),
+                "recurrence": lambda x: parprims.linear_recurrence(table[0], x, axis=1),
+                "vecdot": lambda x: parprims.vecdot(x, x),
+                "matmul": lambda x: parprims.matmul(x, x.T),
+                "matmul, rows": lambda x: parprims.matmul(x.T, x),
+                "min-plus": lambda x: parprims.matmul(x, x.T, add="minimum", multiply="add"),
+                "sort": lambda x: parprims.sort(x, axis=1),
+                "histogram": lambda x: parprims.histogram(x, 5, range=(0, 4)),
+                "histogram of edges": lambda x: parprims.histogram(x, jax.numpy.asarray([0.0, 1.0, 3.0])),
+                "density": lambda x: parprims.histogram(x, 5, range=(0, 4), density=True, weights=x * x),
+            }
+            for shape in ((8, 8), (8, 0), (0, 8)):
+                whole = np.arange(float(np.prod(shape))).reshape(shape) % 5
+                for name, call in calls.items():
+                    for mesh in (explicit, auto):
+                        for spec in (("i", None), (None, "i")):
+                            expected = call(jax.numpy.asarray(whole))
+                            x = put(whole, mesh, *spec)
+                            for run in (call, jax.jit(call)):
+                                with jax.set_mesh(mesh) if run is not call and mesh is explicit else nothing():
+                                    found = run(x)
+                                assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, expected), name
+                                if all(y.size for y in jax.tree.leaves(found)):  # JAX reads no other split arrays
+                                    same(jax, found, expected)
+            refused(lambda: jax.jit(lambda x, c: parprims.scan(x, lambda p, q: p + q + c * p * q))(
+                put(np.ones(8), auto, "i"), 0.5), "type Explicit")
+            """
+        )
+
     def test_inside_shard_map(self):
         on_four_devices(
             """

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
@@ -100,12 +101,29 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
     if public is None:
         return None
 
-    def body(*arrays: Array) -> Any:
-        return whole(*arrays)
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.arrays]
+    with unwatched():
+        program, results = jax.make_jaxpr(whole, return_shape=True)(*structs)
+    # XLA's partitioning takes no program that holds arrays of its own, such as edges or what an operator captures.
+    held = program.consts
+    if any(isinstance(x, jax.core.Tracer) for x in held):
+        return None  # an operator captures a value of the program that surrounds the call, which no part can reach
+    held_splits: tuple[Split, ...] = tuple(((),) * np.ndim(x) for x in held)
+    count = len(structs)
 
-    function: Callable[..., Any] = custom_partitioning(body)
+    def body(*arrays: Array) -> Any:
+        if not held:
+            return whole(*arrays)
+        leaves = jax.core.eval_jaxpr(program.jaxpr, arrays[count:], *arrays[:count])
+        return jax.tree.unflatten(jax.tree.structure(results), leaves)
+
+    partitioned_body = custom_partitioning(body)
+
+    def function(*arrays: Array) -> Any:
+        return partitioned_body(*arrays, *held)
 
     def partition(mesh: Any, args: Any, result: Any) -> Any:
+        args = args[:count]
         splits = tuple(split_of(mesh, array.sharding, len(array.shape)) for array in args)
         work = _layout(public, args, splits)
         inputs = public.inputs(work)
@@ -113,20 +131,15 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         outputs = [NamedSharding(mesh, spec_of(split)) for split in _outputs(work, len(leaves))]
 
         def lower(*parts: Array) -> Any:
+            parts = parts[:count]
             with unwatched():
                 return public.run(_Known({id(x): split for x, split in zip(parts, inputs, strict=True)}, mesh), parts)
 
-        shardings = tuple(NamedSharding(mesh, spec_of(split)) for split in inputs)
+        shardings = tuple(NamedSharding(mesh, spec_of(split)) for split in (*inputs, *held_splits))
         return mesh, lower, jax.tree.unflatten(tree, outputs), shardings
 
-    def rule() -> str:
-        structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.arrays]
-        fresh = (f"f{at}" for at in itertools.count())
-        return _rule(public, structs, whole, fresh)
-
-    function.def_partition(  # type: ignore[attr-defined]
-        partition=partition, infer_sharding_from_operands=None, sharding_rule=rule()
-    )
+    rule = _rule(public, structs, held_splits, jax.tree.leaves(results))
+    partitioned_body.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
     if isinstance(call, Reduction):
         r = call
         return _with_derivative(
@@ -186,8 +199,9 @@ def _layout(public: _PublicCall, args: Any, splits: tuple[Split, ...]) -> Work:
     return works[0]
 
 
-def _rule(public: _PublicCall, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
+def _rule(public: _PublicCall, structs: list[Any], held: tuple[Split, ...], results: list[Any]) -> str:
     """Return the sharding rule for XLA: axes with equal names are split equally."""
+    fresh = (f"f{number}" for number in itertools.count())
     labels = tuple(
         tuple(
             (name,) if length != 1 else ()
@@ -200,9 +214,7 @@ def _rule(public: _PublicCall, structs: list[Any], whole: Callable[..., Any], fr
     def side(splits: tuple[Split, ...]) -> str:
         return ", ".join(" ".join(names[0] if names else next(fresh) for names in split) for split in splits)
 
-    with unwatched():
-        results = jax.tree.leaves(jax.eval_shape(whole, *structs))
-    return f"{side(public.inputs(work))} -> {side(_outputs(work, len(results)))}"
+    return f"{side((*public.inputs(work), *held))} -> {side(_outputs(work, len(results)))}"
 
 
 @dataclasses.dataclass(frozen=True)
