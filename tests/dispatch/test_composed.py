@@ -7,7 +7,7 @@ import parprims
 from parprims._dispatch import dispatch
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
-from tests.contract import random
+from tests.support.contract import random
 
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
 NAMES = (

@@ -93,7 +93,7 @@ def prepared(name: str, stack: contextlib.ExitStack) -> Any:
     if name == "emulated":
         import pytest
 
-        from tests import emulator
+        from tests.emulation import emulator
 
         emulator.install(stack.enter_context(pytest.MonkeyPatch.context()))
     return conftest._backend(name)

@@ -14,10 +14,10 @@ from parprims._operators.operator import capturing
 from parprims._primitives.scan import cuda as scan_cuda
 from parprims._primitives.scan import source as scan_source
 from parprims._primitives.scan import tiling
-from tests import emulator
-from tests.bookkeeping import Graph
+from tests.emulation import emulator
 from tests.gpu import test_cuda
-from tests.texts import text_plan, with_body
+from tests.support.fake_driver import Graph
+from tests.support.text_plans import text_plan, with_body
 
 library = test_cuda.library
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import devices
+from tests.support import devices
 
 RNG = np.random.default_rng(28)
 X, Y = RNG.standard_normal((2, 40))

@@ -7,10 +7,10 @@ import pytest
 
 import parprims
 from parprims._devices import calls
-from tests import devices
 from tests.on_devices.test_devices_dask import ARRAYS, OF_ONE, outcome
 from tests.on_jax import test_jax
 from tests.project.test_package import run_examples
+from tests.support import devices
 
 jax = test_jax.jax
 

@@ -14,8 +14,8 @@ from parprims._dispatch import dispatch
 from parprims._operators import function_key, languages, tracing
 from parprims._operators.operator import BUILT_IN
 from parprims._primitives.reduce import call as reduce_call
-from tests import emulator
-from tests.contract import compare
+from tests.emulation import emulator
+from tests.support.contract import compare
 
 ELEMENT = (("float32", "x"),)
 

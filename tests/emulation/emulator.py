@@ -33,8 +33,8 @@ from parprims._core.memo import Memo
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH
-from tests import ways
-from tests.contract import numpy_dtype
+from tests.emulation import ways
+from tests.support.contract import numpy_dtype
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -310,7 +310,7 @@ def _built(options: Sequence[str], text: str, source: str, result: str, linked: 
     path = compiler()
     assert path is not None
     key = hashlib.sha256("\0".join((text, path, *_OPTIONS, *options, *linked)).encode()).hexdigest()[:32]
-    folder = _FOLDER.parent / ".pytest_cache" / "emulator" / key
+    folder = _FOLDER.parents[1] / ".pytest_cache" / "emulator" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
