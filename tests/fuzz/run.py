@@ -32,7 +32,7 @@ WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 
 
 def discover() -> None:
-    """Take over hostile and valid calls from the test file of each room, tests/test_<room>.py, or of a file in it."""
+    """Take over ``draw`` and ``WRONG_OPTIONS`` from the test file of each primitive's room, test_<room>.py."""
     global FUNCTIONS
     for name in sorted({*primitives} - {*FUNCTIONS}):
         stem = primitives[name].__module__.removesuffix(".public").rpartition(".")[2]
