@@ -25,8 +25,8 @@ from parprims._devices.communicator import (
     run_quick,
 )
 from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, recorded, replaced
-from parprims._dispatch.dispatch import listing, unwatched
 from parprims._dispatch.primitive import Arguments, Check
+from parprims._dispatch.watch import listing, unwatched
 from parprims._primitives.search import merge_cuda as search_merge_cuda
 from parprims._primitives.sort.public import sort_by_key
 

@@ -24,7 +24,8 @@ from parprims._core.arrays import (
     offers,
     quiet,
 )
-from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, listing, reasons, unwatched
+from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, reasons
+from parprims._dispatch.watch import listing, unwatched
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]

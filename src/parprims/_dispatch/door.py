@@ -1,6 +1,6 @@
 """The door of a public function: a short path from a call to the function that computed an equal call before.
 
-The body of a public function finds prepared calls by itself (`dispatch.recalled`), but the functions up to there take
+The body of a public function finds prepared calls by itself (`prepared.recalled`), but the functions up to there take
 as long as a small call of NumPy. The door is one function before the body, with the same parameters. Its text is
 generated once, as `dataclasses` generates methods: it builds a flat key of the arrays and options, looks it up, and
 calls the function that it finds. All other calls go to the body.

@@ -16,17 +16,10 @@ from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
 from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.signature import signature
-from parprims._dispatch.dispatch import (
-    Methods,
-    devices,
-    in_graph,
-    kinds,
-    nodes,
-    plain,
-    primitives,
-    recalled,
-)
+from parprims._dispatch.dispatch import Methods, in_graph, plain, primitives
 from parprims._dispatch.examples import Example, MakesCall, Sample, of_an_array
+from parprims._dispatch.prepared import kinds, recalled
+from parprims._dispatch.registry import devices, nodes
 from parprims._operators.function_key import lasting_key
 
 

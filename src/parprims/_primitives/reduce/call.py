@@ -44,8 +44,9 @@ from parprims._core.options import check_entries, is_array
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import fitted, positions, stand_in
-from parprims._dispatch.dispatch import Checked, computing, listing, unwatched
+from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own

@@ -35,15 +35,9 @@ from parprims._core.arrays import (
 )
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Composed, fitted, positions
-from parprims._dispatch.dispatch import (
-    Inside,
-    Method,
-    Methods,
-    directly,
-    primitive,
-    unwatched,
-)
+from parprims._dispatch.dispatch import Inside, Method, Methods, directly, primitive
 from parprims._dispatch.primitive import Arguments, Primitive, declared
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import by_numpy, numpy_computes, searchable
 from parprims._libraries.settings import compiling
 from parprims._operators.operator import BUILT_IN

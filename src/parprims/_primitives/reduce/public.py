@@ -10,9 +10,10 @@ from parprims._core.elements import flat, is_structured, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, nodes, primitive, primitives
+from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
 from parprims._dispatch.examples import Given, MakesCall, Sample, of_an_array
 from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.registry import nodes
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.reduce import array, cpu, cuda
 from parprims._primitives.reduce.call import (

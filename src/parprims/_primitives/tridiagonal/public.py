@@ -12,9 +12,10 @@ from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unwatched
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import all_by_numpy, in_numpy, numpy_namespace
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.tridiagonal import cpu, cuda, native
