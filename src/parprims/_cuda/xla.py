@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from parprims._compiling.plan_capture import observed
-from parprims._core.arrays import Array, is_sharded, varying_alike
+from parprims._core.arrays import Array
+from parprims._core.jax_arrays import is_sharded, varying_alike
 from parprims._core.memo import Memo
 from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from parprims._core.arrays import Array, Namespace, cast, compute_dtype, filled, is_traced, quiet, varying_alike
+from parprims._core.arrays import Array, Namespace, cast, compute_dtype, filled, quiet
+from parprims._core.jax_arrays import is_traced, varying_alike
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._dispatch.derivative_rules import Solver, Sweep

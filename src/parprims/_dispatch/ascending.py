@@ -16,11 +16,10 @@ from parprims._core.arrays import (
     check_kind,
     dtype_kind,
     is_tensor,
-    is_traced,
-    jax_platform,
     library,
     namespace_of,
 )
+from parprims._core.jax_arrays import is_traced, jax_platform
 from parprims._core.options import listed_as_array
 from parprims._core.signature import torch_observed
 from parprims._dispatch.dispatch import Abstract

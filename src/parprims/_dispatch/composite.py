@@ -19,11 +19,11 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     is_tensor,
-    is_traced,
     library,
     offers,
     quiet,
 )
+from parprims._core.jax_arrays import is_traced
 from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, reasons
 from parprims._dispatch.watch import listing, unwatched
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory

@@ -11,7 +11,8 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._compiling.first_call import rehearsed
-from parprims._core.arrays import check_choice, is_jax, is_placed_later, library, quiet, raise_if_nan, shown
+from parprims._core.arrays import check_choice, is_jax, library, quiet, raise_if_nan, repr_short
+from parprims._core.jax_arrays import is_placed_later
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature, traced_signature
@@ -363,9 +364,9 @@ class Methods:
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = rehearsed(run, *call.arrays) if implementation.rehearsed else run(*call.arrays)
             if call.key is not None:
-                silent = (
-                    implementation.quiet if isinstance(implementation.quiet, bool) else implementation.quiet(xp, call)
-                )
+                silent = implementation.quiet
+                if not isinstance(silent, bool):
+                    silent = silent(xp, call)
                 later = quietly(run) if library(xp) == "numpy" and not silent else run
                 if call.complete is not None:
                     later = completed(later, call.complete)
@@ -478,7 +479,7 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     ['native', 'array']
     """
     if not callable(function):
-        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
+        raise TypeError(f"function must be a primitive of parprims, got {repr_short(function)}")
     return reasons(function, *args, named=False, tries=True, **kwargs)
 
 
@@ -496,5 +497,5 @@ def reasons(
             listed_methods: dict[str, str | None] = ended.args[0]
             return listed_methods
     home, name = (getattr(function, attribute, None) for attribute in ("__module__", "__name__"))
-    got = f"{home}.{name}" if home and name else shown(function)
+    got = f"{home}.{name}" if home and name else repr_short(function)
     raise TypeError(f"function must be a primitive of parprims, got {got}")

@@ -12,8 +12,9 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
-from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
+from parprims._core.arrays import Namespace, check_flag
+from parprims._core.jax_arrays import is_split
+from parprims._core.options import NUMBERS_OR_SEVERAL, check_apart, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.signature import signature
 from parprims._dispatch.dispatch import Methods, in_graph, plain, primitives

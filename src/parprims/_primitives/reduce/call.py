@@ -15,7 +15,6 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     admit,
-    as_dtypes,
     as_result,
     broadcast_shapes,
     cast,
@@ -25,11 +24,8 @@ from parprims._core.arrays import (
     device,
     dtype_kind,
     dtype_name,
-    dtype_named,
     is_jax,
     is_tensor,
-    is_traced,
-    jax_platform,
     lacks_arithmetic,
     namespace,
     namespace_of,
@@ -40,7 +36,8 @@ from parprims._core.arrays import (
     sum_dtype,
 )
 from parprims._core.elements import Structure, flat, flattened, is_structured, rebuilt
-from parprims._core.options import check_entries, is_array
+from parprims._core.jax_arrays import is_traced, jax_platform
+from parprims._core.options import as_dtypes, check_entries, dtype_named, is_array
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import fitted, positions, stand_in

@@ -25,14 +25,13 @@ from parprims._core.arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
-    is_traced,
-    jax_platform,
     lacks_arithmetic,
     library,
     library_title,
     normalize_axis,
     quiet,
 )
+from parprims._core.jax_arrays import is_traced, jax_platform
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Composed, fitted, positions
 from parprims._dispatch.dispatch import Inside, Method, Methods, directly, primitive

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, admit, check_apart
+from parprims._core.arrays import Array, admit
 from parprims._core.elements import flat, is_structured, only_array
+from parprims._core.options import check_apart
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device

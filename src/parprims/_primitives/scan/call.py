@@ -10,7 +10,6 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     admit,
-    as_dtypes,
     check_flag,
     compute_dtype,
     device,
@@ -19,7 +18,7 @@ from parprims._core.arrays import (
     ring_dtype,
     sum_dtype,
 )
-from parprims._core.options import check_entries
+from parprims._core.options import as_dtypes, check_entries
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, maker
 from parprims._dispatch.dispatch import Checked

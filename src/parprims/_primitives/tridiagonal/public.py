@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, Namespace, as_result, is_jax, is_traced, library, move_axis, quiet
+from parprims._core.arrays import Array, Namespace, as_result, is_jax, library, move_axis, quiet
+from parprims._core.jax_arrays import is_traced
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature
