@@ -132,12 +132,6 @@ def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array
     return xp.asarray(numbers, dtype=getattr(xp, f"int{bits}"), device=device(like))
 
 
-def check_apart(axis_name: Any) -> None:
-    """Raise ValueError if a call with offsets has an axis_name too."""
-    if axis_name is not None:
-        raise ValueError("axis_name must not be given with offsets: segments may end on another device")
-
-
 # ---- The option dtype ------------------------------------------------------------------------------------------------
 
 BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}

@@ -44,7 +44,8 @@ from parprims._devices.sorts import digit_bits, key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch.dispatch import MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
-from parprims._operators.operator import Operator, as_operator, flags_broadcast, restructured
+from parprims._operators.flags import flags_broadcast
+from parprims._operators.operator import Operator, as_operator, restructured
 from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.call import as_operators

@@ -14,7 +14,7 @@ from typing import Any
 
 from parprims._core.arrays import Namespace, check_flag
 from parprims._core.jax_arrays import is_split
-from parprims._core.options import NUMBERS_OR_SEVERAL, check_apart, made_plain
+from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.signature import signature
 from parprims._dispatch.dispatch import Methods, in_graph, plain, primitives
@@ -110,6 +110,12 @@ def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None
     options = {name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL}
     made = made_plain(several, **options)
     return None if made is None else asked.on(asked.arrays, **made)
+
+
+def check_apart(axis_name: Any) -> None:
+    """Raise ValueError if a call with offsets has an axis_name too."""
+    if axis_name is not None:
+        raise ValueError("axis_name must not be given with offsets: segments may end on another device")
 
 
 Check = Callable[[Arguments], tuple[Namespace, Any]]

@@ -10,8 +10,9 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, repr_short
 from parprims._core.elements import flattened, is_structured
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.in_place import ElementFunction, changes_arguments
-from parprims._operators.operator import as_operator, check_components, flags_broadcast, restructured
+from parprims._operators.operator import as_operator, check_components, restructured
 
 
 def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:

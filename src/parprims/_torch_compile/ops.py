@@ -28,16 +28,9 @@ from parprims._core.promotion import check_casts
 from parprims._dispatch.dispatch import Inside, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._libraries.settings import transformed
+from parprims._operators.flags import flags_broadcast, restarted
 from parprims._operators.function_key import lasting_key
-from parprims._operators.operator import (
-    BUILT_IN,
-    Operator,
-    as_operator,
-    by_leaves,
-    flags_broadcast,
-    restarted,
-    with_combine,
-)
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, by_leaves, with_combine
 from parprims._primitives.matmul import array as matmul_array
 from parprims._primitives.reduce import array as reduce_array
 from parprims._primitives.reduce import call as reduce_call

@@ -45,19 +45,11 @@ from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
 from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
+from parprims._operators.failures import check_result, explain_failure
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
-from parprims._operators.operator import (
-    BUILT_IN,
-    Operator,
-    as_operator,
-    check_components,
-    check_result,
-    explain_failure,
-    flags_broadcast,
-    op_never_warns,
-    restructured,
-)
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, op_never_warns, restructured
 
 Map = Callable[..., Any]
 

@@ -23,9 +23,10 @@ from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, maker
 from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import Operator, as_operator, check_components, flags_broadcast
+from parprims._operators.operator import Operator, as_operator, check_components
 from parprims._primitives.reduce.call import SUMS
 
 

@@ -13,7 +13,8 @@ from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
 from parprims._dispatch.registry import nodes
-from parprims._operators.operator import Operator, by_leaves, restarted
+from parprims._operators.flags import restarted
+from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
 
