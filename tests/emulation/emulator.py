@@ -1,10 +1,13 @@
-"""Run the CUDA kernels on a CPU: the very text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
+"""Run the CUDA kernels on a CPU: the text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
 
-`Runner` takes the place of `_cuda.Runner` for NumPy arrays, so that the tests of the kernels run where no GPU is
-(``pytest --backend emulated``). It shows wrong indices, shared memory that is read before it is written, races in it
-where a barrier is missing, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not
-left as promised (emulator.cpp says how); not else the weak order of a GPU's memory, and no time.
-`install_in_programs` lets programs of JAX carry out their kernels by it.
+`Runner` replaces `_cuda.Runner` for NumPy arrays, so that tests of kernels run without a GPU (``pytest --backend
+emulated``). It shows wrong indices, shared memory that is read before it is written, races in shared memory without a
+barrier, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not left as promised
+(emulator.cpp says how). Apart from missing fences, it does not show the weak order of a GPU's memory.
+`install_in_programs` lets programs of JAX run their kernels on the emulator.
+
+The translation of the text and its launch share the table `PTX` and the structures of emulator.hpp, so they are one
+file in spite of its length.
 """
 
 import ctypes

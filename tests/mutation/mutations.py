@@ -1,4 +1,7 @@
-"""The changes of kernels that the tests on the emulator must notice: see run.py."""
+"""The changes of kernels that the tests on the emulator must notice: see run.py.
+
+They are one table, so they are one file in spite of its length.
+"""
 
 from tests.mutation.mutation import Mutation
 from tests.mutation.mutation import dropped as _dropped

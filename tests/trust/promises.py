@@ -1,4 +1,7 @@
-"""The promises of the library, each beside the tests that keep it and the words of the document that makes it."""
+"""The promises of the library, each beside the tests that keep it and the words of the document that makes it.
+
+They are one table, so they are one file in spite of its length.
+"""
 
 from __future__ import annotations
 

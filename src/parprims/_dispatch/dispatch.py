@@ -364,9 +364,8 @@ class Methods:
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = rehearsed(run, *call.arrays) if implementation.rehearsed else run(*call.arrays)
             if call.key is not None:
-                silent = implementation.quiet
-                if not isinstance(silent, bool):
-                    silent = silent(xp, call)
+                asked = implementation.quiet
+                silent = asked if isinstance(asked, bool) else asked(xp, call)
                 later = quietly(run) if library(xp) == "numpy" and not silent else run
                 if call.complete is not None:
                     later = completed(later, call.complete)
