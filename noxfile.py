@@ -99,7 +99,7 @@ def lint(session: nox.Session) -> None:
     session.install("-e", ".", *_group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
-    session.run("python", "-m", "tests.check_docstrings")
+    session.run("python", "-m", "tests.checks.docstrings")
     session.run("python", "-m", "docs.parameters", "--check")
 
 
@@ -108,14 +108,14 @@ def types(session: nox.Session) -> None:
     """Check the types of the library, strictly, and what checkers say of calls right and wrong."""
     session.install("-e", ".", *_group("types"))
     session.run("mypy", *session.posargs)
-    session.run("python", "-m", "tests.check_types")
+    session.run("python", "-m", "tests.checks.public_types")
 
 
 @nox.session
 def kernels(session: nox.Session) -> None:
     """Compile every CUDA kernel that is not on record yet, for every architecture, without a GPU."""
     session.install("-e", ".", *_group("kernels"))
-    session.run("python", "-m", "tests.compile_kernels", *session.posargs)
+    session.run("python", "-m", "tests.checks.compile_kernels", *session.posargs)
 
 
 @nox.session
@@ -129,9 +129,9 @@ def emulate(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Change kernels one line at a time and expect the tests of the emulator to notice; options follow tests.mutate."""
+    """Change kernels one line at a time and expect tests of the emulator to notice; options follow tests.mutation."""
     session.install("-e", ".", *_group("test"))
-    session.run("python", "-m", "tests.mutate", *session.posargs)
+    session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
 @nox.session

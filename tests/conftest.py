@@ -27,7 +27,9 @@ import pytest
 import parprims
 from examples import backends
 from parprims._core.memo import Memo
-from tests import covering, devices, emulator, trust, ways
+from tests.emulation import emulator, ways
+from tests.support import covering, devices
+from tests.trust import recorder
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
@@ -77,7 +79,7 @@ def available(name: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
+    parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see recorder.py")
     parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
     parser.addoption("--all", action="store_true", help="run every case, not a covering design, see covering.py")
@@ -99,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)
     config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
-        config.pluginmanager.register(trust.Recorder(config))
+        config.pluginmanager.register(recorder.Recorder(config))
     has_gpu = _has_gpu()
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -329,7 +331,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
         call.method = calls[0].method
-        trust.errors.ran(calls[0], result)
+        recorder.errors.ran(calls[0], result)
         return result
 
     return call

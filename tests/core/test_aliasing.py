@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compiled_slowly
+from tests.support.contract import compiled_slowly
 
 # One element, one row, one column, nothing along an axis, and more: what a method may be tempted to hand through.
 SHAPES = ((1,), (2,), (3,), (1, 1), (3, 1), (1, 3), (2, 3), (3, 0))

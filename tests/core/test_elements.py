@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 import parprims
 from parprims._core import elements as core_elements
 from parprims._operators import function_key, tracing
-from tests.contract import compare
+from tests.support.contract import compare
 
 
 class Affine(NamedTuple):

@@ -103,10 +103,11 @@ HUGE = 2**40
 
 
 def asked(huge, few):
-    """Return calls of every public function, by several of its options: the function, its arguments and its options.
+    """Yield calls of every public function as (function, arguments, options).
 
-    ``huge`` makes an array of a shape that is in no memory, with a dtype if that is not the one asked for; ``few``
-    makes an array of numbers.
+    The calls are not the examples of the declarations: their arrays are larger than any memory, so they have no values
+    and their shapes choose the code that a method runs. ``huge`` makes such an array of a shape, and of a dtype other
+    than the test's if one is given; ``few`` makes an array of numbers.
     """
     row, square, cube, mask = huge(HUGE), huge(2**20, 2**20), huge(2**10, 2**20, 2**10), huge(HUGE, dtype="bool")
     ids, weights, offsets = huge(HUGE, dtype="int64"), huge(HUGE, dtype="float32"), few([0, 5, HUGE])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import numpy_dtype
+from tests.support.contract import numpy_dtype
 
 METHODS = ("array", "native", "kernel")
 DTYPES = ("float16", "bfloat16")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare
+from tests.support.contract import compare
 
 
 def chained(earlier, later):

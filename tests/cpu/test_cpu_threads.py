@@ -13,7 +13,7 @@ import pytest
 import parprims
 from parprims._cpu import limits, threads
 from parprims._primitives.reduce import cpu as reduce_cpu
-from tests import emulator
+from tests.emulation import emulator
 
 pytestmark = pytest.mark.once
 

@@ -16,7 +16,7 @@ from examples import backends
 from parprims import _cpu
 from parprims._compiling.tables import typed
 from parprims._cpu.crossovers import Crossovers
-from tests import emulator
+from tests.emulation import emulator
 
 pytestmark = pytest.mark.once
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import eps, random
-from tests.trust import errors
+from tests.support.contract import eps, random
+from tests.trust.recorder import errors
 
 METHODS = tuple(parprims.methods(parprims.linear_recurrence, np.ones(2), np.ones(2)))
 

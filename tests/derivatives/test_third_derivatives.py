@@ -9,9 +9,9 @@ import pytest
 from numpy.polynomial import Chebyshev
 
 import parprims
-from tests.contract import random, skip_without_derivative
 from tests.primitives.banded.test_banded import dense, dense_blocks
 from tests.primitives.filters.test_filters import loop
+from tests.support.contract import random, skip_without_derivative
 
 METHODS = ("kernel", "native", "array")
 N = 6

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._dispatch import dispatch
+from parprims._dispatch import prepared
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
-from tests.contract import random
+from tests.support.contract import random
 
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
 NAMES = (
@@ -49,8 +49,8 @@ def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
     run = call.bound(*map(backend.asarray, call.arrays))
     for _ in range(3):
         run()
-    found, get = [], dispatch._prepared.get
-    monkeypatch.setattr(dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
+    found, get = [], prepared.prepared.get
+    monkeypatch.setattr(prepared.prepared, "get", lambda key: found.append(get(key)) or found[-1])
     run()
     # Most calls do not even ask, for their doors know them, but for those with a tuple among their options.
     assert {one.call.primitive for one in found if one is not None} <= {told}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import VIEWS, compare, eps
-from tests.covering import lacks_dtype
+from tests.support.contract import VIEWS, compare, eps
+from tests.support.covering import lacks_dtype
 
 METHODS = ("array", "native", "kernel")
 _NOT_NATIVE = ("linear_recurrence", "solve_tridiagonal")

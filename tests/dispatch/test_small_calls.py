@@ -12,8 +12,9 @@ import pytest
 import parprims
 from benches.overhead import small_calls
 from parprims._dispatch import door
-from parprims._dispatch.dispatch import kinds, primitives
+from parprims._dispatch.dispatch import primitives
 from parprims._dispatch.examples import Sample
+from parprims._dispatch.prepared import kinds
 from parprims._dispatch.primitive import examples
 from parprims._libraries import numpy_bridge
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import parprims
-from tests.contract import numpy_dtype
 from tests.fuzz.draw import (
     GOOD_OPERATORS,
     Draw,
@@ -45,6 +44,7 @@ from tests.fuzz.values import (
     working_eps,
     wrapped,
 )
+from tests.support.contract import numpy_dtype
 
 
 def draw_reduce(d: Draw, name: str) -> Call:

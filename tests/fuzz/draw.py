@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.contract import VIEWS, numpy_dtype
 from tests.fuzz.values import FORMATS, kind
+from tests.support.contract import VIEWS, numpy_dtype
 
 # ---- Own operators ----------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 
 
 def discover() -> None:
-    """Take over hostile and valid calls from the test file of each room, tests/test_<room>.py, or of a file in it."""
+    """Take over ``draw`` and ``WRONG_OPTIONS`` from the test file of each primitive's room, test_<room>.py."""
     global FUNCTIONS
     for name in sorted({*primitives} - {*FUNCTIONS}):
         stem = primitives[name].__module__.removesuffix(".public").rpartition(".")[2]
@@ -93,7 +93,7 @@ def prepared(name: str, stack: contextlib.ExitStack) -> Any:
     if name == "emulated":
         import pytest
 
-        from tests import emulator
+        from tests.emulation import emulator
 
         emulator.install(stack.enter_context(pytest.MonkeyPatch.context()))
     return conftest._backend(name)

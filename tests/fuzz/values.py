@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import parprims
-from tests.contract import numpy_dtype
+from tests.support.contract import numpy_dtype
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64", "float16", "bfloat16")

@@ -18,9 +18,9 @@ from parprims._cuda import compiler as compiler_module
 from parprims._cuda import driver as driver_module
 from parprims._cuda import libraries, memory
 from parprims._cuda import runner as runner_module
-from tests.bookkeeping import Driver, Graph, Library
 from tests.gpu import test_cuda_compiler
-from tests.texts import text_plan, with_body
+from tests.support.fake_driver import Driver, Graph, Library
+from tests.support.text_plans import text_plan, with_body
 
 compiler = test_cuda_compiler.compiler
 

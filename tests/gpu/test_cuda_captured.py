@@ -14,10 +14,10 @@ from parprims._operators.operator import capturing
 from parprims._primitives.scan import cuda as scan_cuda
 from parprims._primitives.scan import source as scan_source
 from parprims._primitives.scan import tiling
-from tests import emulator
-from tests.bookkeeping import Graph
+from tests.emulation import emulator
 from tests.gpu import test_cuda
-from tests.texts import text_plan, with_body
+from tests.support.fake_driver import Graph
+from tests.support.text_plans import text_plan, with_body
 
 library = test_cuda.library
 
@@ -35,7 +35,7 @@ class TestCaptured:
         outputs = (((1,), "int64"),)
         one = text_plan("", "shift", 1, outputs, (), 1, 32, captured=(captured(numbers[0]),), **sizes)
         runner = _cuda.Runner(None, one, 0)
-        return [runner.telling((captured(number),)) for number in numbers]
+        return [runner.with_captured((captured(number),)) for number in numbers]
 
     @pytest.mark.parametrize("sizes", [{}, {"zeroed_bytes": 64}], ids=["alone", "with scratch"])
     def test_each_call_has_its_own(self, library, sizes):
@@ -104,8 +104,8 @@ class TestInPrograms:
     def test_texts_hold_none(self):
         one, other = self.plan(1), self.plan(2)
         assert one.text(static=True) == other.text(static=True)
-        assert one.untold == other.untold
-        assert one.untold != self.plan(1, zeroed_bytes=4).untold
+        assert one.without_values == other.without_values
+        assert one.without_values != self.plan(1, zeroed_bytes=4).without_values
         text = one.text(static=True)
         assert 'asm("ld.param.b64 %0, [kernel_param_1];" : "=l"(address))' in text
         assert "captured_0() { return __ldg(captured_words() + 0); }" in text

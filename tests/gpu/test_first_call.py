@@ -18,13 +18,13 @@ from parprims import _cuda
 from parprims._compiling import first_call
 from parprims._cuda import compiler as compiler_module
 from parprims._cuda import runner as runner_module
-from tests import emulator
-from tests.bookkeeping import Graph
+from tests.emulation import emulator
 from tests.gpu import test_cuda, test_cuda_compiler
 from tests.primitives.histogram.test_histogram_weights import ALWAYS, sort_bytes
 from tests.primitives.tridiagonal.test_tridiagonal import backward_error, gtsv
 from tests.primitives.tridiagonal.test_tridiagonal_kernel import solved
-from tests.texts import text_plan, with_body
+from tests.support.fake_driver import Graph
+from tests.support.text_plans import text_plan, with_body
 
 compiler, library = test_cuda_compiler.compiler, test_cuda.library
 

@@ -11,8 +11,8 @@ import pytest
 import parprims
 from parprims import _cuda
 from parprims._primitives.scan import tiling as scan_tiling
-from tests import emulator
-from tests.gpu_calls import arrays, check, check_recurrence, every_case, maps
+from tests.emulation import emulator
+from tests.support.gpu_calls import arrays, check, check_recurrence, every_case, maps
 
 
 def test_reverse_and_not_commutative(gpu, rng):

@@ -6,7 +6,19 @@ import numpy as np
 
 import parprims
 from parprims._cuda import driver
-from tests.gpu_calls import CASES, arrays, capture, check, copied, every_case, finish, launch, new_stream, on, until
+from tests.support.gpu_calls import (
+    CASES,
+    arrays,
+    capture,
+    check,
+    copied,
+    every_case,
+    finish,
+    launch,
+    new_stream,
+    on,
+    until,
+)
 
 
 class TestGraphs:

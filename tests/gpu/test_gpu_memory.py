@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 
 import parprims
-from tests.gpu_calls import arrays, check, every_case, finish
+from tests.support.gpu_calls import arrays, check, every_case, finish
 
 
 class TestOutOfMemory:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.gpu_calls import finish, release, until
+from tests.support.gpu_calls import finish, release, until
 
 
 @pytest.fixture

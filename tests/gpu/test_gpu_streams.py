@@ -15,7 +15,7 @@ import pytest
 
 import parprims
 from parprims._cuda import compiler, driver
-from tests.gpu_calls import (
+from tests.support.gpu_calls import (
     CASES,
     Spin,
     arrays,

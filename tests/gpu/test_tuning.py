@@ -28,9 +28,9 @@ from parprims._primitives.matmul import cuda as matmul_cuda
 from parprims._primitives.reduce import cuda as reduce_cuda
 from parprims._primitives.sort import cuda as sort_cuda
 from parprims._primitives.tridiagonal import cuda as tridiagonal_cuda
-from tests import emulator
+from tests.emulation import emulator
 from tests.primitives.filters.test_filters import loop as filtered
-from tests.tables import NAMES, TABLES, of_device
+from tests.support.tuning_tables import NAMES, TABLES, of_device
 
 STEMS = {stem for stem, search in tune.SEARCHES.items() if search.module in TABLES}
 ENTRIES = [entry for table in TABLES.values() for entry in table.values()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import devices
+from tests.support import devices
 
 RNG = np.random.default_rng(28)
 X, Y = RNG.standard_normal((2, 40))
@@ -21,7 +21,7 @@ def joined(x, y):
     return x + y + x * y
 
 
-# Each call goes another way through chunks, by its options, dtypes or axes.
+# Not the examples of the declarations: each option, dtype or axis here makes Dask compute chunks by another way.
 CALLS = {
     "sum": (lambda x: parprims.sum(x), (X,)),
     "max": (lambda x: parprims.max(x, axis=0, keepdims=True), (TABLE,)),

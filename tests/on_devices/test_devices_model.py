@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import devices
 from tests.on_devices.test_devices_scans import mesh_of, put
 from tests.on_jax import test_jax
+from tests.support import devices
 
 jax = test_jax.jax
 
@@ -55,6 +55,7 @@ def collectives(text):
 # ---- In the process with 64 devices -----------------------------------------------------------------------------
 
 ROWS = 3
+# Each call with the numbers of its messages and of the bytes that one device sends to another.
 CALLS = {
     "sum": (lambda x: parprims.sum(x, axis=1), 1, ROWS * 4),
     "scan": (lambda x: parprims.scan(x, axis=1), 1, ROWS * 4),

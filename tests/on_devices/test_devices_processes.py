@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import devices
 from tests.on_jax import test_jax
+from tests.support import devices
 
 jax = test_jax.jax
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import devices
 from tests.on_devices.test_devices_scans import mesh_of, near, put
 from tests.on_jax import test_jax
+from tests.support import devices
 
 jax = test_jax.jax
 

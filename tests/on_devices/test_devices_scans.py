@@ -7,10 +7,10 @@ import pytest
 
 import parprims
 from parprims._devices import calls
-from tests import devices
 from tests.on_devices.test_devices_dask import ARRAYS, OF_ONE, outcome
 from tests.on_jax import test_jax
 from tests.project.test_package import run_examples
+from tests.support import devices
 
 jax = test_jax.jax
 
@@ -75,6 +75,7 @@ SINGLES[-1] += 2049
 HALVES = SINGLES.astype(np.float16)  # sums of parts are larger than any of 16 bits, and the sum of all is exact
 Moments = collections.namedtuple("Moments", "total squares")
 
+# Not the examples of the declarations: states, dtypes and operators that devices exchange in different messages.
 CALLS = {
     "sum": (lambda x: parprims.sum(x), (WHOLE,)),
     "max": (lambda x: parprims.max(x, keepdims=True), (REAL,)),

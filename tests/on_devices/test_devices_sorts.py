@@ -5,9 +5,9 @@ import pytest
 
 import parprims
 from parprims._primitives.search import merge_cuda as search_merge_cuda
-from tests import devices
 from tests.on_devices.test_devices_scans import mesh_of, put
 from tests.on_jax import test_jax
+from tests.support import devices
 
 jax = test_jax.jax
 

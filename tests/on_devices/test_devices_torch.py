@@ -7,7 +7,7 @@ import pytest
 
 import parprims
 from parprims._devices import calls
-from tests import devices
+from tests.support import devices
 
 
 def test_in_processes(backend, subtests, tmp_path):

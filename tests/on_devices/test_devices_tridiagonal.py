@@ -7,9 +7,9 @@ import pytest
 
 import parprims
 from parprims._devices import calls, communicator, tridiagonals
-from tests import devices
 from tests.on_devices.test_devices_scans import mesh_of, put
 from tests.on_jax import test_jax
+from tests.support import devices
 
 jax = test_jax.jax
 

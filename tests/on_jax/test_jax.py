@@ -12,7 +12,7 @@ from parprims._core import signature
 from parprims._cuda import xla
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
-from tests import emulator
+from tests.emulation import emulator
 
 N = 4
 _RNG = np.random.default_rng(20)

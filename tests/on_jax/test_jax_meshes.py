@@ -20,7 +20,7 @@ import parprims
 from parprims import _cuda
 from parprims._cuda import compiler, xla
 from parprims._devices import calls
-from tests.devices import teach_to_compile_quickly
+from tests.support.devices import teach_to_compile_quickly
 from tests.on_jax.test_jax import CALLS, total, same, floats
 
 teach_to_compile_quickly()

@@ -43,7 +43,7 @@ def _squares(n: int) -> list[Any]:
     return [jax.ShapeDtypeStruct((math.isqrt(n),) * 2, np.float32)] * 2
 
 
-# The arrays are shapes alone, of up to 2^31 elements.
+# Not the examples of the declarations: the arrays are shapes of up to 2^31 elements, without values.
 CALLS: dict[str, tuple[Any, Any]] = {
     "reduce": (parprims.reduce, lambda n: _rows(1, n)),
     "reduce, own operator": (lambda a, b, **how: parprims.reduce((a, b), _OWN, **how), lambda n: _rows(2, n)),

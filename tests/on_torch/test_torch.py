@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import random
+from tests.support.contract import random
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,6 @@ import pytest
 
 import parprims
 from parprims._dispatch.primitive import declared
-from tests.contract import random
 from tests.on_torch import test_torch
 from tests.on_torch.test_torch import (
     CASES,
@@ -31,6 +30,7 @@ from tests.on_torch.test_torch import (
     value,
     warnings_of_its_own,
 )
+from tests.support.contract import random
 
 ROOT = Path(__file__).parents[2]
 

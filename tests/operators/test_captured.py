@@ -17,8 +17,8 @@ from parprims._cpu import NUMBA
 from parprims._cpu import plan as cpu_plan
 from parprims._cuda import compiler
 from parprims._operators import languages, tracing
-from tests import emulator
-from tests.gpu_calls import capture, finish, launch, new_stream, on
+from tests.emulation import emulator
+from tests.support.gpu_calls import capture, finish, launch, new_stream, on
 
 pytest.importorskip("numba")
 

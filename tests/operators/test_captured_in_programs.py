@@ -10,7 +10,7 @@ import pytest
 import parprims
 from parprims._core.arrays import dtype_kind
 from parprims._operators import languages
-from tests import emulator
+from tests.emulation import emulator
 from tests.operators import test_captured
 from tests.operators.test_captured import VALUES, compare, elements, from_closure, joined
 

@@ -12,7 +12,7 @@ import pytest
 
 import parprims
 from parprims._operators.operator import BUILT_IN, as_operator
-from tests.contract import compare, eps, random
+from tests.support.contract import compare, eps, random
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -10,12 +10,12 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims._dispatch import dispatch
+from parprims._dispatch import prepared
 from parprims._operators import function_key, languages, tracing
 from parprims._operators.operator import BUILT_IN
 from parprims._primitives.reduce import call as reduce_call
-from tests import emulator
-from tests.contract import compare
+from tests.emulation import emulator
+from tests.support.contract import compare
 
 ELEMENT = (("float32", "x"),)
 
@@ -377,7 +377,7 @@ class TestCapturesChange:
         for name, scale, count in (("attribute", 2, 1), ("attribute", 3, 2), ("attribute", 2, 2), ("helper", 2, 3)):
             set_everywhere(scale)
             parprims.reduce(array, parprims.Operator(READERS[name]), axis=1, method="kernel")
-            assert len(dispatch._prepared) == count
+            assert len(prepared.prepared) == count
 
     def test_identity_that_reads(self, backend):
         for method in ("array", "kernel") if backend.name == "emulated" else ("array",):

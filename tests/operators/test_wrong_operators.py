@@ -16,7 +16,7 @@ from parprims._cpu import compiler as cpu
 from parprims._operators import in_place
 from parprims._operators.function_key import lasting_key
 from parprims._operators.operator import nearest
-from tests.contract import compare
+from tests.support.contract import compare
 
 
 def _doubled(x):

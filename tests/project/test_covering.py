@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from tests import covering
+from tests.support import covering
 
 pytestmark = pytest.mark.once
 

@@ -19,8 +19,8 @@ import pytest
 
 import parprims
 from parprims._cuda import compiler
-from tests import emulator
-from tests.compile_kernels import stencil_plan
+from tests.checks.compile_kernels import stencil_plan
+from tests.emulation import emulator
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples"
 

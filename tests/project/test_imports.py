@@ -130,7 +130,8 @@ def test_every_module_has_a_room():
     assert {room_of(name) for name in FILES} == {*ROOMS, "__init__", "__main__"}
 
 
-def test_rooms_are_small():
-    folders = [path for path in SOURCE.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+@pytest.mark.parametrize("top", [SOURCE, Path(__file__).parents[1]], ids=["src", "tests"])
+def test_rooms_are_small(top):
+    folders = [path for path in top.rglob("*") if path.is_dir() and path.name != "__pycache__"]
     full = {path.name: len([one for one in path.iterdir() if one.is_file()]) for path in folders}
     assert not {name: files for name, files in full.items() if files > MOST_FILES}

@@ -86,7 +86,7 @@ class TestNewPrimitive:
         assert (calls[0].primitive, calls[0].method) == ("adjacent_difference", "array")
         assert parprims.warm("adjacent_difference", dtypes=["float32"]) == 9
         assert "adjacent_difference(int64[4])" in str(parprims.compare(parprims.adjacent_difference, x))
-        from tests import stub
+        from tests.checks import stub
         heads = [line for line in stub.text().splitlines() if "adjacent" in line]
         assert heads == [
             '    "adjacent_difference",',

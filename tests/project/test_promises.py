@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import trust
-from tests.contract import eps, random
 from tests.primitives.matmul import test_matmul
 from tests.primitives.recurrence import test_recurrence
 from tests.primitives.reduce import test_reduce
 from tests.primitives.scan import test_scan
 from tests.primitives.sort import test_sort
 from tests.primitives.tridiagonal import test_tridiagonal
+from tests.support.contract import eps, random
+from tests.trust import page, recorder
 
 pytestmark = pytest.mark.once
 
@@ -28,48 +28,49 @@ def plain(text):
     return " ".join(text.replace("**", "").split())
 
 
-@pytest.mark.parametrize("promise", trust.PROMISES, ids=lambda promise: promise.sentence.split(":")[0])
+@pytest.mark.parametrize("promise", page.PROMISES, ids=lambda promise: promise.sentence.split(":")[0])
 def test_promise_is_made_and_kept(promise):
     assert promise.tests
-    assert [test for test in promise.tests if not trust.exists(test)] == []
+    assert [test for test in promise.tests if not page.exists(test)] == []
     if promise.file:
-        assert plain(promise.words) in plain((trust.ROOT / promise.file).read_text())
+        assert plain(promise.words) in plain((page.ROOT / promise.file).read_text())
 
 
 def test_every_fault_has_a_test_or_a_reason():
-    assert list(trust.FAULTS) == list(range(1, 30))
-    for number, fault in trust.FAULTS.items():
+    assert list(page.FAULTS) == list(range(1, 30))
+    for number, fault in page.FAULTS.items():
         assert bool(fault.tests) != bool(fault.why_not), number
-        assert [test for test in fault.tests if not trust.exists(test)] == [], number
+        assert [test for test in fault.tests if not page.exists(test)] == [], number
 
 
 def test_a_missing_test_is_noticed():
-    assert trust.exists("tests/project/test_promises.py::test_a_missing_test_is_noticed")
-    assert trust.exists("tests/contract.py::Contract::test_axis")
-    assert not trust.exists("tests/project/test_promises.py::test_nothing")
-    assert not trust.exists("tests/contract.py::test_axis")
-    assert not trust.exists("tests/test_nothing.py::test_axis")
+    assert page.exists("tests/project/test_promises.py::test_a_missing_test_is_noticed")
+    assert page.exists("tests/support/contract.py::Contract::test_axis")
+    assert not page.exists("tests/project/test_promises.py::test_nothing")
+    assert not page.exists("tests/support/contract.py::test_axis")
+    assert not page.exists("tests/test_nothing.py::test_axis")
 
 
 def test_every_primitive_inherits_the_laws_or_has_its_own():
-    assert set(trust.keepers()) >= {
+    assert set(page.keepers()) >= {
         f"tests/primitives/{name}/test_{name}.py" for name in ("recurrence", "reduce", "scan", "sort", "tridiagonal")
     }
-    laws = {name.removeprefix("Contract::") for name in trust.functions("tests/contract.py") if "::test_" in name}
-    own = {name.removeprefix("TestMatmul::") for name in trust.functions("tests/primitives/matmul/test_matmul.py")}
+    contract = page.functions("tests/support/contract.py")
+    laws = {name.removeprefix("Contract::") for name in contract if "::test_" in name}
+    own = {name.removeprefix("TestMatmul::") for name in page.functions("tests/primitives/matmul/test_matmul.py")}
     elsewhere = {"test_axis", "test_unknown_method_named", "test_bad_axis_named", "test_no_array_named", "test_jit"}
     assert laws - own - elsewhere == {"test_mixed_namespaces_named"}  # which TestArguments has
 
 
 def test_page_is_up_to_date():
-    if not trust.PAGE.exists():
+    if not page.PAGE.exists():
         pytest.skip("not in a clone")
-    assert trust.PAGE.read_text() == trust.page(), "run python -m tests.trust"
+    assert page.PAGE.read_text() == page.text(), "run python -m tests.trust"
 
 
-@pytest.mark.parametrize("name", trust.recorded())
+@pytest.mark.parametrize("name", page.recorded())
 def test_no_error_exceeds_its_bound(name):
-    rows = trust.recorded()[name]["records"]
+    rows = page.recorded()[name]["records"]
     assert [row for row in rows if not row["ratio"] <= 1] == []
     public = [(one, getattr(parprims, one)) for one in parprims.__all__]
     takes_methods = {
@@ -82,11 +83,11 @@ def test_no_error_exceeds_its_bound(name):
 
 def test_a_new_primitive_is_added_to_a_record(tmp_path, monkeypatch):
     """What is on record stays; rows of a primitive that is not are taken over, and the page says from which commit."""
-    monkeypatch.setattr(trust, "ERRORS", tmp_path)
-    monkeypatch.setattr(trust, "PAGE", tmp_path / "trust.md")
+    monkeypatch.setattr(page, "RECORDS", tmp_path)
+    monkeypatch.setattr(page, "PAGE", tmp_path / "trust.md")
 
     def row(primitive, ratio):
-        return {**dict(zip(trust.KEY, (primitive, "float32", "array", "numpy"), strict=True)), "ratio": ratio}
+        return {**dict(zip(recorder.KEY, (primitive, "float32", "array", "numpy"), strict=True)), "ratio": ratio}
 
     def file(name, commit, *rows):
         body = {"header": {"device": "CPU", "versions": {"numpy": "2"}, "commit": commit, "date": "2026-01-01"}}
@@ -94,12 +95,12 @@ def test_a_new_primitive_is_added_to_a_record(tmp_path, monkeypatch):
         (tmp_path / name).write_text(json.dumps(body))
         return str(tmp_path / name)
 
-    trust.main([file("first", "aaa", row("sum", 0.5))])
-    trust.main(["--add", file("second", "bbb", row("sum", 0.25), row("mean", 0.75))])
-    ((head, rows),) = [(one["header"], one["records"]) for one in trust.recorded().values()]
+    page.main([file("first", "aaa", row("sum", 0.5))])
+    page.main(["--add", file("second", "bbb", row("sum", 0.25), row("mean", 0.75))])
+    ((head, rows),) = [(one["header"], one["records"]) for one in page.recorded().values()]
     assert [(one["primitive"], one["ratio"]) for one in rows] == [("mean", 0.75), ("sum", 0.5)]
     assert (head["commit"], head["added"]) == ("aaa", {"mean": "bbb"})
-    assert "commit aaa (`mean`: bbb); numpy 2." in trust.PAGE.read_text()
+    assert "commit aaa (`mean`: bbb); numpy 2." in page.PAGE.read_text()
 
 
 def roundings(dtype):
@@ -242,7 +243,7 @@ def test_recorded_errors(tmp_path):
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(
         "import numpy as np, parprims, pytest\n"
-        "from tests.contract import compare\n"
+        "from tests.support.contract import compare\n"
         "@pytest.mark.parametrize('off', [1, 2, 4])\n"
         "def test_sum(backend, run, off):\n"
         "    x = np.ones((2, 4), np.float32)\n"
@@ -258,8 +259,8 @@ def test_recorded_errors(tmp_path):
     path = tmp_path / "errors.json"
     words = ["-q", "-n", "2", "--backend", "numpy", "--record-errors", str(path), "-p", "no:cacheprovider"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(tmp_path), "--rootdir", str(trust.ROOT), *words],
-        cwd=trust.ROOT,
+        [sys.executable, "-m", "pytest", str(tmp_path), "--rootdir", str(page.ROOT), *words],
+        cwd=page.ROOT,
         capture_output=True,
         text=True,
     )
@@ -272,12 +273,12 @@ def test_recorded_errors(tmp_path):
     assert found["test"].endswith("test_sum[numpy-4]")
     assert (rows["max", "native"]["exact"], rows["max", "native"]["ratio"]) == (1, 0)
     assert rows["scan", "array"]["ratio"] == 0.5
-    assert "| `sum` | float32 | 1.3 numpy |  |  | 3 |" in list(trust.table(rows.values()))
-    assert "| `max` | int64 |  | exact |  | 1 |" in list(trust.table(rows.values()))
+    assert "| `sum` | float32 | 1.3 numpy |  |  | 3 |" in list(page.table(rows.values()))
+    assert "| `max` | int64 |  | exact |  | 1 |" in list(page.table(rows.values()))
 
 
 def test_records_are_merged():
-    one, other = trust.Errors(), trust.Errors()
+    one, other = recorder.Errors(), recorder.Errors()
     one.on = other.on = True
     one.add("sum", "array", "float32", "numpy", [0.5, 0.0], [1.0, 0.0])
     other.add("sum", "array", "float32", "numpy", 0.75, 1.0)
@@ -302,7 +303,7 @@ def test_suite_starts_beside_a_plugin_that_warns(tmp_path):
     (described / "entry_points.txt").write_text("[pytest11]\nbenchmark = warns\n")
     run = subprocess.run(
         [sys.executable, *"-m pytest --collect-only -q -p no:cacheprovider tests/dispatch/test_dispatch.py".split()],
-        cwd=trust.ROOT,
+        cwd=page.ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
         capture_output=True,
         text=True,

@@ -1,4 +1,7 @@
-"""Facts about arrays of every library, and the checks of every public function: namespace, axis, dtype."""
+"""Facts about arrays of every library, and the checks of every public function: namespace, axis, dtype.
+
+Nearly every module asks for several of these facts, so one file holds them, and a module imports them in one line.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import contextlib
 import difflib
 import functools
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
+
+from parprims._core.jax_arrays import explicit_sharding, is_jax_literal, is_sharded, is_traced, quiet_jax, unsplit
 
 Array = Any
 """An array of any library that conforms to the array API standard."""
@@ -44,7 +48,7 @@ def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = Fals
         dtype = array.dtype
         if not is_number(dtype) and not (moved and admitted and _can_move(array)):
             raise TypeError(f"{name} must have a dtype of numbers or bool, got {dtype_name(dtype)}")
-        if _is_jax_literal(type(array)):
+        if is_jax_literal(type(array)):
             array = xp.asarray(array)
         elif isinstance(array, (np.ndarray, np.generic)):
             if type(array) is not np.ndarray:
@@ -52,7 +56,7 @@ def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = Fals
             if not dtype.isnative:
                 array = array.astype(dtype.newbyteorder("="))
         elif array_api_compat.is_jax_array(array) and not is_sharded(array):
-            array = _unsplit(array)
+            array = unsplit(array)
         admitted.append(array)
     return xp, admitted
 
@@ -102,7 +106,7 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
         )
     if home == "sparse":
         raise TypeError(f"{name} must be a dense array, got {kind.__name__}: call todense()")
-    if _is_jax_literal(kind):
+    if is_jax_literal(kind):
         import jax
 
         return jax.numpy, None
@@ -123,11 +127,6 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
         flaw = _jax_flaw
     _known[kind] = xp, flaw
     return xp, flaw
-
-
-def _is_jax_literal(kind: type) -> bool:
-    """Return whether the type is JAX's subclass of NumPy's array for constants of programs."""
-    return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
 
 
 def _is_plain_tensor(kind: type) -> bool:
@@ -195,100 +194,6 @@ def mode(xp: Namespace) -> bool:
     return wide
 
 
-def is_sharded(x: Array) -> bool:
-    """Return whether the elements of a JAX array are divided among several devices, as far as can be seen.
-
-    The type of a traced array decides; it names only the explicit axes of a mesh. Inside shard_map, an array is the
-    part of one device.
-    """
-    if is_traced(x):
-        sharding = explicit_sharding(x)
-        return sharding is not None and not sharding.is_fully_replicated
-    return len(x.devices()) > 1 and not x.is_fully_replicated
-
-
-def check_apart(axis_name: Any) -> None:
-    """Raise ValueError if a call with offsets has an axis_name too."""
-    if axis_name is not None:
-        raise ValueError("axis_name must not be given with offsets: segments may end on another device")
-
-
-def is_split(x: Any) -> bool:
-    """Return whether an array, or any array of a tuple, is divided among several devices or chunks."""
-    if type(x) is tuple:
-        return any(map(is_split, x))
-    kind = type(x)
-    if kind is np.ndarray:
-        return False
-    home = kind.__module__.partition(".")[0]
-    if kind.__name__ == "DTensor" and home == "torch":
-        return True
-    if home == "dask":
-        return isinstance(x, getattr(sys.modules.get("dask.array"), "Array", ()))
-    return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
-
-
-def jax_platform(arrays: Sequence[Array]) -> str:
-    """Return the platform that JAX arrays are on; for traced arrays the default platform."""
-    import jax
-
-    if any(map(is_traced, arrays)):
-        return str(jax.default_backend())
-    return str(next(iter(arrays[0].devices())).platform)
-
-
-def is_placed_later(x: Array) -> bool:
-    """Return whether XLA decides at compile time how a traced JAX array is split, over axes of type Auto."""
-    if not is_traced(x):
-        return False
-    sharding = explicit_sharding(x)
-    if sharding is None or sharding.mesh.empty:
-        return False
-    mesh = sharding.mesh
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return any(kind.name == "Auto" and mesh.shape[name] > 1 for name, kind in kinds)
-
-
-def _unsplit(x: Array) -> Array:
-    """Return the JAX array with a type that names no mesh axes. The given type may name axes of length 1.
-
-    JAX's operations check the type, not the placement.
-    """
-    sharding = explicit_sharding(x)
-    if sharding is None or all(axes is None for axes in sharding.spec):
-        return x
-    import jax
-
-    mesh = sharding.mesh if is_traced(x) else x.sharding.mesh
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
-
-
-def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return JAX arrays that vary over equal axes of a mesh; inside shard_map the types of arrays name these axes."""
-    import jax
-
-    axes_of_arrays = [_varying(x) for x in arrays]
-    together = frozenset().union(*axes_of_arrays)
-    return tuple(
-        jax.lax.pcast(x, tuple(sorted(together - axes)), to="varying") if together - axes else x
-        for x, axes in zip(arrays, axes_of_arrays, strict=True)
-    )
-
-
-def _varying(x: Array) -> frozenset[str]:
-    import jax
-
-    axes: frozenset[str] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
-    return axes
-
-
-def explicit_sharding(x: Array) -> Any:
-    """Return the sharding that is part of the type of a JAX array, or None if there is none."""
-    import jax
-
-    return getattr(jax.typeof(x), "sharding", None)
-
-
 def _check_same_device(first: str, array: Array, name: str, other_array: Array) -> None:
     if is_traced(array) or is_traced(other_array):
         return
@@ -302,15 +207,6 @@ def _check_same_device(first: str, array: Array, name: str, other_array: Array) 
         if here == there:
             return
     raise ValueError(f"{name} is on device {there}, but {first} is on {here}: all arrays must be on one device")
-
-
-def is_traced(x: Array) -> bool:
-    """Return whether x is a JAX array without a value: one inside jit, vmap or grad."""
-    if not array_api_compat.is_jax_array(x):
-        return False
-    import jax
-
-    return isinstance(x, jax.core.Tracer)
 
 
 def device(x: Array) -> Any:
@@ -374,7 +270,7 @@ def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     except TypeError:
         index = None
     if index is None:
-        raise TypeError(f"{name} must be an integer, got {shown(axis)}")
+        raise TypeError(f"{name} must be an integer, got {repr_short(axis)}")
     if not -ndim <= index < ndim:
         raise IndexError(f"{name} {index} is out of range for an array of {ndim} dimensions")
     return index % ndim
@@ -385,7 +281,7 @@ def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     if isinstance(axis, (list, set, range)):
-        raise TypeError(f"axis must be an integer, a tuple of integers or None, got {shown(axis)}")
+        raise TypeError(f"axis must be an integer, a tuple of integers or None, got {repr_short(axis)}")
     if not isinstance(axis, tuple):
         return (normalize_axis(axis, ndim),)
     axes = tuple(normalize_axis(one, ndim) for one in axis)
@@ -404,29 +300,8 @@ def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
     """
     name = getattr(xp, "__name__", "")
     if name == "jax.numpy":
-        return _quiet_jax()
+        return quiet_jax()
     return np.errstate(all="ignore") if name in _ANNOUNCING else contextlib.nullcontext()
-
-
-def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
-    import jax
-
-    # Only a mode that is on is switched off, because modes are part of the keys of compiled JAX programs.
-    config, contexts = jax.config, []
-    if config.jax_numpy_rank_promotion != "allow":
-        contexts.append(jax.numpy_rank_promotion("allow"))
-    if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
-        contexts.append(jax.transfer_guard_host_to_device("allow"))
-    if config.jax_debug_nans:
-        contexts.append(jax.debug_nans(False))
-    if config.jax_debug_infs:
-        contexts.append(jax.debug_infs(False))
-    if not contexts:
-        return contextlib.nullcontext()
-    stack = contextlib.ExitStack()
-    for context in contexts:
-        stack.enter_context(context)
-    return stack
 
 
 def raise_if_nan(primitive: str, xp: Namespace, result: Any) -> Any:
@@ -448,7 +323,7 @@ def raise_if_nan(primitive: str, xp: Namespace, result: Any) -> Any:
     return result
 
 
-def shown(value: Any) -> str:
+def repr_short(value: Any) -> str:
     """Return the text of a wrong value for an error: its repr if that is short, else the name of its type."""
     try:
         text = repr(value)
@@ -463,7 +338,7 @@ def check_flag(name: str, value: Any) -> bool:
         return bool(value)
     if isinstance(value, np.bool_):
         return bool(value)
-    raise TypeError(f"{name} must be True or False, got {shown(value)}{STATIC if is_traced(value) else ''}")
+    raise TypeError(f"{name} must be True or False, got {repr_short(value)}{STATIC if is_traced(value) else ''}")
 
 
 STATIC = ": name it in static_argnums or static_argnames of jax.jit"
@@ -476,10 +351,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
         return value
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     hint = f": did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}{hint}")
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {repr_short(value)}{hint}")
 
 
-_DTYPES = (
+DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64", "complex64", "complex128",
 )  # fmt: skip
@@ -495,84 +370,7 @@ def is_number(dtype: Any) -> bool:
 @functools.cache
 def _is_number(_type: Any, dtype: Any) -> bool:
     name = dtype_name(dtype)
-    return (name in _DTYPES or name in LONG_DOUBLES) and getattr(dtype, "fields", None) is None
-
-
-BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-
-
-def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
-    """Return the library's dtype for its own dtype, a name of the standard, or a Python type.
-
-    Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
-    """
-    converted = _as_dtype(xp, dtype)
-    if converted is None or not is_number(converted):
-        raise TypeError(
-            f"{name} must be a dtype of {library_title(xp)}, or the standard's name of one, got {shown(dtype)}"
-        )
-    if array_api_compat.is_jax_namespace(xp):
-        import jax
-
-        canonical = jax.dtypes.canonicalize_dtype(converted)
-        if canonical != converted:
-            if isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
-                return canonical
-            raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(converted)}")
-    return converted
-
-
-def dtype_named(xp: Namespace, name: str) -> Any:
-    """Return the library's dtype with this name."""
-    library_dtype = getattr(xp, name, None)
-    return np.dtype(name) if library_dtype is None else library_dtype  # ml_dtypes adds bfloat16 to NumPy and CuPy
-
-
-def _as_dtype(xp: Namespace, dtype: Any) -> Any:
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        candidate = getattr(xp, dtype, None)
-        if candidate is None and dtype == "bfloat16" and _has_numpy_dtypes(xp):
-            try:
-                return np.dtype("bfloat16")  # ml_dtypes adds this dtype
-            except TypeError:
-                return None
-    elif array_api_compat.is_torch_namespace(xp):
-        import torch
-
-        candidate = dtype if isinstance(dtype, torch.dtype) else None
-        if candidate is None and isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
-            candidate = getattr(xp, BUILT_IN_DTYPES[dtype])
-        return candidate
-    elif _has_numpy_dtypes(xp):
-        names = hasattr(dtype, "dtype") and not isinstance(dtype, np.generic)
-        candidate = dtype if isinstance(dtype, (str, type, np.dtype)) or names else None
-    else:
-        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
-    if candidate is None or not _has_numpy_dtypes(xp):
-        return candidate
-    try:
-        converted = np.dtype(candidate)
-    except (TypeError, ValueError, SyntaxError):
-        return None
-    return converted.newbyteorder("=") if not converted.isnative else converted
-
-
-def _same_dtype(candidate: Any, dtype: Any) -> bool:
-    return candidate is dtype or (type(candidate) is type(dtype) and bool(candidate == dtype))
-
-
-@functools.cache
-def _has_numpy_dtypes(xp: Namespace) -> bool:
-    return any(getattr(array_api_compat, f"is_{one}_namespace")(xp) for one in ("numpy", "cupy", "jax"))
-
-
-def as_dtypes(xp: Namespace, dtype: Any) -> tuple[Any, ...] | None:
-    """Return the library's dtypes for the option dtype: None, a dtype, or a tuple with a dtype for each component."""
-    if dtype is None:
-        return None
-    if not isinstance(dtype, tuple):
-        return (as_dtype(xp, dtype),)
-    return tuple(as_dtype(xp, one, f"dtype[{index}]") for index, one in enumerate(dtype))
+    return (name in DTYPES or name in LONG_DOUBLES) and getattr(dtype, "fields", None) is None
 
 
 @functools.cache

@@ -68,12 +68,12 @@ def not_array(got: Any, place: str = "") -> str:
     return f"{type(got).__name__}{place}, not an array{hint}"
 
 
-def shown(structure: Structure) -> str:
+def as_text(structure: Structure) -> str:
     """Return a structure as text, with * for an array."""
     if structure is None:
         return "*"
     kind, keys, parts = structure
-    part_texts = [shown(part) for part in parts]
+    part_texts = [as_text(part) for part in parts]
     if kind is dict:
         return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, part_texts, strict=True)) + "}"
     if kind is tuple:
@@ -90,7 +90,7 @@ def flat(name: str, value: Any, structure: Structure = None) -> Any:
         return value
     leaves, given_structure = flattened(value, name)
     if structure is not None and given_structure != structure:
-        raise TypeError(f"{name} must be {shown(structure)} or a tuple, got {shown(given_structure)}")
+        raise TypeError(f"{name} must be {as_text(structure)} or a tuple, got {as_text(given_structure)}")
     return leaves
 
 

@@ -1,18 +1,32 @@
-"""Options of other types than Python's own, made plain: as in NumPy and SciPy, and so that calls have keys.
+"""Options: values of other types than Python's own are made plain, as in NumPy and SciPy, so that calls have keys.
 
 Public functions convert options only for calls that they do not remember, so remembered calls lose no time.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import STATIC, Array, Namespace, device, is_jax, mode, shown
+from parprims._core.arrays import (
+    DTYPES,
+    STATIC,
+    Array,
+    Namespace,
+    device,
+    dtype_name,
+    is_jax,
+    is_number,
+    library_title,
+    mode,
+    repr_short,
+)
 
 _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
 """Options that are a number, or have a number among other values."""
@@ -55,7 +69,7 @@ def _plain(name: str, value: Any, several: bool) -> Any:
         return value
     jax: Any = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} must have a value when a program is made, got {shown(value)}{STATIC}")
+        raise TypeError(f"{name} must have a value when a program is made, got {repr_short(value)}{STATIC}")
     listed = _listed(value)
     return tuple(listed) if isinstance(listed, list) else listed
 
@@ -72,7 +86,7 @@ def _number(value: np.generic) -> Any:
 def check_entries(name: str, entries: tuple[Any, ...], count: int) -> None:
     """Raise ValueError unless an option, as a tuple, has an entry for each of ``count`` components."""
     if count > 1 and len(entries) == 1 and isinstance(entries[0], list):
-        raise TypeError(f"{name} must be a tuple of {count} entries, one per component, got {shown(entries[0])}")
+        raise TypeError(f"{name} must be a tuple of {count} entries, one per component, got {repr_short(entries[0])}")
     if len(entries) != count:
         raise ValueError(f"{name} must have {count} entries, one per component, got {len(entries)}")
 
@@ -84,7 +98,7 @@ def integer_of(name: str, value: Any, low: int, high: int) -> int:
     except TypeError:
         number = None
     if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
-        raise TypeError(f"{name} must be an integer, got {shown(value)}")
+        raise TypeError(f"{name} must be an integer, got {repr_short(value)}")
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}")
     return number
@@ -109,10 +123,89 @@ def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array
     numbers = [_plain(name, number, several=False) for number in values]
     kinds = {type(number) for number in numbers}
     if not kinds <= {int, float}:
-        raise TypeError(f"{name} must hold integers or floats only, got {shown(values)}")
+        raise TypeError(f"{name} must hold integers or floats only, got {repr_short(values)}")
     bits = 32 if is_jax(xp) and not mode(xp) else 64
     if float in kinds:
         return xp.asarray(numbers, dtype=getattr(xp, f"float{bits}"), device=device(like))
     if any(not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) for number in numbers):
-        raise ValueError(f"{name} must be in the range of int{bits}, got {shown(values)}")
+        raise ValueError(f"{name} must be in the range of int{bits}, got {repr_short(values)}")
     return xp.asarray(numbers, dtype=getattr(xp, f"int{bits}"), device=device(like))
+
+
+# ---- The option dtype ------------------------------------------------------------------------------------------------
+
+BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
+    """Return the library's dtype for its own dtype, a name of the standard, or a Python type.
+
+    Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
+    """
+    converted = _as_dtype(xp, dtype)
+    if converted is None or not is_number(converted):
+        raise TypeError(
+            f"{name} must be a dtype of {library_title(xp)}, or the standard's name of one, got {repr_short(dtype)}"
+        )
+    if array_api_compat.is_jax_namespace(xp):
+        import jax
+
+        canonical = jax.dtypes.canonicalize_dtype(converted)
+        if canonical != converted:
+            if isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
+                return canonical
+            raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(converted)}")
+    return converted
+
+
+def dtype_named(xp: Namespace, name: str) -> Any:
+    """Return the library's dtype with this name."""
+    library_dtype = getattr(xp, name, None)
+    return np.dtype(name) if library_dtype is None else library_dtype  # ml_dtypes adds bfloat16 to NumPy and CuPy
+
+
+def _as_dtype(xp: Namespace, dtype: Any) -> Any:
+    if isinstance(dtype, str) and dtype in DTYPES:
+        candidate = getattr(xp, dtype, None)
+        if candidate is None and dtype == "bfloat16" and _has_numpy_dtypes(xp):
+            try:
+                return np.dtype("bfloat16")  # ml_dtypes adds this dtype
+            except TypeError:
+                return None
+    elif array_api_compat.is_torch_namespace(xp):
+        import torch
+
+        candidate = dtype if isinstance(dtype, torch.dtype) else None
+        if candidate is None and isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
+            candidate = getattr(xp, BUILT_IN_DTYPES[dtype])
+        return candidate
+    elif _has_numpy_dtypes(xp):
+        names = hasattr(dtype, "dtype") and not isinstance(dtype, np.generic)
+        candidate = dtype if isinstance(dtype, (str, type, np.dtype)) or names else None
+    else:
+        return next((own for own in (getattr(xp, one, None) for one in DTYPES) if _same_dtype(own, dtype)), None)
+    if candidate is None or not _has_numpy_dtypes(xp):
+        return candidate
+    try:
+        converted = np.dtype(candidate)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    return converted.newbyteorder("=") if not converted.isnative else converted
+
+
+def _same_dtype(candidate: Any, dtype: Any) -> bool:
+    return candidate is dtype or (type(candidate) is type(dtype) and bool(candidate == dtype))
+
+
+@functools.cache
+def _has_numpy_dtypes(xp: Namespace) -> bool:
+    return any(getattr(array_api_compat, f"is_{one}_namespace")(xp) for one in ("numpy", "cupy", "jax"))
+
+
+def as_dtypes(xp: Namespace, dtype: Any) -> tuple[Any, ...] | None:
+    """Return the library's dtypes for the option dtype: None, a dtype, or a tuple with a dtype for each component."""
+    if dtype is None:
+        return None
+    if not isinstance(dtype, tuple):
+        return (as_dtype(xp, dtype),)
+    return tuple(as_dtype(xp, one, f"dtype[{index}]") for index, one in enumerate(dtype))

@@ -1,4 +1,4 @@
-"""Options of other libraries' functions: the error of a call with such an option names the option here."""
+"""Names of options in other libraries: the error of a call with such a name suggests the option here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_SAME = {
+_OTHER_NAMES = {
     "dim": "axis", "dims": "axis", "dimension": "axis", "axes": "axis", "keepdim": "keepdims", "keep_dims": "keepdims",
     "operator": "op", "operation": "op", "func": "op", "combine": "op", "reduce": "op", "reduction": "op",
     "init": "initial", "init_value": "initial", "total_repeat_length": "size", "sum_dtype": "dtype",
@@ -15,7 +15,7 @@ _SAME = {
     "state": "zi", "trans": "transpose", "transposed": "transpose", "return_index": "return_indices",
     "indptr": "offsets", "boundaries": "offsets", "include_init": "include_initial",
 }  # fmt: skip
-"""Options with another name here."""
+"""The options here by their names in other libraries."""
 
 _INSTEAD = {
     "largest": ("mode", "mode='largest' and mode='smallest' say which elements are wanted"),
@@ -37,12 +37,12 @@ def unknown_option(function: str, others: Mapping[str, Any]) -> TypeError:
     import difflib
 
     parameters = inspect.signature(getattr(sys.modules["parprims"], function)).parameters.values()
-    names = [one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
+    names = [p.name for p in parameters if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     word = next(iter(others))
     instead, sentence = _INSTEAD.get(word, ("", ""))
     near = difflib.get_close_matches(word, names, 1)
-    if _SAME.get(word) in names:
-        hint = f"it is called {_SAME[word]!r} here"
+    if _OTHER_NAMES.get(word) in names:
+        hint = f"it is called {_OTHER_NAMES[word]!r} here"
     elif instead is None or instead in names:
         hint = sentence
     elif near:
@@ -57,5 +57,5 @@ def show_own_options(public: Iterable[Any]) -> None:
     for function in public:
         if inspect.isfunction(function):
             signature = inspect.signature(function)
-            parameters = [one for one in signature.parameters.values() if one.annotation != "Never"]
+            parameters = [p for p in signature.parameters.values() if p.annotation != "Never"]
             function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -19,12 +19,12 @@ from parprims._core.arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
-    is_traced,
     library,
     library_title,
     quiet,
-    shown,
+    repr_short,
 )
+from parprims._core.jax_arrays import is_traced
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 
@@ -161,15 +161,15 @@ def as_scalar(name: str, value: Any, dtype: Any) -> Any:
         python_type = _PYTHON_TYPES.get(dtype_kind(value.dtype), object)
     to = dtype_name(dtype)
     if dtype_kind(dtype) not in _SCALAR_KINDS.get(python_type, ()):
-        raise TypeError(f"{name} must fit dtype {to}, got {shown(value)}")
+        raise TypeError(f"{name} must fit dtype {to}, got {repr_short(value)}")
     number = python_type(value)
     low, high = _range(to)
     parts = (number.real, number.imag) if python_type is complex else (number,)
     if not all(low <= part <= high or (python_type not in (bool, int) and not math.isfinite(part)) for part in parts):
-        raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
+        raise ValueError(f"{name} must be in the range of {to}, got {repr_short(value)}")
     # Python's numbers and NumPy's floats are rounded to the dtype; it must hold integers of NumPy exactly.
     if python_type is not type(value) and python_type in (bool, int) and not _is_exact(number, to):
-        raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
+        raise ValueError(f"{name} must be exact in {to}, got {repr_short(value)}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""All of the library that concerns CUDA: plans, the compiler, the driver, and what carries plans out.
+"""All of the library that concerns CUDA: plans, the compiler, the driver, and the runners of plans.
 
 A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launches it through the CUDA driver on the
 caller's current stream (CuPy arrays, PyTorch tensors). `traced` makes it part of a JAX program. Neither copies an array
@@ -86,18 +86,18 @@ def ready(
     """
     place = None if is_jax(xp) else device_index(xp, x)
     # The functions of a JAX program compute with the numbers of their own call.
-    whole = (xp, place, key, captured if place is None else ())
-    found = _runners.get(whole)
+    full_key = (xp, place, key, captured if place is None else ())
+    found = _runners.get(full_key)
     if found is None:
-        made = plan()
-        if made is None:
+        new_plan = plan()
+        if new_plan is None:
             return None
         if place is None:
-            found = Program(dataclasses.replace(made, captured=captured), *in_program())
+            found = Program(dataclasses.replace(new_plan, captured=captured), *in_program())
         else:
-            found = Runner(xp, made, place)
-        _runners.keep(whole, found)
-    return found.telling(captured) if captured or place is None else found  # type: ignore[union-attr]
+            found = Runner(xp, new_plan, place)
+        _runners.keep(full_key, found)
+    return found.with_captured(captured) if captured or place is None else found  # type: ignore[union-attr]
 
 
 def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:
@@ -116,7 +116,7 @@ def on_readable(
     run = find(readable)
     if run is None:
         return otherwise
-    if all(one is given for one, given in zip(readable, arrays, strict=True)):
+    if all(x is given for x, given in zip(readable, arrays, strict=True)):
         return run
     return lambda *given: run(*(plain(xp, x) for x in given))
 

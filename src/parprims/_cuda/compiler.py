@@ -135,7 +135,7 @@ def _compile_with_cupy(text: str, options: Sequence[str], *, ptx: bool) -> tuple
 def _made_for(arch: str) -> str:
     """Return the architecture to compile for, given sm_NN or compute_NN.
 
-    For a GPU that is newer than the compiler, it is the newest PTX that the compiler makes. The driver compiles that.
+    For a GPU that is newer than the compiler, it is the newest PTX that the compiler makes, and the driver compiles it.
     """
     compiler, number = working(), arch.partition("_")[2]
     if not number.isdecimal() or int(number) in compiler.architectures:
@@ -152,7 +152,7 @@ def too_old(number: int, compiler: Compiler) -> str:
 
 
 def identity(text: str, arch: str) -> str:
-    """Return all that the machine code of a text depends on, as one text."""
+    """Return the source, the options and the compiler of a text's machine code as one text."""
     return "\0".join(("checked", text, *_options(arch), str(working())))
 
 
@@ -176,7 +176,7 @@ _under_way: dict[Source, Future[bytes]] = {}
 
 
 def compiled_together(sources: Iterable[Source]) -> list[bytes]:
-    """Return what `compiled` returns for each of these, compiled on as many cores as there are."""
+    """Return the result of `compiled` for each source, compiled on all cores."""
     sources = list(sources)
     if len({*sources}) == 1:
         return [compiled(*sources[0])] * len(sources)
@@ -185,12 +185,12 @@ def compiled_together(sources: Iterable[Source]) -> list[bytes]:
 
 
 def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[Source, Future[bytes]]:
-    """Begin to compile these, and after them what is needed later; return the futures of what `compiled` returns.
+    """Begin to compile ``sources``, and after them ``later``; return the futures of the results of `compiled`.
 
-    NVRTC compiles several programs at once, and the bindings let go of the interpreter meanwhile. But it parses them
-    one after another. So of the first, which are all needed, the longest text is the first: it mostly takes longest
-    after that. The others follow in the order given. What another call has begun is not begun again. A process that
-    ends waits for what it has begun, and the next one finds it on disk.
+    NVRTC compiles several programs at once, and the bindings release the interpreter meanwhile, but it parses one
+    program after another. So the longest of ``sources`` is first, because it mostly takes longest after its parse;
+    ``later`` keep their order. A source that another call has begun is not begun again. A process that ends waits for
+    all that it has begun, and the next process finds the results on disk.
     """
     ordered = dict.fromkeys((*sorted(sources, key=lambda one: len(one[0]), reverse=True), *later))
     under_way = {**_under_way}

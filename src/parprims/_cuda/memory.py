@@ -1,4 +1,4 @@
-"""What kernels require of arrays: which arrays they can take, and the memory layout of the elements."""
+"""The arrays that kernels can read: refusals, devices, and the memory layout of elements."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _device_refusal(device: int) -> str | None:
 
 
 def layout(xp: Namespace, x: Array) -> tuple[Any, ...]:
-    """Return (strides in elements, address modulo 16) of an array, on which the choice of kernels depends."""
+    """Return (strides in elements, address modulo 16) of an array. The choice of kernels depends on them."""
     kind = library(xp)
     if kind == "torch":
         return x.stride(), x.data_ptr() & 15
@@ -81,14 +81,14 @@ def device_index(xp: Namespace, x: Array) -> int:
 
 
 def capability(xp: Namespace, x: Array) -> int:
-    """Return the compute capability of the device an array is on, 90 for 9.0; with JAX that of its first device."""
+    """Return the compute capability of an array's device, 90 for 9.0; for JAX the capability of its first device."""
     if is_jax(xp):
         return int(xla.devices()[0].compute_capability.replace(".", ""))
     return int(driver.current().architecture(device_index(xp, x)).removeprefix("sm_"))
 
 
 def multiprocessors(xp: Namespace, x: Array) -> int | None:
-    """Return how many multiprocessors the device of an array has, or None where JAX does not tell."""
+    """Return the number of multiprocessors of an array's device, or None if JAX does not know it."""
     if is_jax(xp):
         return getattr(xla.devices()[0], "core_count", None)
     return driver.current().multiprocessors(device_index(xp, x))
@@ -109,14 +109,15 @@ def plain(xp: Namespace, x: Array) -> Array:
 def arranged(
     arrange: Callable[..., tuple[Array, ...]], arrays: tuple[Array, ...]
 ) -> tuple[tuple[Array, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """Return arrays that kernels can read, and a wrapper: it lets a function of these take arrays like those given.
+    """Return arrays that kernels can read, and a wrapper that lets a function of them take arrays like the originals.
 
-    Where arrays are read as they are given, they are in later calls of the same key too, which do not ask again.
+    If the kernels can read the originals, they can read the arrays of later calls with this key too, and the wrapper
+    returns the function itself.
     """
-    found = arrange(*arrays)
-    if len(found) == len(arrays) and all(map(operator.is_, found, arrays)):
-        return found, lambda run: run
-    return found, lambda run: lambda *given: run(*arrange(*given))
+    readable = arrange(*arrays)
+    if len(readable) == len(arrays) and all(map(operator.is_, readable, arrays)):
+        return readable, lambda run: run
+    return readable, lambda run: lambda *originals: run(*arrange(*originals))
 
 
 def contiguous(xp: Namespace, x: Array) -> Array:

@@ -35,12 +35,12 @@ class Numbers:
 
     def __call__(self, name: str, value: int) -> Number:
         """Return one more integer, of this name, or of this name and a count if the name is taken."""
-        taken, count = name, 1
-        while taken in self._found:
+        unique, count = name, 1
+        while unique in self._found:
             count += 1
-            taken = f"{name}_{count}"
-        self._found[taken] = found = Number(taken, int(value))
-        return found
+            unique = f"{name}_{count}"
+        self._found[unique] = number = Number(unique, int(value))
+        return number
 
     def all(self) -> tuple[Number, ...]:
         """Return the integers so far."""
@@ -54,7 +54,7 @@ class Pointer:
     Parameters
     ----------
     memory : str
-        The memory that it points into: in0, in1, ... (inputs), out0, out1, ... (outputs), or a kind of scratch.
+        The memory of the address: in0, in1, ... (inputs), out0, out1, ... (outputs), or a kind of scratch.
     type : str
         The C++ type of an element; void leaves it open.
     elements, bytes : Number or int, optional
@@ -137,8 +137,8 @@ class Launch:
     cluster : int
         The number of blocks in a cluster, which run at the same time and can copy to each other. It divides the grid.
     if_any : tuple of int
-        The words of zeroed scratch, of 32 bits each, that say whether there is something to do: if all of these are
-        zero when the launch starts, it changes no memory. Without any, there always is something to do.
+        The words of zeroed scratch, of 32 bits each, that say whether the launch has work: if all of these are
+        zero when the launch starts, it changes no memory. Without such words, the launch always has work.
     """
 
     source: str
@@ -165,7 +165,7 @@ class Launch:
         return f"  {self.name}({', '.join(map(expression, self.parameters))});"
 
     def architecture(self, arch: str) -> str:
-        """Return what to compile for, given the device's architecture as sm_NN or compute_NN."""
+        """Return the architecture to compile for, given the device's as sm_NN or compute_NN."""
         return arch + "a" * self.own_instructions
 
 
@@ -190,7 +190,7 @@ class Plan:
     outputs : tuple of (shape, dtype)
         The arrays to allocate, dtypes by the standard's names.
     numbers : tuple of Number
-        The integers that the launches are given.
+        The integers that the launches have as parameters.
     zeroed_bytes, status_bytes, scratch_bytes : int
         The bytes of each kind of scratch. Zeroed scratch is zero, and the last launch leaves it zero. Status scratch is
         zero at first, and later holds what earlier kernels left; a count of launches in its first word tells which
@@ -199,8 +199,7 @@ class Plan:
     temporary_bytes : int
         The bytes of the call's own memory, ``temporary`` in the kernel, from the allocator of its library.
     captured : tuple of Captured
-        The numbers of operators that no text holds. Launches are given their words behind the other integers, or in
-        memory.
+        The numbers of operators that no text holds. Their words are parameters after the other integers, or in memory.
     """
 
     launches: tuple[Launch, ...]
@@ -221,13 +220,13 @@ class Plan:
         )
 
     @property
-    def untold(self) -> Plan:
-        """The plan without the values of the captured numbers: plans with equal texts and sizes have equal ones."""
+    def without_values(self) -> Plan:
+        """The plan without the values of the captured numbers: equal for plans with equal texts and sizes."""
         return dataclasses.replace(self, captured=tuple([dataclasses.replace(one, words=()) for one in self.captured]))
 
     @property
     def integers(self) -> tuple[int, ...]:
-        """The values of the integers, those that a text does not hold in any case last."""
+        """The values of the integers, and after them the words of captured numbers."""
         return tuple([number.value for number in (*self.numbers, *self.words)])
 
     def zeros(self) -> dict[str, int]:

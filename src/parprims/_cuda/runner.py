@@ -27,7 +27,7 @@ class Config(ctypes.Structure):
     """CUlaunchConfig: the grid, the block, dynamic shared memory, the stream, and attributes."""
 
     _fields_ = (
-        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        *((f"{unit}_{axis}", ctypes.c_uint) for unit in ("grid", "block") for axis in "xyz"),
         ("shared", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
@@ -36,7 +36,7 @@ class Config(ctypes.Structure):
 
 
 class Attribute(ctypes.Structure):
-    """CUlaunchAttribute, whose value has 64 bytes: here a flag."""
+    """CUlaunchAttribute. Its value has 64 bytes; here it is a flag."""
 
     _fields_ = (("kind", ctypes.c_int), ("gap", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
 
@@ -45,9 +45,9 @@ _OVERLAPS = Attribute(kind=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREA
 
 
 class Packet:
-    """The arguments of a launch as the driver takes them. Made once, filled in at every call. All have 8 bytes.
+    """The arguments of all launches of a plan in the driver's form, 8 bytes each. Every call fills in the addresses.
 
-    If ``overlaps``, later launches of the plan may start before the one before has ended.
+    With ``overlaps``, a launch may start before the previous launch of the plan has ended.
     """
 
     def __init__(self, plan: Plan, stream: int, values: Sequence[int], *, overlaps: bool) -> None:
@@ -57,7 +57,7 @@ class Packet:
             for at, one in enumerate(plan.launches)
         ]
         self.stream = stream
-        self.functions: tuple[int, ...] = ()  # the kernels, if they are loaded
+        self.functions: tuple[int, ...] = ()  # the loaded kernels, or none
         self.zeroed = 0  # the index of the address of zeroed scratch among the values
         self.turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.values = (ctypes.c_longlong * len(values))(*values)
@@ -69,14 +69,14 @@ class Packet:
 
 
 class Runner:
-    """A plan made ready for repeated launches: all that does not depend on the arrays' addresses is done once."""
+    """A plan prepared for repeated launches: a call only fills in the addresses of its arrays."""
 
     def __init__(self, xp: Namespace, plan: Plan, device: int) -> None:
         self.plan = plan
-        self._told: list[Any] = [word.value for word in plan.words]
+        self._words: list[Any] = [word.value for word in plan.words]
         self._device = device
         self._functions: tuple[int, ...] = ()  # the kernels, when they are loaded
-        self._begun: list[Future[bytes]] | None = None  # what becomes of the kernels that are being compiled
+        self._begun: list[Future[bytes]] | None = None  # the kernels that are being compiled
         self._packets: dict[int, list[Packet]] = {}
         self._driver = driver.current()
         self._launch = self._driver.launch
@@ -117,7 +117,7 @@ class Runner:
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self._captured(stream, arrays)
         outputs = tuple([output() for output in self._outputs])
-        # The number of a stream that is being captured must not be asked for: that would end the capture.
+        # To ask for the number of a stream that is being captured would end the capture.
         number = self._number(stream) if self._shares and stream > 1 else stream
         packets = self._packets.get(number)
         try:
@@ -136,8 +136,8 @@ class Runner:
             values, address = packet.values, self._address
             for at, array in enumerate((*arrays, *outputs)):
                 values[at] = address(array)
-            if self._told:
-                values[-len(self._told) :] = self._told
+            if self._words:
+                values[-len(self._words) :] = self._words
             if packet.later:
                 status = self._launch_all(packet)
             else:
@@ -151,7 +151,7 @@ class Runner:
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def one(self, *arrays: Array) -> Array:
-        """Return the only output of the only launch, with less overhead than by a call, as small arrays need it."""
+        """Return the only output of a plan with one launch; small arrays need its smaller overhead."""
         stream = self._stream()
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self(*arrays)[0]
@@ -160,7 +160,7 @@ class Runner:
             output = self._outputs[0]()
             try:
                 packet = packets.pop()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread has taken the last packet
                 return self(*arrays)[0]
             try:
                 values, address, at = packet.values, self._address, 0
@@ -168,8 +168,8 @@ class Runner:
                     values[at] = address(array)
                     at += 1
                 values[at] = address(output)
-                if self._told:
-                    values[-len(self._told) :] = self._told
+                if self._words:
+                    values[-len(self._words) :] = self._words
                 status = self._launch(packet.config, packet.functions[0], None, packet.extra)
             finally:
                 packets.append(packet)
@@ -178,49 +178,50 @@ class Runner:
         return self(*arrays)[0]  # the first call on this stream, or one that needs another device to be current
 
     def returning(self, length: int) -> Runner:
-        """Return what carries out the same plan with outputs of one dimension and this length.
+        """Return a runner of this plan whose outputs have one dimension and this length.
 
-        It is for kernels that find in an input how long their results are.
+        It is for kernels that read the length of their results from an input.
         """
         if not self._functions and not first_call.under_way():
             with self._driver.prepares(self._device):
                 self._load()
-        made = copy.copy(self)
-        made.plan = dataclasses.replace(self.plan, outputs=tuple([((length,), name) for _, name in self.plan.outputs]))
-        own = self._outputs[len(self.plan.outputs) :]
-        made._outputs = (*(self._empty(length, name) for _, name in self.plan.outputs), *own)
-        return made
+        runner = copy.copy(self)
+        outputs = tuple([((length,), name) for _, name in self.plan.outputs])
+        runner.plan = dataclasses.replace(self.plan, outputs=outputs)
+        temporary = self._outputs[len(outputs) :]
+        runner._outputs = (*(self._empty(length, name) for _, name in outputs), *temporary)
+        return runner
 
-    def telling(self, captured: tuple[Captured, ...]) -> Runner:
-        """Return what carries out the same plan with other captured numbers, and shares the packets of this one."""
+    def with_captured(self, captured: tuple[Captured, ...]) -> Runner:
+        """Return a runner of this plan with other captured numbers. It shares the packets of this runner."""
         if captured == self.plan.captured:
             return self
-        made = copy.copy(self)
-        made.plan = dataclasses.replace(self.plan, captured=captured)
-        made._told = [word.value for word in made.plan.words]
-        return made
+        runner = copy.copy(self)
+        runner.plan = dataclasses.replace(self.plan, captured=captured)
+        runner._words = [word.value for word in runner.plan.words]
+        return runner
 
     def _empty(self, length: int, name: str) -> Callable[[], Array]:
-        """Return what allocates an array of one dimension, once: what `_torch_allocator` prepares would not pay."""
+        """Return a function that allocates an array of one dimension once. `_torch_allocator` pays only if repeated."""
         if self._current_device is not None:
             return _cupy_allocator((length,), name)
         torch = libraries.torch()
         return functools.partial(torch.empty, length, dtype=getattr(torch, name), device=self._device)
 
     def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
-        """Launch again after a failure because another device is current, or none in this thread; return the status."""
+        """Launch again if the launch failed because another device is current, or no device; return the status."""
         if status not in (_INVALID_CONTEXT, _INVALID_HANDLE) or not self._driver.enter(self._device):
             return status
         try:
-            again: int = self._launch(config, function, None, packet.extra)
-            return again
+            new_status: int = self._launch(config, function, None, packet.extra)
+            return new_status
         finally:
             self._driver.leave()
 
     def _launch_all(self, packet: Packet, launches: Iterable[tuple[int, int]] | None = None) -> int:
         """Launch in order, while no other thread launches with this scratch; return the status.
 
-        ``launches`` are configurations and functions, if not those of the whole plan.
+        ``launches`` are pairs of a configuration and a function, by default all of the plan.
         """
         with packet.turn:
             status, done = 0, False
@@ -234,14 +235,14 @@ class Runner:
                         return status
                 done = True
             finally:
-                # If a launch failed, or the user interrupted between two, the earlier ones have left scratch not zero.
+                # After a failed launch, or an interrupt between launches, scratch is not zero.
                 if not done and self.plan.zeroed_bytes:
                     with contextlib.suppress(CudaError, MemoryError), self._driver.prepares(self._device):
                         self._driver.zero(packet.values[packet.zeroed], self.plan.zeroed_bytes, packet.stream)
         return status
 
     def _rehearse(self, stream: int) -> None:
-        """Begin to compile the kernels, and rehearse the call that this is a step of, unless an earlier one has."""
+        """Begin to compile the kernels, and rehearse the call with this step, unless an earlier call has done so."""
         if self._functions or self._begun is not None or (stream > 1 and self._is_capturing(stream)):
             return
         with self._driver.prepares(self._device):
@@ -254,20 +255,20 @@ class Runner:
         with self._driver.prepares(self._device):
             if not self._functions:
                 self._begin()
-            for one in outputs:
-                if one.nbytes:
-                    self._driver.zero(self._address(one), one.nbytes, stream)
+            for output in outputs:
+                if output.nbytes:
+                    self._driver.zero(self._address(output), output.nbytes, stream)
         return outputs
 
     def _while_compiling(
         self, packet: Packet, arrays: tuple[Array, ...], outputs: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        """Launch what has something to do, each as soon as it is compiled; return the outputs.
+        """Launch each kernel that has work as soon as it is compiled; return the outputs.
 
-        The packet serves this call only.
+        No other call uses the packet.
         """
         with self._driver.prepares(self._device):
-            return self._carried_out(packet, arrays, outputs, self._due(packet, self._begin()))
+            return self._carried_out(packet, arrays, outputs, self._launches_with_work(packet, self._begin()))
 
     def _carried_out(
         self,
@@ -276,7 +277,7 @@ class Runner:
         outputs: tuple[Array, ...],
         launches: Iterable[tuple[int, int]] | None = None,
     ) -> tuple[Array, ...]:
-        """Launch on arrays what `_launch_all` launches, by a packet of this call's own; return the outputs."""
+        """Launch on arrays by `_launch_all`, with a packet that no other call uses; return the outputs."""
         for at, array in enumerate((*arrays, *outputs)):
             packet.values[at] = self._address(array)
         status = self._launch_all(packet, launches)
@@ -284,10 +285,10 @@ class Runner:
             raise self._driver.error("cuLaunchKernelEx", status)
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
-    def _due(self, packet: Packet, begun: list[Future[bytes]]) -> Iterator[tuple[int, int]]:
-        """Yield configurations and functions of the launches that have something to do, each when it is compiled.
+    def _launches_with_work(self, packet: Packet, begun: list[Future[bytes]]) -> Iterator[tuple[int, int]]:
+        """Yield the configuration and the function of each launch that has work, as soon as it is compiled.
 
-        Whether one has is looked up when those before it are launched.
+        The words that say whether a launch has work are read after the earlier launches.
         """
         zeroed = packet.values[packet.zeroed]
         for at, config in enumerate((packet.config, *packet.later)):
@@ -298,7 +299,7 @@ class Runner:
     def _captured(self, stream: int, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         """Launch into the graph that the stream is being captured into; return the outputs.
 
-        This need not be fast, so it is the same for all plans: scratch is the graph's, and a packet serves one call.
+        This need not be fast, so all plans use scratch of the graph, and a packet for each call.
         """
         with self._driver.prepares(self._device):
             self._load()
@@ -319,7 +320,7 @@ class Runner:
             return self._carried_out(packet, arrays, outputs)
 
     def _packet(self, stream: int, *, wait: bool = True) -> Packet:
-        """Return a packet for a stream, with all but the arrays' addresses filled in."""
+        """Return a packet for a stream, complete except for the addresses of arrays."""
         with self._driver.prepares(self._device):
             self._load(wait=wait)
             scratch = [
@@ -332,7 +333,7 @@ class Runner:
 
     def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
         plan = self.plan
-        addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last one is that of temporary memory
+        addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last is for temporary memory
         values = (*addresses, *scratch, *plan.integers)
         packet = Packet(plan, stream, values, overlaps=self._driver.overlaps(self._device))
         packet.zeroed = len(addresses)
@@ -340,7 +341,7 @@ class Runner:
         return packet
 
     def _load(self, *, wait: bool = True) -> None:
-        """Load the kernels, if they are not; without ``wait`` not yet, if some are compiling that may not be needed."""
+        """Load the kernels. Without ``wait``, do nothing while kernels compile that may have no work."""
         if self._functions:
             return
         begun = self._begin()
@@ -349,14 +350,14 @@ class Runner:
             self._begun = None
 
     def _begin(self) -> list[Future[bytes]]:
-        """Begin to compile the kernels, unless a call has; first those whose launches always have something to do."""
+        """Begin to compile the kernels, unless a call has begun; the kernels that always have work come first."""
         begun = self._begun
         if begun is None:
             plan, arch = self.plan, self._driver.architecture(self._device)
             sources = [(plan.text(at), one.architecture(arch)) for at, one in enumerate(plan.launches)]
             rare = [source for source, one in zip(sources, plan.launches, strict=True) if one.if_any]
-            found = compiler.compiling([source for source in sources if source not in rare], rare)
-            self._begun = begun = [found[source] for source in sources]
+            futures = compiler.compiling([source for source in sources if source not in rare], rare)
+            self._begun = begun = [futures[source] for source in sources]
         return begun
 
     def _loaded(self, at: int, begun: list[Future[bytes]]) -> int:
@@ -364,41 +365,42 @@ class Runner:
         try:
             return loaded(self._device, begun[at].result(), self.plan.launches[at].shared_bytes)
         except Exception:
-            self._begun = None  # the next call compiles anew
+            self._begun = None  # the next call compiles again
             raise
 
 
 @functools.cache
 def loaded(device: int, code: bytes, shared_bytes: int) -> int:
-    del device  # it is the current one; a module belongs to one device
+    """Return the handle of a kernel on a device, which must be current: a module belongs to one device."""
+    del device
     return driver.current().load(code, shared_bytes)
 
 
 def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
-    """Return a runner of a plan with one output, which returns the array in place of a tuple."""
+    """Return a function that runs a plan with one output, and returns the array instead of a tuple."""
     quick = isinstance(run, Runner) and len(run.plan.launches) == 1 and not run.plan.temporary_bytes
-    if quick and not is_observing():  # which the quick way does not ask
+    if quick and not is_observing():  # `Runner.one` reports to no observer
         return run.one  # type: ignore[no-any-return, attr-defined]
     return lambda *arrays: run(*arrays)[0]
 
 
 def returning(run: Callable[..., tuple[Array, ...]], length: int) -> Callable[..., tuple[Array, ...]]:
-    """Return what carries out the same plan with outputs of this length, on arrays of CuPy and PyTorch."""
-    made: Callable[..., tuple[Array, ...]] = run.returning(length)  # type: ignore[attr-defined]
-    return made
+    """Return a function that runs the plan of a `Runner` with outputs of this length."""
+    runner: Callable[..., tuple[Array, ...]] = run.returning(length)  # type: ignore[attr-defined]
+    return runner
 
 
 def _cupy_allocator(shape: tuple[int, ...], name: str) -> Callable[[], Array]:
-    """Return what allocates an array of CuPy on the device that is current then."""
+    """Return a function that allocates an array of CuPy on the current device."""
     return functools.partial(libraries.cupy().ndarray, shape, np.dtype(name))
 
 
 def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:
-    """Return what allocates a tensor.
+    """Return a function that allocates a tensor.
 
-    It makes one like a tensor of this shape with a single element of memory, if that gives the usual strides:
-    ``torch.empty`` takes twice as long to read its arguments. A small tensor shows whether it does. One without
-    memory would too, but then PyTorch imports SymPy, which takes two seconds.
+    ``torch.empty`` takes twice as long to read its arguments as ``torch.empty_like``. So the function makes a tensor
+    like one of this shape with a single element of memory, if that gives row-major strides. A small tensor shows
+    whether it does; a tensor without memory would make PyTorch import SymPy, which takes two seconds.
     """
     torch = libraries.torch()
     dtype, place = getattr(torch, name), torch.device("cuda", device)

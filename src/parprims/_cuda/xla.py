@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from parprims._compiling.plan_capture import observed
-from parprims._core.arrays import Array, is_sharded, varying_alike
+from parprims._core.arrays import Array
+from parprims._core.jax_arrays import is_sharded, varying_alike
 from parprims._core.memo import Memo
 from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer
@@ -18,7 +19,7 @@ from parprims._operators.languages import Captured
 from parprims._operators.program_numbers import note, told_words
 
 TARGET = "__gpu$xla.gpu.ptx"
-"""The target by which XLA calls a kernel that a program contains. It is undocumented, and XLA may change it."""
+"""The target of XLA's calls of kernels inside a program. It is undocumented, and XLA may change it."""
 OLDEST, NEWEST = (0, 10), (0, 12)
 """The releases of JAX that this target is tested with."""
 
@@ -54,7 +55,7 @@ def refusal(arrays: tuple[Array, ...]) -> str | None:
     for x in arrays:
         if isinstance(x, jax.core.Tracer):
             continue
-        devices = x.devices() if isinstance(x, jax.Array) else set()  # rules are handed NumPy's too
+        devices = x.devices() if isinstance(x, jax.Array) else set()  # JAX hands NumPy arrays to rules too
         if {device.platform for device in devices} != {"gpu"}:
             return "the arrays are not on a CUDA device"
         if len(devices) > 1:
@@ -152,7 +153,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def row_by_row(run: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays with one more leading axis, as `traced` takes: one row of them after another."""
+    """Return the ``batched`` of `traced` that runs row after row along the leading axis."""
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
         import jax
@@ -171,9 +172,9 @@ def traced(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return the plan as a jitted JAX function of its inputs and, behind them, the words of its captured numbers.
 
-    On a CUDA device it runs the kernel, elsewhere ``otherwise``, which computes the same from the same inputs and also
-    has derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 if an input is the same for
-    the whole batch, and vmap calls it. Both know the captured numbers by themselves.
+    On a CUDA device it runs the kernel, elsewhere ``otherwise``, which computes the outputs from the inputs and has
+    derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 if an input is the same for
+    the whole batch, and vmap calls it. Both hold the captured numbers themselves.
     """
     import jax
 
@@ -189,7 +190,7 @@ def traced(
     @compute.def_vmap  # type: ignore[untyped-decorator]
     def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
         arrays, in_batched = tuple(jax.numpy.asarray(x) for x in arrays[:inputs]), in_batched[:inputs]
-        if any(is_sharded(x) for x in arrays):  # as the batch then is too, and the other methods do not move it
+        if any(is_sharded(x) for x in arrays):  # the batch is sharded too, and other methods do not move it
             outputs = jax.vmap(otherwise, tuple(0 if own else None for own in in_batched))(*arrays)
         else:
             outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))
@@ -209,7 +210,8 @@ def traced(
     return compiled
 
 
-_untold: Memo[Plan] = Memo()
+_plans: Memo[Plan] = Memo()
+"""Plans without the values of captured numbers: plans that differ in these alone share one text."""
 
 
 class Program:
@@ -221,22 +223,21 @@ class Program:
         otherwise: Callable[..., tuple[Array, ...]],
         batched: Callable[..., tuple[Array, ...]],
     ) -> None:
-        untold = plan.untold
-        self._untold = _untold.get(untold) or _untold.keep(untold, untold)
+        text_plan = plan.without_values
+        self._text_plan = _plans.get(text_plan) or _plans.keep(text_plan, text_plan)
         self._words = tuple([word.value for word in plan.words])
-        # Plans of many numbers share one text.
-        self.plan = dataclasses.replace(self._untold, captured=plan.captured)
+        self.plan = dataclasses.replace(self._text_plan, captured=plan.captured)
         self._compiled = traced(self.plan, otherwise, batched)
 
-    def telling(self, captured: tuple[Captured, ...]) -> Program:
-        """Return this, which has the captured numbers, and note them for a program around it."""
+    def with_captured(self, captured: tuple[Captured, ...]) -> Program:
+        """Return this program, whose captured numbers these are, and note them for a program around it."""
         assert captured == self.plan.captured
-        note(self._untold, self._words)
+        note(self._text_plan, self._words)
         return self
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         """Return the outputs of the plan."""
         observed(self.plan, arrays)
-        words = (told_words(self._untold, self._words),) if self._words else ()
+        words = (told_words(self._text_plan, self._words),) if self._words else ()
         found: tuple[Array, ...] = self._compiled(*arrays, *words)
         return found

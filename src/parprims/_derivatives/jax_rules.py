@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 
-from parprims._core.arrays import Array, Namespace, cast, compute_dtype, filled, is_traced, quiet, varying_alike
+from parprims._core.arrays import Array, Namespace, cast, compute_dtype, filled, quiet
+from parprims._core.jax_arrays import is_traced, varying_alike
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._dispatch.derivative_rules import Solver, Sweep
-from parprims._dispatch.dispatch import Call, Checked, Methods, explain, listing, tell
+from parprims._dispatch.dispatch import Call, Checked, Methods, explain
+from parprims._dispatch.watch import listing, tell
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import public as public_scan

@@ -12,7 +12,8 @@ import torch
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.derivative_rules import ScanResult, Solver, Sweep
-from parprims._dispatch.dispatch import Methods, unwatched
+from parprims._dispatch.dispatch import Methods
+from parprims._dispatch.watch import unwatched
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.reduce.call import Reduction

@@ -9,7 +9,6 @@ from typing import Any
 from parprims._core.arrays import (
     Array,
     admit,
-    as_dtypes,
     broadcast_shapes,
     cast,
     check_choice,
@@ -17,7 +16,6 @@ from parprims._core.arrays import (
     device,
     dtype_kind,
     dtype_name,
-    dtype_named,
     is_jax,
     is_tensor,
     move_axis,
@@ -26,7 +24,7 @@ from parprims._core.arrays import (
     normalize_axis,
 )
 from parprims._core.elements import flattened, rebuilt
-from parprims._core.options import check_entries
+from parprims._core.options import as_dtypes, check_entries, dtype_named
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices import tridiagonals
@@ -46,7 +44,8 @@ from parprims._devices.sorts import digit_bits, key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch.dispatch import MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
-from parprims._operators.operator import Operator, as_operator, flags_broadcast, restructured
+from parprims._operators.flags import flags_broadcast
+from parprims._operators.operator import Operator, as_operator, restructured
 from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.call import as_operators

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from array_api_extra import at
 
-from parprims._core.arrays import Array, along, dtype_bits, is_tensor, is_traced, namespace_of
+from parprims._core.arrays import Array, along, dtype_bits, is_tensor, namespace_of
+from parprims._core.jax_arrays import is_traced
 
 Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
 

@@ -20,8 +20,9 @@ from parprims._core.arrays import Array, namespace_of
 from parprims._core.elements import flattened, rebuilt
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
 from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, replaced
-from parprims._dispatch.dispatch import chosen, explaining, listing, unwatched
+from parprims._dispatch.dispatch import chosen
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import explaining, listing, unwatched
 
 
 class Chunks:

@@ -21,8 +21,9 @@ from parprims._devices import calls
 from parprims._devices.communicator import run_quick
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
-from parprims._dispatch.dispatch import Checked, MethodRefused, unwatched
+from parprims._dispatch.dispatch import Checked, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
+from parprims._dispatch.watch import unwatched
 from parprims._primitives.matmul.call import Product
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.reduce.call import Reduction

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from parprims._core.arrays import Array, explicit_sharding, is_traced, shown
+from parprims._core.arrays import Array, repr_short
+from parprims._core.jax_arrays import explicit_sharding, is_traced
 from parprims._core.memo import Memo
 from parprims._devices.communicator import (
     Exchange,
@@ -25,8 +26,8 @@ from parprims._devices.communicator import (
     run_quick,
 )
 from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, recorded, replaced
-from parprims._dispatch.dispatch import listing, unwatched
 from parprims._dispatch.primitive import Arguments, Check
+from parprims._dispatch.watch import listing, unwatched
 from parprims._primitives.search import merge_cuda as search_merge_cuda
 from parprims._primitives.sort.public import sort_by_key
 
@@ -346,7 +347,7 @@ class Inside:
             jax.lax.axis_size(names)
         except (NameError, KeyError, TypeError, ValueError):
             raise ValueError(
-                f"axis_name must name axes of a mesh inside jax.shard_map, got {shown(axis_name)}"
+                f"axis_name must name axes of a mesh inside jax.shard_map, got {repr_short(axis_name)}"
             ) from None
         return Inside(names)
 

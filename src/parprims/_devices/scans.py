@@ -17,10 +17,10 @@ from parprims._core.arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
-    dtype_named,
     namespace_of,
 )
 from parprims._core.elements import flattened, rebuilt
+from parprims._core.options import dtype_named
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices.communicator import Gather, Place, Quick, Step, all_computed, branch, overwritten, with_nan
 from parprims._operators.operator import BUILT_IN, Operator

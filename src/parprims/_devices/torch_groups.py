@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
-from parprims._dispatch.dispatch import listing
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import listing
 
 Tensor = Any
 

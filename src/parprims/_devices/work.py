@@ -10,8 +10,9 @@ import numpy as np
 
 from parprims._core.arrays import Array
 from parprims._devices.communicator import Collective, Quick, Step
-from parprims._dispatch.dispatch import Call, explain, listing, tell, unwatched
+from parprims._dispatch.dispatch import Call, explain
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import listing, tell, unwatched
 from parprims._operators.function_key import lasting_key
 
 Names = tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Arguments whose values are checked where they can be read at once: offsets of segments, edges of bins, divisors."""
+"""Checks of values that can be read at once: offsets of segments, edges of bins, divisors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from parprims._core.arrays import (
     check_kind,
     dtype_kind,
     is_tensor,
-    is_traced,
-    jax_platform,
     library,
     namespace_of,
 )
+from parprims._core.jax_arrays import is_traced, jax_platform
 from parprims._core.options import listed_as_array
 from parprims._core.signature import torch_observed
 from parprims._dispatch.dispatch import Abstract
@@ -31,43 +30,43 @@ Check = Callable[[Array], None]
 
 
 def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool = True) -> Any:
-    """Return offsets that are a list, a tuple or a range as an array beside another one; all else as it is.
+    """Return offsets that are a list, a tuple or a range as an array of the library of ``beside``; others unchanged.
 
-    They are checked here, unless ``check`` is False: the array may be on a GPU, or in a program that is traced. The
-    length of the axis is that of the array if it is ``alone``, and not broadcast against another one.
+    Unless ``check`` is False they are checked here, because the array may be on a GPU or in a traced program. With
+    ``alone``, ``beside`` has the length of the axis; else it may be broadcast, and the last offset is the length.
     """
     if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
         return offsets
     try:
         xp = namespace_of(beside)
-    except TypeError:  # it is no array of a library: the checks of the call say so, and name it
+    except TypeError:  # no array of a library: the checks of the call name it
         return offsets
-    found = listed_as_array("offsets", offsets, xp, beside)
-    at = -1 if axis is None else axis
-    known = dtype_kind(found.dtype) == "int" and check is not False and len(offsets) > 0
-    if known and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
-        n = beside.shape[at] if alone else offsets[-1]
+    array = listed_as_array("offsets", offsets, xp, beside)
+    position = -1 if axis is None else axis
+    known = dtype_kind(array.dtype) == "int" and check is not False and len(offsets) > 0
+    if known and isinstance(position, int | np.integer) and -beside.ndim <= position < beside.ndim:
+        n = beside.shape[position] if alone else offsets[-1]
         _check(_ascend(np.asarray(offsets), n), n)
-    return found
+    return array
 
 
 def checking(xp: Namespace, offsets: Array, n: int, check: Any, method: str) -> Check | None:
-    """Check offsets for an axis of length n; return what checks later ones like them, None where nothing is to.
+    """Check offsets for an axis of length n; return the check of later offsets like these, or None for no check.
 
-    Values in the memory of a CPU are looked at unless ``check`` is False, others if it is True.
+    Values in the memory of a CPU are read unless ``check`` is False, other values only if it is True.
     """
     check = None if check is None else check_flag("check", check)
     check_kind("offsets", offsets, ("int", "uint"))
     if offsets.ndim != 1 or offsets.shape[0] == 0:
         raise ValueError(f"offsets must have one dimension and at least one entry, got shape {tuple(offsets.shape)}")
-    found = None if check is False or isinstance(method, Abstract) else _checker(xp, offsets, n, check is True)
-    if found is not None:
-        found(offsets)
-    return found
+    checker = None if check is False or isinstance(method, Abstract) else _checker(xp, offsets, n, check is True)
+    if checker is not None:
+        checker(offsets)
+    return checker
 
 
 def checked_first(check: Check | None, at: int, complete: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return the `complete` of a later call, which first checks its offsets, the array at index ``at``."""
+    """Return the `complete` of a later call; it first checks the offsets, the array at index ``at``."""
     if check is None:
         return complete
 
@@ -100,11 +99,11 @@ def _check(right: bool, n: int) -> None:
 
 
 _FEW = 64
-"""Offsets that Python compares sooner than NumPy does."""
+"""The most numbers that Python compares faster than NumPy."""
 
 
 def ascend(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether no number is less than the one before, and none is NaN."""
+    """Return whether no number is less than its predecessor, and none is NaN."""
     if len(values) <= _FEW:
         some: Sequence[Any] = values.tolist()
         return all(map(operator.le, some, some[1:]))

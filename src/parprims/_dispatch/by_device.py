@@ -15,12 +15,12 @@ def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
     """Return the method that ``of`` chooses for each call. ``options`` are the other fields of the result."""
 
     def slower(xp: Namespace, call: Checked) -> str | None:
-        found = of(xp, call).slower
-        return None if found is None else found(xp, call)
+        chosen = of(xp, call)
+        return None if chosen.slower is None else chosen.slower(xp, call)
 
     def refusal(xp: Namespace, call: Checked) -> str | None:
-        found = of(xp, call).refusal
-        return None if found is None else found(xp, call)
+        chosen = of(xp, call)
+        return None if chosen.refusal is None else chosen.refusal(xp, call)
 
     def prepare(xp: Namespace, call: Checked) -> Callable[..., Any]:
         return of(xp, call).prepare(xp, call)
@@ -40,7 +40,7 @@ def by_device(gpu: Method, cpu: Method) -> Method:
 
 
 def or_by_parts(kernel: Method, parts: Method) -> Method:
-    """Return the method that is ``parts``, which have derivatives, if PyTorch asks for one, and else ``kernel``.
+    """Return a method: ``parts``, which has a derivative, if PyTorch may request one, else ``kernel``.
 
     In a program of JAX, a kernel has the derivative of the operations that replace it on other devices.
     """

@@ -19,12 +19,13 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     is_tensor,
-    is_traced,
     library,
     offers,
     quiet,
 )
-from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, listing, reasons, unwatched
+from parprims._core.jax_arrays import is_traced
+from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, reasons
+from parprims._dispatch.watch import listing, unwatched
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
@@ -34,7 +35,7 @@ Part = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A call of a primitive: the function, its arguments and its options."""
 
 Parts = Callable[[Namespace, Any], Sequence[Part]]
-"""Returns the parts of a checked call that decide which methods serve it."""
+"""Returns the parts of a checked call that decide which methods can compute it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,8 +56,8 @@ class Composed(Checked):
     def empty(self, xp: Namespace) -> Any:
         """Return arrays like the result."""
         on = device(self.arrays[0])
-        found = tuple([xp.empty(shape, dtype=dtype, device=on) for shape, dtype in self.results])
-        return found[0] if self.single else found
+        results = tuple([xp.empty(shape, dtype=dtype, device=on) for shape, dtype in self.results])
+        return results[0] if self.single else results
 
 
 def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
@@ -68,11 +69,11 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
 
     def reason(xp: Namespace, call: Composed, named: bool) -> str | None:
         with quiet(xp), unwatched():
-            found_parts = _to_ask_about(xp, call, parts)
-        for function, arguments, options in found_parts:
-            found = reasons(function, *arguments, named=named, method=inside, **options)[name]
-            if found is not None:
-                return found
+            parts_of_call = _parts_without_values(xp, call, parts)
+        for function, arguments, options in parts_of_call:
+            part_reason = reasons(function, *arguments, named=named, method=inside, **options)[name]
+            if part_reason is not None:
+                return part_reason
         return None
 
     def run(xp: Namespace, call: Composed) -> Any:
@@ -82,59 +83,60 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
 
 
-def _to_ask_about(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]:
-    """Return the parts of a call. On JAX, which has no views, their arrays are stand-ins and not computed.
+def _parts_without_values(xp: Namespace, call: Composed, parts: Parts) -> Sequence[Part]:
+    """Return the parts of a call. On JAX, which has no views, their arrays are not computed but stand-ins.
 
-    Arrays of the call itself stay. So do the initial elements of scans and reductions, as zeros: they are broadcast,
-    which needs the memory of an array, and are small.
+    Arrays of the call itself stay as they are. Initial elements of scans and reductions are zeros in memory: they are
+    small, and broadcasting needs memory.
     """
     if not is_jax(xp) or any(map(is_traced, call.arrays)):
         return parts(xp, call)
     import jax
 
-    found: list[Any] = []
+    parts_of_shapes: list[Any] = []
 
-    def shapes(value: Any, given: tuple[Array, ...]) -> Any:
+    def shapes(value: Any, tracers: tuple[Array, ...]) -> Any:
         if isinstance(value, tuple | list):
-            return tuple([shapes(one, given) for one in value])
-        for own, traced in zip(call.arrays, given, strict=True):
-            if value is traced:
-                return own
+            return tuple([shapes(entry, tracers) for entry in value])
+        for array, tracer in zip(call.arrays, tracers, strict=True):
+            if value is tracer:
+                return array
         return jax.ShapeDtypeStruct(value.shape, value.dtype) if is_traced(value) else value
 
-    def arrays(value: Any, made: Callable[..., Array]) -> Any:
+    def arrays(value: Any, make: Callable[..., Array]) -> Any:
         if isinstance(value, tuple):
-            return tuple([arrays(one, made) for one in value])
+            return tuple([arrays(entry, make) for entry in value])
         if not isinstance(value, jax.ShapeDtypeStruct):
             return value
-        return made(xp, call.arrays[0], tuple(value.shape), value.dtype)
+        return make(xp, call.arrays[0], tuple(value.shape), value.dtype)
 
-    def ask(*given: Array) -> None:
-        for function, arguments, options in parts(xp, call.on(*given)):
-            found.append((function, shapes(arguments, given), shapes(tuple(options.items()), given)))
+    def collect(*tracers: Array) -> None:
+        for function, arguments, options in parts(xp, call.on(*tracers)):
+            items = shapes(tuple(options.items()), tracers)
+            parts_of_shapes.append((function, shapes(arguments, tracers), items))
 
     def zeros(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         return xp.zeros(shape, dtype=dtype, device=device(like))
 
-    jax.eval_shape(ask, *call.arrays)
+    jax.eval_shape(collect, *call.arrays)
     return [
         (
             function,
             arrays(arguments, stand_in),
             {name: arrays(value, zeros if name == "initial" else stand_in) for name, value in options},
         )
-        for function, arguments, options in found
+        for function, arguments, options in parts_of_shapes
     ]
 
 
 def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function of arrays. Its first call makes it by ``make``, for these and later arrays like them."""
-    made: list[Callable[..., Any]] = []
+    """Return a function of arrays. Its first call makes the function by ``make``, for all arrays like the first."""
+    functions: list[Callable[..., Any]] = []
 
     def run(*arrays: Array) -> Any:
-        if not made:
-            made.append(make(*arrays))
-        return made[0](*arrays)
+        if not functions:
+            functions.append(make(*arrays))
+        return functions[0](*arrays)
 
     return run
 
@@ -152,20 +154,20 @@ def through_numpy(compose: Compose) -> Compose:
         if not shares_memory(xp, call.arrays):
             return compose(xp, call, method)
         changes = {
-            name: tuple(map(_numpy_dtype, one)) if isinstance(one, tuple) else _numpy_dtype(one)
+            name: tuple(map(_numpy_dtype, value)) if isinstance(value, tuple) else _numpy_dtype(value)
             for name in ("dtype", "dtypes", "working")
-            if (one := getattr(call, name, None)) is not None
+            if (value := getattr(call, name, None)) is not None
         }
         results = tuple([(shape, _numpy_dtype(dtype)) for shape, dtype in call.results])
-        own = call.on(*map(as_numpy, call.arrays))
-        own.__dict__.update(results=results, **changes)  # changes a copy that nobody else has
+        numpy_call = call.on(*map(as_numpy, call.arrays))
+        numpy_call.__dict__.update(results=results, **changes)  # nobody else has this copy
         with np.errstate(all="ignore"):
-            found = compose(numpy_namespace(), own, method)
-        made = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
+            result = compose(numpy_namespace(), numpy_call, method)
+        arrays = [np.asarray(x) for x in (result if isinstance(result, tuple) else (result,))]
         if is_jax(xp):  # JAX may be limited to 32 bits
-            made = [one.astype(dtype, copy=False) for one, (_, dtype) in zip(made, results, strict=True)]
-        back = all_returned(xp, made, call.arrays)
-        return back if isinstance(found, tuple) else back[0]
+            arrays = [x.astype(dtype, copy=False) for x, (_, dtype) in zip(arrays, results, strict=True)]
+        returned = all_returned(xp, arrays, call.arrays)
+        return returned if isinstance(result, tuple) else returned[0]
 
     return computed
 
@@ -179,9 +181,9 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     method = by_parts("native", through_numpy(compose), parts)
 
     def prepare(xp: Namespace, call: Composed) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
-        if found is not None:
-            return found
+        by_routines: Callable[..., Any] | None = None if alone is None else alone(xp, call)
+        if by_routines is not None:
+            return by_routines
         run = method.prepare(xp, call)
         return quietly(run) if library(xp) == "numpy" else run
 
@@ -203,31 +205,32 @@ def gathered(xp: Namespace, x: Array, index: Array, axis: int) -> Array:
     if 0 in shape:
         return xp.zeros(shape, dtype=x.dtype, device=device(x))
     rows = xp.reshape(xp.permute_dims(x, _last(x.ndim, axis)), (-1, n))
-    own = xp.reshape(xp.permute_dims(index, _last(x.ndim, axis)), (-1, shape[axis]))
+    columns = xp.reshape(xp.permute_dims(index, _last(x.ndim, axis)), (-1, shape[axis]))
     first = xp.reshape(xp.arange(rows.shape[0], dtype=index.dtype, device=device(x)) * n, (-1, 1))
-    flat = xp.take(xp.reshape(rows, (-1,)), xp.reshape(own + first, (-1,)), axis=0)
-    kept = (*shape[:axis], *shape[axis + 1 :], shape[axis])
+    flat = xp.take(xp.reshape(rows, (-1,)), xp.reshape(columns + first, (-1,)), axis=0)
+    axis_last = (*shape[:axis], *shape[axis + 1 :], shape[axis])
     order = [*range(x.ndim - 1)]
     order.insert(axis, x.ndim - 1)
-    return xp.permute_dims(xp.reshape(flat, kept), tuple(order))
+    return xp.permute_dims(xp.reshape(flat, axis_last), tuple(order))
 
 
 def _last(ndim: int, axis: int) -> tuple[int, ...]:
+    """Return the order of axes in which one axis is last."""
     return (*(at for at in range(ndim) if at != axis), axis)
 
 
 def stand_in(xp: Namespace, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Return an array without memory and values, of a shape and dtype, on the device of ``like``."""
-    one = xp.zeros((), dtype=dtype, device=device(like))
-    if is_jax(xp) and not (is_traced(like) or is_traced(one)) and len(like.devices()) == 1:
-        kind: Any = type(one)  # called without checks, because no public function of JAX makes an array without memory
-        return kind(one.aval.update(shape=shape), one.sharding, [one], committed=True, _skip_checks=True)
+    zero = xp.zeros((), dtype=dtype, device=device(like))
+    if is_jax(xp) and not (is_traced(like) or is_traced(zero)) and len(like.devices()) == 1:
+        kind: Any = type(zero)  # called without checks: no public function of JAX makes an array without memory
+        return kind(zero.aval.update(shape=shape), zero.sharding, [zero], committed=True, _skip_checks=True)
     if is_tensor(like) and like.requires_grad and dtype_kind(dtype) in ("float", "complex"):
         # Made of an element of ``like``: inside torch.func, requires_grad cannot be set.
         element = like.sum() if 0 in like.shape else like[(0,) * like.ndim]
         real = dtype_kind(dtype) == "float" and dtype_kind(like.dtype) == "complex"
-        one = xp.astype(element.real if real else element, dtype)
-    return xp.broadcast_to(one, shape)
+        zero = xp.astype(element.real if real else element, dtype)
+    return xp.broadcast_to(zero, shape)
 
 
 def fitted(xp: Namespace, x: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:

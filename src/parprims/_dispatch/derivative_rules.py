@@ -17,7 +17,8 @@ import array_api_compat
 from parprims._core.arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled, namespace_of
 from parprims._core.memo import Memo
 from parprims._dispatch import registry
-from parprims._dispatch.dispatch import Abstract, Checked, Methods, recalled
+from parprims._dispatch.dispatch import Abstract, Checked, Methods
+from parprims._dispatch.prepared import recalled
 from parprims._libraries.settings import asked_for as asked_for
 from parprims._libraries.settings import autocast, forward_asked, transformed
 from parprims._operators.operator import BUILT_IN, Operator

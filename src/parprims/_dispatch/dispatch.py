@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
 from parprims import _cpu
 from parprims._compiling.first_call import rehearsed
-from parprims._core.arrays import check_choice, is_jax, is_placed_later, library, quiet, raise_if_nan, shown
+from parprims._core.arrays import check_choice, is_jax, library, quiet, raise_if_nan, repr_short
+from parprims._core.jax_arrays import is_placed_later
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature, traced_signature
 from parprims._cpu.compiler import believing
 from parprims._dispatch import registry
-from parprims._dispatch.door import door, watched
+from parprims._dispatch.door import door
+from parprims._dispatch.prepared import Prepared, completed, prepared
+from parprims._dispatch.watch import NOBODY, CallEnded, observed_by, observers, unwatched
 from parprims._libraries.numpy_bridge import quietly
 from parprims._libraries.settings import autocast, compiling, without_autocast
 from parprims._operators.program_numbers import noting, shared
@@ -61,9 +63,9 @@ class Checked:
 
     def on(self, *arrays: Any) -> Any:
         """Return the call on other arrays of equal shapes and dtypes."""
-        made = object.__new__(type(self))  # ten times as fast as `dataclasses.replace`
-        made.__dict__.update(self.__dict__, arrays=arrays)
-        return made
+        call = object.__new__(type(self))  # ten times as fast as `dataclasses.replace`
+        call.__dict__.update(self.__dict__, arrays=arrays)
+        return call
 
     @property
     def lasts(self) -> bool:
@@ -98,8 +100,8 @@ _NOT_PLAIN = ("arrays", "key", "complete", "op", "add", "multiply", "operation")
 def plain(value: Any) -> Any:
     """Return a key of a plain value, in which 1, 1.0 and True differ, and 0.0 and -0.0; None for all other values."""
     if type(value) is tuple:
-        parts = tuple([plain(one) for one in value])
-        return None if any(one is None for one in parts) else parts
+        parts = tuple([plain(entry) for entry in value])
+        return None if any(part is None for part in parts) else parts
     if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
         return type(value), repr(value)
     return value if isinstance(value, np.dtype | type) else None
@@ -189,9 +191,9 @@ class Call:
     steps: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
-        own = f"primitive={self.primitive!r}, method={self.method!r}, refusals={self.refusals!r}"
+        text = f"primitive={self.primitive!r}, method={self.method!r}, refusals={self.refusals!r}"
         more = f", devices={self.devices}, steps={self.steps!r}" if self.devices > 1 else ""
-        return f"Call({own}{more})"
+        return f"Call({text}{more})"
 
 
 primitives: dict[str, Callable[..., Any]] = {}
@@ -202,61 +204,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def primitive(function: Function, state: Callable[[Any], Any] | None = None) -> Function:
     """Register a public function under its name; return it with a door, a short path for calls like earlier ones."""
-    made = door(function, _watch.get, _NOTHING, state)
-    primitives[function.__name__] = made
-    return made
-
-
-class _ListedError(Exception):
-    """Ends a call before it computes, and carries its methods out of it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Watch:
-    """Observers of calls.
-
-    ``calls`` are the lists of `explain`. ``listing``: methods are only listed; ``named``: with the reasons that hold if
-    a caller asks for a method by name; ``tries``: after a trial of the caller's functions. ``launching``: only kernels
-    run. ``choosing``: calls end when their method is chosen.
-    """
-
-    calls: tuple[list[Call], ...] = ()
-    listing: bool = False
-    named: bool = False
-    tries: bool = False
-    launching: bool = False
-    choosing: bool = False
-
-
-_NOTHING = _Watch()
-_AS_IT_IS = contextlib.nullcontext()
-_watch: contextvars.ContextVar[_Watch] = contextvars.ContextVar("watch", default=_NOTHING)
-
-
-@contextlib.contextmanager
-def _watching(**changes: Any) -> Iterator[None]:
-    token = _watch.set(dataclasses.replace(_watch.get(), **changes))
-    try:
-        yield
-    finally:
-        _watch.reset(token)
-
-
-@contextlib.contextmanager
-def launching() -> Iterator[None]:
-    """End the block at the first call that is not computed by method kernel."""
-    with contextlib.suppress(_ListedError), _watching(launching=True):
-        yield
-
-
-def explaining() -> bool:
-    """Return whether a block of `explain` collects calls."""
-    return bool(_watch.get().calls)
+    with_door = door(function, observers.get, NOBODY, state)
+    primitives[function.__name__] = with_door
+    return with_door
 
 
 def chosen(function: Callable[..., Any], *arrays: Any) -> list[Call]:
     """Return the calls that `explain` would record, up to the first choice of a method. That call is not computed."""
-    with unwatched(), explain() as calls, contextlib.suppress(_ListedError), _watching(choosing=True):
+    with unwatched(), explain() as calls, contextlib.suppress(CallEnded), observed_by(choosing=True):
         function(*arrays)
     return calls
 
@@ -274,97 +229,14 @@ class Abstract(Inside):
 
 
 def in_graph(x: Any, method: Any) -> bool:
-    """Return whether torch.compile reads a call on x, and makes it a node of its graph (see `nodes`).
+    """Return whether torch.compile reads a call on x, and makes it a node of its graph (see `registry.nodes`).
 
     Every public function asks this first, because torch.compile cannot read the code that follows.
     """
     return compiling(x) and not isinstance(method, Inside)
 
 
-def nodes() -> Any:
-    """Return the module of the nodes of torch.compile's graph."""
-    return registry.nodes()
-
-
-def devices() -> Any:
-    """Return the module of calls on arrays that several devices hold."""
-    return registry.devices()
-
-
-def unwatched() -> contextlib.AbstractContextManager[None]:
-    """Hide the calls inside the block from `explain` and `methods`, as parts of other calls or of derivatives."""
-    return _AS_IT_IS if _watch.get() is _NOTHING else _watching(calls=(), listing=False, named=False, choosing=False)
-
-
-def listing() -> bool:
-    """Return whether methods are only listed, and nothing is computed."""
-    return _watch.get().listing
-
-
-def computing() -> contextlib.AbstractContextManager[None]:
-    """Compute the calls inside the block while methods are listed: a function of the caller's makes them."""
-    return _watching(listing=False)
-
-
-# ---- What is remembered from call to call -----------------------------------------------------------------------
-
-
-class _Prepared:
-    """A prepared call: its function, and its entry for `explain`."""
-
-    __slots__ = ("call", "run")
-
-    def __init__(self, run: Callable[..., Any], call: Call) -> None:
-        self.run, self.call = run, call
-
-
-_prepared: Memo[_Prepared] = Memo()
 _programs: Memo[Callable[..., Any]] = Memo()
-
-
-def call_key(primitive: Any, x: Any, *options: Any, gradient: bool = False) -> Any:
-    """Return the key of a call, or None.
-
-    ``x`` is an array, or a tuple of all arrays of the call. Equal options of different types, such as 1 and True, have
-    different keys. Functions among the options must be replaced by their `lasting_key`.
-    """
-    found = signature(x, gradient)
-    if found is None:
-        return None
-    return primitive, found, options, kinds(options)
-
-
-def kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of options, and behind them those of the entries of tuples: equal tuples have as many."""
-    found: tuple[Any, ...] = tuple(map(type, options))
-    if tuple in found:
-        for one in options:
-            if type(one) is tuple:
-                found += kinds(one)
-    return found
-
-
-def recalled(key: Any) -> Callable[..., Any] | None:
-    """Return the prepared call of a key, as a function of the arrays, or None."""
-    found = _prepared.get(key)
-    if found is None:
-        return watched(None)
-    watch = _watch.get()
-    if watch is not _NOTHING:
-        if watch.listing or watch.launching or watch.choosing:
-            return None
-        tell((found.call,))
-    return watched(found.run)
-
-
-def tell(told: Iterable[Call]) -> None:
-    """Report calls to `explain` that are made again."""
-    for calls in _watch.get().calls:
-        calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
-
-
-def _completed(run: Callable[..., Any], complete: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    return lambda *given: run(*complete(*given))
 
 
 class Methods:
@@ -423,26 +295,26 @@ class Methods:
 
     def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
         """Return the reason why ``auto`` passes over a method, or None, and the kind of the reason."""
-        one = self._methods[name]
+        method = self._methods[name]
         with believing() as believed:
-            reason = _refused(one, xp, call)
+            reason = _refused(method, xp, call)
         if reason is not None:
             return reason, "refused"
         # The refusal of a kernel has read these functions. Programs of JAX also hold their operations, for other
         # devices.
-        if tries and (name != "kernel" or (is_jax(xp) and not _is_outside(one, name, xp, call))):
+        if tries and (name != "kernel" or (is_jax(xp) and not _is_outside(method, name, xp, call))):
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
-        reason = one.slower(xp, call) if one.slower else None
+        reason = method.slower(xp, call) if method.slower else None
         if reason is None and believed:
-            return _refused(one, xp, call), "refused"
+            return _refused(method, xp, call), "refused"
         return reason, "slower"
 
     def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
         """Return for each method the reason why ``auto`` passes over it, or with ``named`` its refusal."""
         if named:
-            return {name: _refused(one, xp, call) for name, one in self._methods.items()}
+            return {name: _refused(method, xp, call) for name, method in self._methods.items()}
         taken, passed, _ = self._choice(xp, call, tries=tries)
         return {
             name: None if name == taken else passed.get(name) or self._reason(name, xp, call, tries=tries)[0]
@@ -454,63 +326,64 @@ class Methods:
         self.check(method)
         if isinstance(method, Abstract):
             return call.empty(xp)
-        watch = _watch.get()
-        if watch.listing:
-            raise _ListedError(self._list(xp, call, named=watch.named, tries=watch.tries))
+        present = observers.get()
+        if present.listing:
+            raise CallEnded(self._list(xp, call, named=present.named, tries=present.tries))
         refusals: dict[str, str] = {}
         if method == "auto":
             taken, refusals, fails = self._choice(xp, call, tries=True)
-            if taken is None and fails is not None:  # its own error is the best message
+            if taken is None and fails is not None:  # the error of the caller's function is the best message
                 taken = fails
                 del refusals[fails]
             if taken is None:
                 reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
                 raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
-            name, one = taken, self._methods[taken]
+            name, implementation = taken, self._methods[taken]
         else:
-            name, one = method, self._methods[method]
-            reason = _refused(one, xp, call)
+            name, implementation = method, self._methods[method]
+            reason = _refused(implementation, xp, call)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
-        if watch.launching and name != "kernel":
-            raise _ListedError({})
-        for calls in watch.calls:
+        if present.launching and name != "kernel":
+            raise CallEnded({})
+        for calls in present.calls:
             calls.append(Call(self.primitive, name, refusals))
-        if watch.choosing:
-            raise _ListedError({})
+        if present.choosing:
+            raise CallEnded({})
         with quiet(xp):
             with noting() as kernels:
-                run = one.prepare(xp, call)
-            if one.derivative is not None:
-                run = one.derivative(xp, call, run, method)
-            if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
-                told = self._telling(one, name, xp, call, kernels=kernels)
-                run = self._program(run, name, call) if told is None else told
+                run = implementation.prepare(xp, call)
+            if implementation.derivative is not None:
+                run = implementation.derivative(xp, call, run, method)
+            if is_jax(xp) and not present.launching and not _is_outside(implementation, name, xp, call):
+                program = self._program_of_numbers(implementation, name, xp, call, kernels=kernels)
+                run = self._program(run, name, call) if program is None else program
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
-                result = rehearsed(run, *call.arrays) if one.rehearsed else run(*call.arrays)
+                result = rehearsed(run, *call.arrays) if implementation.rehearsed else run(*call.arrays)
             if call.key is not None:
-                silent = one.quiet if isinstance(one.quiet, bool) else one.quiet(xp, call)
-                own = quietly(run) if library(xp) == "numpy" and not silent else run
+                asked = implementation.quiet
+                silent = asked if isinstance(asked, bool) else asked(xp, call)
+                later = quietly(run) if library(xp) == "numpy" and not silent else run
                 if call.complete is not None:
-                    own = _completed(own, call.complete)
-                _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
+                    later = completed(later, call.complete)
+                prepared.keep(call.key, Prepared(later, Call(self.primitive, name, refusals)))
         return raise_if_nan(self.primitive, xp, result)
 
     def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays whose split XLA decides when it compiles the program."""
-        found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
-        if found is None:
+        partitioned: Callable[..., Any] | None = registry.devices().placed_later(self.primitive, name, call, run)
+        if partitioned is None:
             raise MethodRefused(
                 f"{self.primitive}: the arrays are in a program over a mesh with axes of type Auto, where XLA would "
                 "gather them without a word: give the mesh axes of type Explicit, or call inside jax.shard_map"
             )
-        return found
+        return partitioned
 
-    def _telling(
-        self, one: Method, name: str, xp: Any, call: Checked, *, kernels: dict[Any, tuple[int, ...] | None]
+    def _program_of_numbers(
+        self, method: Method, name: str, xp: Any, call: Checked, *, kernels: dict[Any, tuple[int, ...] | None]
     ) -> Callable[..., Any] | None:
         """Return a program of JAX arrays that takes the numbers of the caller's functions as parameters, or None."""
         arrays, options = signature(call.arrays), call.options(*_NOT_PLAIN, "fn")
@@ -519,7 +392,7 @@ class Methods:
         if name == "kernel" and not any(kernels.values()):
             return None
         key = self.primitive, name, arrays, options
-        return shared(call, key, prepare=lambda call: one.prepare(xp, call), hidden=unwatched, kernels=kernels)
+        return shared(call, key, prepare=lambda call: method.prepare(xp, call), hidden=unwatched, kernels=kernels)
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return ``run`` for JAX arrays, compiled as one program if the program can be found again.
@@ -572,7 +445,7 @@ def explain() -> Iterator[list[Call]]:
     ['kernel']
     """
     calls: list[Call] = []
-    with _watching(calls=(*_watch.get().calls, calls)):
+    with observed_by(calls=(*observers.get().calls, calls)):
         yield calls
 
 
@@ -605,7 +478,7 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     ['native', 'array']
     """
     if not callable(function):
-        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
+        raise TypeError(f"function must be a primitive of parprims, got {repr_short(function)}")
     return reasons(function, *args, named=False, tries=True, **kwargs)
 
 
@@ -616,12 +489,12 @@ def reasons(
 
     With ``tries``, functions of the caller's are tried on a few elements.
     """
-    with _watching(listing=True, named=named, tries=tries):
+    with observed_by(listing=True, named=named, tries=tries):
         try:
             function(*args, **kwargs)
-        except _ListedError as listed:
-            found: dict[str, str | None] = listed.args[0]
-            return found
-    home, name = (getattr(function, one, None) for one in ("__module__", "__name__"))
-    got = f"{home}.{name}" if home and name else shown(function)
+        except CallEnded as ended:
+            listed_methods: dict[str, str | None] = ended.args[0]
+            return listed_methods
+    home, name = (getattr(function, attribute, None) for attribute in ("__module__", "__name__"))
+    got = f"{home}.{name}" if home and name else repr_short(function)
     raise TypeError(f"function must be a primitive of parprims, got {got}")

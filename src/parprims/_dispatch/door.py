@@ -1,6 +1,6 @@
 """The door of a public function: a short path from a call to the function that computed an equal call before.
 
-The body of a public function finds prepared calls by itself (`dispatch.recalled`), but the functions up to there take
+The body of a public function finds prepared calls by itself (`prepared.recalled`), but the functions up to there take
 as long as a small call of NumPy. The door is one function before the body, with the same parameters. Its text is
 generated once, as `dataclasses` generates methods: it builds a flat key of the arrays and options, looks it up, and
 calls the function that it finds. All other calls go to the body.
@@ -32,17 +32,17 @@ Run = Callable[..., Any]
 class _Watch:
     """Records the first function that a body recalls, its arguments, and its result."""
 
-    __slots__ = ("given", "result", "run", "told")
+    __slots__ = ("arguments", "has_run", "result", "run")
 
     def __init__(self) -> None:
-        self.told = False
+        self.has_run = False
         self.run: Run | None = None
-        self.given: tuple[Any, ...] = ()
+        self.arguments: tuple[Any, ...] = ()
         self.result: Any = None
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         assert self.run is not None
-        self.given, self.result = given, self.run(*given)
+        self.arguments, self.result = arguments, self.run(*arguments)
         return self.result
 
 
@@ -52,9 +52,9 @@ _watch: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("door", d
 def watched(run: Run | None) -> Run | None:
     """Return the function that a body recalled, or None. If a door watches, it records calls of the first one."""
     watch = _watch.get()
-    if watch is None or watch.told:
+    if watch is None or watch.has_run:
         return run
-    watch.told, watch.run = True, run
+    watch.has_run, watch.run = True, run
     return None if run is None else watch
 
 
@@ -62,7 +62,7 @@ def _enter(
     known: Memo[Run], key: Any, arrays: tuple[Any, ...], options: Iterable[Any], body: Run, *args: Any, **named: Any
 ) -> Any:
     """Call a body, and keep the function that computed the result, if later calls need nothing else."""
-    if not all(map(_is_told_by_itself, options)):
+    if not all(map(_identifies_itself, options)):
         return body(*args, **named)
     watch = _Watch()
     token = _watch.set(watch)
@@ -70,12 +70,12 @@ def _enter(
         result = body(*args, **named)
     finally:
         _watch.reset(token)
-    run, found = watch.run, watch.result
-    if run is not None and _are(watch.given, arrays):
-        if found is result or (type(found) is type(result) is tuple and _are(found, result)):
+    run, own = watch.run, watch.result
+    if run is not None and _are(watch.arguments, arrays):
+        if own is result or (type(own) is type(result) is tuple and _are(own, result)):
             known.keep(key, run)
-        elif type(found) is tuple and _are(found, (result,)):
-            known.keep(key, (lambda x: run(x)[0]) if len(arrays) == 1 else lambda *given: run(*given)[0])
+        elif type(own) is tuple and _are(own, (result,)):
+            known.keep(key, (lambda x: run(x)[0]) if len(arrays) == 1 else lambda *arrays: run(*arrays)[0])
     return result
 
 
@@ -84,7 +84,7 @@ def _are(ones: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     return len(ones) == len(others) and all(map(operator.is_, ones, others))
 
 
-def _is_told_by_itself(option: Any) -> bool:
+def _identifies_itself(option: Any) -> bool:
     """Return whether equal options always mean the same: not for 0.0, which equals -0.0, nor for functions."""
     kind = type(option)
     if kind is float:

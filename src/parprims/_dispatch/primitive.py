@@ -1,8 +1,9 @@
-"""A primitive as one declaration: how a call of it is checked, remembered, computed, and handed to other rooms.
+"""A primitive as one declaration: the check of its calls, their keys, their methods, and their use in other rooms.
 
 A public function has the parameters and the docstring, and hands its arguments by name to its `Primitive`. Every call
-then goes one way, `Primitive.of`: a node of a program that torch.compile reads; a call like an earlier one; options
-made plain; arrays that several devices hold; the check, which makes the record of the call; a method.
+then takes the steps of `Primitive.of`, in this order: in a program of torch.compile it becomes a node; an equal earlier
+call is found by its key; options are made plain; arrays that several devices hold go to `_devices`; the check makes the
+record of the call; a method computes it.
 """
 
 from __future__ import annotations
@@ -12,37 +13,31 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parprims._core.arrays import Namespace, check_apart, check_flag, is_split
+from parprims._core.arrays import Namespace, check_flag
+from parprims._core.jax_arrays import is_split
 from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.signature import signature
-from parprims._dispatch.dispatch import (
-    Methods,
-    devices,
-    in_graph,
-    kinds,
-    nodes,
-    plain,
-    primitives,
-    recalled,
-)
+from parprims._dispatch.dispatch import Methods, in_graph, plain, primitives
 from parprims._dispatch.examples import Example, MakesCall, Sample, of_an_array
+from parprims._dispatch.prepared import kinds, recalled
+from parprims._dispatch.registry import devices, nodes
 from parprims._operators.function_key import lasting_key
 
 
 class Arguments:
-    """The arguments of a call by the names of the parameters, as they were given.
+    """The unchecked arguments of a call by the names of its parameters.
 
     Parameters
     ----------
     name : str
         The public function.
     arrays : dict
-        What may be an array or a tuple of arrays, in the order of the parameters; None where it was left out.
+        The arguments that are arrays or tuples of arrays, in the order of the parameters; None for one left out.
     options : dict
         All other arguments except the method and ``axis_name``.
     method : str
-        The method asked for.
+        The requested method.
     axis_name : optional
         The axes of a mesh, or the group, over which the arrays are parts.
     """
@@ -63,22 +58,22 @@ class Arguments:
     def given(self) -> dict[str, Any]:
         """The arrays that were not left out."""
         optional = declared[self.name].optional
-        found = self.arrays.copy()
+        arrays = self.arrays.copy()
         for name, x in self.arrays.items():
             if x is None and name in optional:
-                del found[name]
-        return found
+                del arrays[name]
+        return arrays
 
     @property
     def flat(self) -> tuple[Any, ...]:
-        """All arrays in order, those of tuples one by one."""
+        """All arrays in order, with the arrays of tuples one by one."""
         return _flat(tuple(self.given.values()))
 
     def key_of(self, *arrays: Any) -> Any:
-        """Return the key of the call if the method is given these very arrays, else None.
+        """Return the key of the call if ``arrays`` are the very arrays of the call, else None.
 
-        Later calls go from the key to the method with the arrays that they are given, so that a call is not remembered
-        where arrays were converted first.
+        A later call with this key hands its own arrays to the method, without the conversions of the check. So a call
+        with converted arrays has no key.
         """
         flat = self.flat
         return self.key if len(flat) == len(arrays) and all(map(operator.is_, arrays, flat)) else None
@@ -88,9 +83,9 @@ class Arguments:
         return Arguments(self.name, arrays, {**self.options, **options}, self.method, self.axis_name)
 
     def mapped(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the call with a function of every argument in its place; of a tuple's items in theirs."""
+        """Return the call with ``function`` applied to every argument, and to every item of tuples."""
         arrays, options = (
-            {name: _mapped(function, x) for name, x in one.items()} for one in (self.arrays, self.options)
+            {name: _mapped(function, x) for name, x in arguments.items()} for arguments in (self.arrays, self.options)
         )
         return self.on(arrays, **options)
 
@@ -98,28 +93,34 @@ class Arguments:
 def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
     if not isinstance(x, tuple):
         return function(x)
-    items = [_mapped(function, one) for one in x]
+    items = [_mapped(function, item) for item in x]
     return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
 
 
 def _flat(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if tuple not in map(type, arrays):
         return arrays
-    return tuple([one for x in arrays for one in (x if type(x) is tuple else (x,))])
+    return tuple([array for x in arrays for array in (x if type(x) is tuple else (x,))])
 
 
 def plainer(asked: Arguments, several: tuple[str, ...] = ()) -> Arguments | None:
-    """Return the call with Python's own numbers and tuples in its options, None if it has these.
+    """Return the call with Python's own numbers and tuples as options; None if its options are plain already.
 
-    ``several`` are the options that are a number or several, where most functions take a number by the name.
+    ``several`` are the options that may be several numbers here, although most functions take a single number for them.
     """
-    options = {name: one for name, one in asked.options.items() if name in NUMBERS_OR_SEVERAL}
-    made = made_plain(several, **options)
-    return None if made is None else asked.on(asked.arrays, **made)
+    options = {name: value for name, value in asked.options.items() if name in NUMBERS_OR_SEVERAL}
+    plain_options = made_plain(several, **options)
+    return None if plain_options is None else asked.on(asked.arrays, **plain_options)
+
+
+def check_apart(axis_name: Any) -> None:
+    """Raise ValueError if a call with offsets has an axis_name too."""
+    if axis_name is not None:
+        raise ValueError("axis_name must not be given with offsets: segments may end on another device")
 
 
 Check = Callable[[Arguments], tuple[Namespace, Any]]
-"""Raises, naming the argument, for wrong arguments; returns the namespace and the record of the checked call."""
+"""Returns the namespace and the record of the checked call; raises an error that names a wrong argument."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -131,7 +132,7 @@ class Primitive:
     name : str
         The public function.
     variant : str
-        Which form of the function this is, where it is not the first.
+        The name of this form of the function; empty for its first form.
     check : callable
         See `Check`.
     methods : Methods
@@ -140,42 +141,42 @@ class Primitive:
         Takes a `Sample`; returns the positional arguments and the options of a small call of that kind, or None if the
         function has no such call. The default calls the function on one array, along an axis.
     optional : tuple of str
-        The arrays that a call may be without.
+        The arrays that a call may leave out.
     defaults : dict
-        Options that the public function does not have, for it always means the same by them.
+        Options of the check that the public function does not have, with their values.
     normalize : callable, optional
-        Returns the arguments that a call means by those given, before all else.
+        Replaces the arguments before all other steps.
     operators, numbers : tuple of str
-        Options that are operators or functions, which calls are remembered by where nothing that they read can change,
-        and numbers that stand in a remembered call.
+        Options that are operators or functions, and options that are numbers held by prepared calls. An operator has
+        a key if its trace cannot change unseen (`lasting_key`); without keys for all options, a call has no key.
     state : callable, optional
-        Returns what else calls depend on, given the arguments.
+        Takes the arguments; returns a further part of the key, such as settings of a library.
     plainer : callable
-        Returns the call with options and arrays of the types that the check knows, None if it has these; `plainer` by
-        default.
+        Returns the call with options and arrays of the types that the check accepts, or None if it has them already;
+        `plainer` by default.
     gradient : bool
-        Whether it matters to a remembered call by which arrays a derivative is asked for.
+        Whether the key includes the arrays with respect to which a derivative is requested.
     recall : callable, optional
-        Returns what computed the call of a key before that the dispatch does not know, or None.
+        Takes a key; returns a prepared call that only the derivative rules know, or None.
     compute : callable
-        Takes the methods, the method asked for, the namespace and the checked call; returns the result. Those of
-        `derivative_rules` add a derivative.
+        Takes the methods, the requested method, the namespace and the checked call; returns the result. The functions
+        of `derivative_rules` add a derivative.
     single : bool or callable
-        Whether the result is one array and no tuple; a function says so of the arguments.
+        Whether the result is one array and no tuple; or a function of the arguments that says so.
     composed : bool
         Whether transformations of torch.func see through a node of torch.compile's graph.
     node : callable, optional
-        Returns the result as a node of torch.compile's graph, given the arguments, where there is more to do than to
-        make the node.
+        Takes the arguments; returns the result as a node of torch.compile's graph. By default the node is made without
+        further steps.
     rules : str
-        The name of the rules that a node has for derivatives and vmap (`_torch_compile.rules` and ``vmap``). Without
-        one, its operations are differentiated, and vmap is a loop.
+        The name of a node's rules for derivatives and vmap (`_torch_compile.rules` and ``vmap``). Without a name, the
+        operations of the node are differentiated, and vmap is a loop.
     sharded : bool
-        Whether arrays that are split over devices are served: `_devices` has a function for the name.
+        Whether arrays may be split over devices: `_devices` has a function with the name of the primitive.
     replicated : tuple of str
-        The arrays that every device holds whole where others are split.
+        The arrays that every device holds whole, even if others are split.
     by_offsets : Primitive, optional
-        The same function of every segment, for calls with offsets. The room of the segments, which is above, sets it.
+        The form of the function for calls with offsets. The room of segments sets it, because it is a higher room.
     """
 
     name: str
@@ -219,7 +220,7 @@ class Primitive:
         check: Any = None,
         **options: Any,
     ) -> Any:
-        """Compute a call; ``others`` are the arguments that no parameter has the name of."""
+        """Compute a call; ``others`` are arguments whose names are no parameters."""
         if others:
             raise unknown_option(self.name, others)
         if self.defaults:
@@ -234,7 +235,7 @@ class Primitive:
         return self.of(Arguments(self.name, arrays, options, method, axis_name))
 
     def sampled(self, sample: Sample) -> Example | None:
-        """Return an example call of a kind, or None where there is none."""
+        """Return an example call of a kind, or None if the primitive has none."""
         given = self.example(sample)
         return None if given is None else Example(primitives[self.name], *given)
 
@@ -268,24 +269,24 @@ class Primitive:
         return is_split(tuple([x for name, x in asked.arrays.items() if name not in self.replicated]))
 
     def _key(self, asked: Arguments, given: Collection[str], arrays: tuple[Any, ...]) -> Any:
-        """Return the key of the call, given the names of the arrays that were not left out, and these; or None."""
-        found = signature(arrays if len(arrays) > 1 else arrays[0], self.gradient)
-        if found is None:
+        """Return the key of the call, or None; ``given`` are the names of ``arrays``, all that were not left out."""
+        array_key = signature(arrays if len(arrays) > 1 else arrays[0], self.gradient)
+        if array_key is None:
             return None
-        told, keys = asked.options, []
+        others, keys = asked.options, []
         if self._key_of:
-            told = told.copy()
+            others = others.copy()
             for name, key_of in self._key_of:
-                one = told.pop(name)
-                if one is not None:
-                    one = key_of(one)
-                    if one is None:
+                value = others.pop(name)
+                if value is not None:
+                    value = key_of(value)
+                    if value is None:
                         return None
-                keys.append(one)  # which holds the types of all that it is made of
-        options = (*told.values(), asked.method)
+                keys.append(value)  # this key includes the types of its parts
+        options = (*others.values(), asked.method)
         if self.state is not None:
             options = (*options, self.state(asked))
-        return (self._title, *given, *told, *keys), found, options, kinds(options)
+        return (self._title, *given, *others, *keys), array_key, options, kinds(options)
 
     def _node(self, asked: Arguments) -> Any:
         single = self.single if isinstance(self.single, bool) else self.single(asked)
@@ -293,13 +294,13 @@ class Primitive:
 
 
 declared: dict[str, Primitive] = {}
-"""The declarations by the names of the public functions, and by "name variant" those of other forms."""
+"""The declarations by the names of the public functions; other forms are under "name variant"."""
 
 
 def examples(sample: Callable[[], Sample]) -> dict[str, Example]:
-    """Return an example call of every declaration that has any of this kind, by the names in `declared`.
+    """Return the example calls of this kind by the names in `declared`; some declarations have none.
 
-    ``sample`` is called for each of them, so that no example depends on another.
+    Each declaration gets a new ``sample``, so that no example depends on another.
     """
-    found = {title: one.sampled(sample()) for title, one in sorted(declared.items())}
-    return {title: one for title, one in found.items() if one is not None}
+    calls = {title: primitive.sampled(sample()) for title, primitive in sorted(declared.items())}
+    return {title: call for title, call in calls.items() if call is not None}

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, is_traced
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor
+from parprims._core.jax_arrays import is_traced
 
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""

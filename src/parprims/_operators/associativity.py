@@ -8,10 +8,11 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, shown
+from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, repr_short
 from parprims._core.elements import flattened, is_structured
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.in_place import ElementFunction, changes_arguments
-from parprims._operators.operator import as_operator, check_components, flags_broadcast, restructured
+from parprims._operators.operator import as_operator, check_components, restructured
 
 
 def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
@@ -60,7 +61,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     """
     operator = as_operator(op)
     if rtol is not None and (isinstance(rtol, bool) or not isinstance(rtol, (int, float, np.integer, np.floating))):
-        raise TypeError(f"rtol must be a number, got {shown(rtol)}")
+        raise TypeError(f"rtol must be a number, got {repr_short(rtol)}")
     if rtol is not None and not rtol >= 0:
         raise ValueError(f"rtol must not be negative, got {rtol}")
     if is_structured(examples):

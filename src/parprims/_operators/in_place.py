@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name, quiet
-from parprims._dispatch.dispatch import unwatched
+from parprims._dispatch.watch import unwatched
 from parprims._operators.operator import Operator, with_combine
 
 # Functions whose trial showed that they do not change their arguments: by key, or by function if there is no key.

@@ -5,26 +5,15 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import (
-    Array,
-    Namespace,
-    cast,
-    compute_dtype,
-    dtype_bits,
-    dtype_kind,
-    dtype_name,
-    library_title,
-    namespace_of,
-)
-from parprims._core.elements import ITS_NAMESPACE, Structure, flat, flattened, is_structured, not_array, rebuilt, shown
-from parprims._libraries.settings import asked_for
+from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of
+from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, rebuilt
+from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
+from parprims._operators.failures import check_result, explain_failure
 
 Combine = Callable[[Any, Any], Any]
 
@@ -214,86 +203,8 @@ def _joint_shape(shape: Iterable[Any], other_shape: Iterable[Any]) -> tuple[Any,
     return tuple(m if n == 1 else n for n, m in zip(shape, other_shape, strict=True))
 
 
-_BRANCHES = re.compile("truth value of an (array|empty array)|Boolean value of Tensor|bool is only allowed on arrays")
-"""Words of the error that an array library raises for a branch on an array."""
-
-_AS_NUMBER = re.compile("Python scalar|converted to Scalar|is only allowed on arrays")
-"""Words of the error that an array library raises if an array of several elements is used as a number."""
-
-_OF_ANOTHER = re.compile(
-    "must be Tensor, not|ndarray or scalar arguments, got|Cannot interpret value of type|not a valid JAX array type|"
-    r"Implicit conversion to a NumPy array|[Cc]an't call numpy\(\)|[Cc]an't convert .* tensor to numpy"
-)
-"""Words of the error that an array library raises for an array of another library."""
-
-_ARGUMENTS = re.compile(r"positional argument|required (positional|keyword)|takes no arguments")
-"""Python's messages for a call with a wrong number of arguments."""
-
 _TAKES = "two elements, earlier and later, and elements of several arrays arrive as tuples"
 """The arguments of an operator, in messages."""
-
-
-class _ExplainedError(TypeError):
-    """A TypeError that explains the failure of a caller's function. Enclosing functions do not explain it again."""
-
-
-_ExplainedError.__name__ = _ExplainedError.__qualname__ = "TypeError"  # callers see a TypeError
-_ExplainedError.__module__ = "builtins"
-
-
-def _known_reason(error: Exception, takes: str) -> str | None:
-    """Return a description of the failure of a function, or None for an unknown error."""
-    words, kind = str(error), type(error).__name__
-    if _BRANCHES.search(words) or kind == "TracerBoolConversionError":
-        return "branches on the value of an array: use where of the array library"
-    if _AS_NUMBER.search(words):  # as float, int, math.exp and item do
-        return "makes a number of an array: use functions of the array library"
-    if kind == "TracerArrayConversionError":
-        return f"gives arrays of JAX to NumPy: use functions of jax.numpy, or of {ITS_NAMESPACE}"
-    if isinstance(error, TypeError) and _OF_ANOTHER.search(words):
-        return f"gives arrays to functions of another library: use those of {ITS_NAMESPACE} ({words})"
-    if isinstance(error, TypeError) and _ARGUMENTS.search(words) and was_not_entered(error):
-        return f"must take {takes}: {words}"
-    return None
-
-
-def explain_failure(what: str, error: Exception, takes: str) -> None:
-    """Raise TypeError with the reason if the failure of a caller's function is known; else add a note to the error.
-
-    ``what`` is the name of the function in messages, ``takes`` its arguments.
-    """
-    reason = None if isinstance(error, _ExplainedError) else _known_reason(error, takes)
-    if reason is not None:
-        raise _ExplainedError(f"{what} {reason}") from error
-    note = f"Raised by {what}."
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-
-
-def was_not_entered(error: BaseException) -> bool:
-    """Return whether an error comes from the call of a function itself, not from its body."""
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    return where is not None and str(where.tb_frame.f_globals.get("__name__", "")).startswith("parprims.")
-
-
-def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
-    """Raise TypeError unless the result of a caller's function is an array of the expected library."""
-    place = "" if component is None else f" for component {component}"
-    try:
-        library = array_api_compat.array_namespace(got)
-    except TypeError:
-        # NumPy's operations turn 0-d arrays into scalars.
-        if isinstance(got, np.generic) and isinstance(like, (np.ndarray, np.generic)):
-            return
-        raise TypeError(f"{what} returned {not_array(got, place)}") from None
-    expected = array_api_compat.array_namespace(like) if not isinstance(like, np.generic) else library
-    if library is not expected:
-        raise TypeError(
-            f"{what} returned an array of {library_title(library)}{place}, given arrays of {library_title(expected)}: "
-            f"use functions of {library_title(expected)}, or of {ITS_NAMESPACE}"
-        )
 
 
 def _check_scalars(name: str, values: tuple[Any, ...], count: int | None) -> None:
@@ -311,7 +222,7 @@ def _holds(dtype: str, value: Any) -> bool:
     value = value.item() if isinstance(value, np.generic) else value
     kind = dtype_kind(dtype)
     if kind in ("int", "uint"):
-        return isinstance(value, int) and (_lowest(dtype) if kind == "int" else 0) <= value <= _highest(dtype)
+        return isinstance(value, int) and (lowest(dtype) if kind == "int" else 0) <= value <= highest(dtype)
     if kind == "bool":
         return isinstance(value, int) and value in (0, 1)
     if kind == "float":
@@ -319,109 +230,35 @@ def _holds(dtype: str, value: Any) -> bool:
     return isinstance(value, (int, float, complex))
 
 
-def _lowest(name: str) -> Any:
-    kind = dtype_kind(name)
-    if kind == "int":
-        return -(2 ** (dtype_bits(name) - 1))
-    return -math.inf if kind == "float" else 0
-
-
-def _highest(name: str) -> Any:
-    kind = dtype_kind(name)
-    if kind in ("int", "uint"):
-        return 2 ** (dtype_bits(name) - (kind == "int")) - 1
-    return math.inf if kind == "float" else 1
-
-
-def _all_bits(name: str) -> Any:
-    return _highest(name) if dtype_kind(name) in ("uint", "bool") else -1
-
-
-def _logical(function: str) -> Combine:
-    def combine(earlier: Array, later: Array) -> Array:
-        return getattr(namespace_of(earlier), function)(earlier, later)
-
-    return combine
-
-
-def _extremum(wins: str) -> Combine:
-    """Return combine for (value, index): the winning value, NaN before all; of equal values, the smallest index."""
-
-    def combine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-        (value, index), (other, position) = earlier, later
-        xp = namespace_of(value)
-        better = getattr(xp, wins)(other, value)
-        equal = other == value
-        if dtype_kind(value.dtype) == "float":
-            nan, other_nan = value != value, other != other
-            better = (better | other_nan) & ~nan
-            equal = equal | (nan & other_nan)
-        take = better | (equal & (position < index))
-        return xp.where(take, other, value), xp.where(take, position, index)
-
-    return combine
-
-
-def _logaddexp(earlier: Array, later: Array) -> Array:
-    """Return log(exp(earlier) + exp(later)), with derivatives of every order if they may be requested.
-
-    The derivatives of the libraries' own functions are NaN if both elements are minus infinity. Here the derivative by
-    an element is its share of the sum of exponentials: 0 for minus infinity. If the result is infinite, one element
-    equal to it has derivative 1.
-    """
-    xp = namespace_of(earlier)
-    if not (asked_for(earlier) or asked_for(later)):
-        return xp.logaddexp(earlier, later)
-    first = (earlier >= later) | (earlier != earlier)  # so that NaN counts as larger
-    high, low = xp.where(first, earlier, later), xp.where(first, later, earlier)
-    lowest = xp.full_like(high, -math.inf)
-    gap = xp.where(xp.isinf(high), lowest, low - high)  # equal infinities have no difference
-    return xp.where(high == -math.inf, lowest, high) + xp.log1p(xp.exp(gap))
-
-
-def _affine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    (a, b), (c, d) = earlier, later
-    return c * a, c * b + d
-
-
-def _welford(earlier: tuple[Array, Array, Array], later: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-    (n, mean, m2), (k, other_mean, other_m2) = earlier, later
-    xp = namespace_of(mean)
-    total = n + k
-    share = xp.where(total > 0, k / xp.where(total > 0, total, n * 0 + 1), n * 0)
-    delta = other_mean - mean
-    return total, mean + delta * share, m2 + other_m2 + delta * delta * (n * share)
-
-
 BUILT_IN: dict[str, Operator] = {
     op.name: op
     for op in (
         Operator(lambda earlier, later: earlier + later, identity=0, commutative=True, name="add"),
         Operator(lambda earlier, later: earlier * later, identity=1, commutative=True, name="multiply"),
-        Operator(_logical("maximum"), identity=_lowest, commutative=True, name="maximum"),
-        Operator(_logical("minimum"), identity=_highest, commutative=True, name="minimum"),
-        Operator(_logical("logical_and"), identity=True, commutative=True, name="logical_and"),
-        Operator(_logical("logical_or"), identity=False, commutative=True, name="logical_or"),
-        Operator(_logical("bitwise_and"), identity=_all_bits, commutative=True, name="bitwise_and"),
-        Operator(_logical("bitwise_or"), identity=0, commutative=True, name="bitwise_or"),
-        Operator(_logical("bitwise_xor"), identity=0, commutative=True, name="bitwise_xor"),
-        Operator(_logaddexp, identity=-math.inf, commutative=True, name="logaddexp"),
-        Operator(_affine, identity=(1, 0), name="affine", components=2),
+        Operator(by_function("maximum"), identity=lowest, commutative=True, name="maximum"),
+        Operator(by_function("minimum"), identity=highest, commutative=True, name="minimum"),
+        Operator(by_function("logical_and"), identity=True, commutative=True, name="logical_and"),
+        Operator(by_function("logical_or"), identity=False, commutative=True, name="logical_or"),
+        Operator(by_function("bitwise_and"), identity=all_bits, commutative=True, name="bitwise_and"),
+        Operator(by_function("bitwise_or"), identity=0, commutative=True, name="bitwise_or"),
+        Operator(by_function("bitwise_xor"), identity=0, commutative=True, name="bitwise_xor"),
+        Operator(logaddexp, identity=-math.inf, commutative=True, name="logaddexp"),
+        Operator(affine, identity=(1, 0), name="affine", components=2),
         Operator(
-            _extremum("greater"),
-            identity=lambda value, index: (_lowest(value), _highest(index)),
+            extremum("greater"),
+            identity=lambda value, index: (lowest(value), highest(index)),
             commutative=True,
             name="argmax",
             components=2,
         ),
         Operator(
-            _extremum("less"),
-            identity=lambda value, index: (_highest(value), _highest(index)),
+            extremum("less"),
+            identity=lambda value, index: (highest(value), highest(index)),
             commutative=True,
             name="argmin",
             components=2,
         ),
-        Operator(_welford, identity=(0, 0, 0), commutative=True, name="welford", components=3),
+        Operator(welford, identity=(0, 0, 0), commutative=True, name="welford", components=3),
     )
 }
 
@@ -556,7 +393,7 @@ def restructured(op: Operator, structure: Structure) -> Operator:
     kind, _, parts = structure
     if op._segments is not None:
         if kind is not tuple or len(parts) < 2 or parts[0] is not None:
-            raise TypeError(f"op {op.name} works on tuples of flags and elements, got {shown(structure)}")
+            raise TypeError(f"op {op.name} works on tuples of flags and elements, got {as_text(structure)}")
         rest = parts[1] if len(parts) == 2 else (tuple, None, parts[1:])
         return segmented(restructured(op._segments, rest))
     combine, name, identity = op.combine, op.name, op._identity
@@ -565,12 +402,12 @@ def restructured(op: Operator, structure: Structure) -> Operator:
         result = combine(rebuilt(structure, earlier), rebuilt(structure, later))
         leaves, result_structure = flattened(result, f"op {name}")
         if result_structure != structure:
-            raise TypeError(f"op {name} returned {shown(result_structure)} for elements {shown(structure)}")
+            raise TypeError(f"op {name} returned {as_text(result_structure)} for elements {as_text(structure)}")
         return leaves
 
     count = len(flattened(rebuilt(structure, itertools.repeat(None)))[0])
     if op.components not in (None, count):
-        raise ValueError(f"op {name} works on elements of {op.components} arrays, {shown(structure)} has {count}")
+        raise ValueError(f"op {name} works on elements of {op.components} arrays, {as_text(structure)} has {count}")
     new = Operator(on_leaves, identity=identity, commutative=op.commutative, name=name, components=count)
     new._structure = structure
     return new
@@ -660,56 +497,3 @@ def _components_with_flag(inner: Operator) -> int | None:
         return 2
     identity = inner._identity
     return 1 + len(flattened(identity, "identity")[0]) if isinstance(identity, (tuple, dict)) else None
-
-
-def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the components of elements, with the flags of a segmented operator broadcast to the shape of the others.
-
-    Raises ValueError if they do not broadcast. Without flags the components are returned unchanged.
-    """
-    count = op.flags
-    if not 0 < count < len(xs):
-        return xs
-    shape = xs[count].shape
-    flags = []
-    for index, flag in enumerate(xs[:count]):
-        try:
-            flags.append(flag if flag.shape == shape else xp.broadcast_to(flag, shape))
-        except (ValueError, RuntimeError, TypeError):  # the libraries differ
-            raise ValueError(
-                f"x[{index}], the flags of op {op.name}, must broadcast to the shape {tuple(shape)} of its elements, "
-                f"got shape {tuple(flag.shape)}"
-            ) from None
-    return (*flags, *xs[count:])
-
-
-def restarted(
-    xp: Namespace,
-    op: Operator,
-    flags: tuple[Array, ...],
-    starts: tuple[Array, ...],
-    has_initial: bool,
-    ys: tuple[Array, ...],
-) -> tuple[Array, ...]:
-    """Return the exclusive segmented scan, given results ``ys`` that are right except where segments begin.
-
-    ``flags`` are the flags of the elements. Every segment begins with ``starts``. With ``has_initial``, ``starts`` is
-    an initial element; in ``ys`` only the first segment begins with it, and without its flags.
-    """
-    count, inner = op.flags, op
-    while inner._segments is not None:
-        inner = inner._segments
-    is_start, had_start = flags[0], ys[0]
-    for flag, y in zip(flags[1:], ys[1:count], strict=True):
-        is_start, had_start = is_start | flag, had_start | y
-    values = ys[count:]
-    if has_initial:
-        first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
-        wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
-        begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
-        values = tuple(xp.where(had_start, x, y) for x, y in zip(begun, values, strict=True))
-    marks, before = [ys[0] | starts[0]], flags[0]
-    for index in range(1, count):
-        marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
-        before = before | flags[index]
-    return (*marks, *(xp.where(is_start, start, y) for start, y in zip(starts[count:], values, strict=True)))

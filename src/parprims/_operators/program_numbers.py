@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from parprims._core.arrays import Array, is_traced
+from parprims._core.arrays import Array
+from parprims._core.jax_arrays import is_traced
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._operators.constants import leaves, with_own_numbers

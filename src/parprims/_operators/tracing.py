@@ -5,8 +5,10 @@ functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), 
 through their override protocols. Every operation appends a line to the trace, so that the finished trace is the body of
 a function in a `Language`: in CUDA, with the C++ functions of _cuda/device/common.cuh, or in another one.
 
-Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
-change from call to call. The text can leave them out, and then has a name for each: see `Captured`.
+Numbers in the code of the function are literals of the trace. All other numbers, such as captured ones, may change from
+call to call, so the text can have a name for each instead: see `Captured`.
+
+The scalars, their namespace and the trace read each other's fields, so they are one file in spite of its length.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from parprims._compiling.plan_capture import Observed, observing
 from parprims._core.arrays import library, namespace
 from parprims._cuda import compiler, libraries
 from parprims._cuda.plan import SCRATCH, Plan
-from parprims._dispatch.dispatch import launching
+from parprims._dispatch.watch import launching
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Namespace, device, namespace, shown
+from parprims._core.arrays import Namespace, device, namespace, repr_short
 from parprims._dispatch.dispatch import primitives
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
@@ -60,7 +60,7 @@ def warm(
     xp, where = namespace(like=found), device(found)
     for dtype in dtypes:
         if not isinstance(dtype, str) or not hasattr(xp, dtype):
-            raise ValueError(f"dtypes must be names of dtypes of the library, got {shown(dtype)}")
+            raise ValueError(f"dtypes must be names of dtypes of the library, got {repr_short(dtype)}")
     count = 0
     for name in names:
         for dtype in dtypes:
@@ -75,7 +75,7 @@ def warm(
 def _name(function: Any) -> str:
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
     if name not in NAMES or (callable(function) and function is not primitives[name]):
-        raise ValueError(f"functions must be primitives of parprims or names of them, got {shown(function)}")
+        raise ValueError(f"functions must be primitives of parprims or names of them, got {repr_short(function)}")
     return str(name)
 
 

@@ -18,8 +18,9 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, Namespace
-from parprims._dispatch.dispatch import Abstract, Inside, primitives, unwatched
+from parprims._dispatch.dispatch import Abstract, Inside, primitives
 from parprims._dispatch.primitive import Arguments, declared
+from parprims._dispatch.watch import unwatched
 from parprims._operators.operator import segmented
 from parprims._torch_compile import rules, vmap
 from parprims._torch_compile.inputs import ARRAYS, Flat, Layout, by_name, named, read

@@ -23,21 +23,14 @@ import torch
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
 from parprims._core.elements import is_structured
-from parprims._core.options import check_entries
+from parprims._core.options import BUILT_IN_DTYPES, check_entries
 from parprims._core.promotion import check_casts
 from parprims._dispatch.dispatch import Inside, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._libraries.settings import transformed
+from parprims._operators.flags import flags_broadcast, restarted
 from parprims._operators.function_key import lasting_key
-from parprims._operators.operator import (
-    BUILT_IN,
-    Operator,
-    as_operator,
-    by_leaves,
-    flags_broadcast,
-    restarted,
-    with_combine,
-)
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, by_leaves, with_combine
 from parprims._primitives.matmul import array as matmul_array
 from parprims._primitives.reduce import array as reduce_array
 from parprims._primitives.reduce import call as reduce_call
@@ -191,8 +184,8 @@ def _names(dtype: Any) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _text(dtype: Any) -> str:
-    if isinstance(dtype, type) and dtype in core_arrays.BUILT_IN_DTYPES:
-        return core_arrays.BUILT_IN_DTYPES[dtype]
+    if isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
+        return BUILT_IN_DTYPES[dtype]
     return dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import check_derivatives, eps, numpy_dtype, random
 from tests.fuzz import values
-from tests.trust import errors
+from tests.support.contract import check_derivatives, eps, numpy_dtype, random
+from tests.trust.recorder import errors
 
 METHODS = ("kernel", "native", "array")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import eps, random
 from tests.primitives.banded.test_banded import FAMILIES, backward_error, dense, dense_blocks, drawn
+from tests.support.contract import eps, random
 
 
 def of_lapack(matrix, b):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import check_derivatives, compare, eps, numpy_dtype, random
 from tests.fuzz import values
+from tests.support.contract import check_derivatives, compare, eps, numpy_dtype, random
 
 METHODS = ("kernel", "native", "array")
 

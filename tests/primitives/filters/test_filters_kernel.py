@@ -9,9 +9,9 @@ import pytest
 import parprims
 from parprims import _cuda
 from parprims._primitives.filters import cuda as filters_cuda
-from tests import emulator
-from tests.contract import random
+from tests.emulation import emulator
 from tests.primitives.filters.test_filters import FILTERS, NEAR, bound, check, loop, scipy, wide
+from tests.support.contract import random
 
 TILE = 64 * 4
 """Samples of a tile of the fixture below."""

@@ -7,10 +7,10 @@ import pytest
 
 import parprims
 from parprims._primitives.histogram import cuda as histogram_cuda
-from tests import emulator
-from tests.contract import compare, eps, random, some_dtypes
-from tests.covering import lacks_dtype
+from tests.emulation import emulator
 from tests.fuzz import values
+from tests.support.contract import compare, eps, random, some_dtypes
+from tests.support.covering import lacks_dtype
 
 REAL = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 WEIGHTS = "float16 bfloat16 float32 float64 int8 int32 int64 uint8".split()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import emulator
-from tests.contract import numpy_dtype, random
 from tests.cpu.test_cpu import run
+from tests.emulation import emulator
+from tests.support.contract import numpy_dtype, random
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")

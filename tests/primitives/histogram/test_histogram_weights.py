@@ -7,9 +7,9 @@ import pytest
 
 import parprims
 from parprims._primitives.histogram import cuda as histogram_cuda
-from tests import emulator
-from tests.contract import compare, eps, random, some_dtypes
+from tests.emulation import emulator
 from tests.primitives.histogram.test_histogram import REAL, WEIGHTS, check
+from tests.support.contract import compare, eps, random, some_dtypes
 
 ALWAYS, NEVER = -(1 << 60), 1 << 60
 

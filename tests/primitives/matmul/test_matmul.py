@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parprims
-from tests.contract import VIEWS, compare, eps, random, some_dtypes
+from tests.support.contract import VIEWS, compare, eps, random, some_dtypes
 
 KERNELS = "naive tiled packed conflict_free tensor".split()
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()

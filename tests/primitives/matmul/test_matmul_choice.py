@@ -5,7 +5,6 @@ import pytest
 import parprims
 from parprims import _cuda
 from parprims._primitives.matmul.tiles import TUNING, Arithmetic, Least, tiny_tile
-from tests.contract import compare
 from tests.primitives.matmul import test_matmul_kernel
 from tests.primitives.matmul.test_matmul import FLOATS, INTEGERS, loop
 from tests.primitives.matmul.test_matmul_kernel import (
@@ -20,6 +19,7 @@ from tests.primitives.matmul.test_matmul_kernel import (
     planned,
     turned,
 )
+from tests.support.contract import compare
 
 sizes = test_matmul_kernel.sizes
 NEVER = {"preferred": {}, "preferred_in_jax": {}, "small": 0}

@@ -6,7 +6,7 @@ from array_api_compat import array_namespace
 
 import parprims
 from parprims._primitives.matmul import cpu as matmul_cpu
-from tests.contract import random
+from tests.support.contract import random
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")

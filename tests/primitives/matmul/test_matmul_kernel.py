@@ -18,10 +18,10 @@ import parprims
 from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul.cuda import Problem, make_plan, semiring
 from parprims._primitives.matmul.tiles import TUNING
-from tests import emulator
-from tests.contract import compare, few_on_jax, random, reversed_view, strided, unaligned
+from tests.emulation import emulator
 from tests.primitives.matmul.test_matmul import FLOATS, INTEGERS, KERNELS, bound, loop, whole
 from tests.primitives.matmul.test_matmul_semirings import COMPOSE, LAST, compose, folded, last, logaddexp_bound
+from tests.support.contract import compare, few_on_jax, random, reversed_view, strided, unaligned
 
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))

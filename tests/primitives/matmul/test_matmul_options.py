@@ -12,8 +12,8 @@ import parprims
 from parprims import _cuda
 from parprims._core.arrays import library_title
 from parprims._dispatch.dispatch import Methods
-from tests.contract import compare, random
 from tests.primitives.matmul.test_matmul import FLOATS, INTEGERS, KERNELS, bound, check, loop, make
+from tests.support.contract import compare, random
 
 
 class TestArguments:

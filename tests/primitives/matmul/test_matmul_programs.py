@@ -8,15 +8,15 @@ from parprims._dispatch import derivative_rules
 from parprims._primitives.matmul import call as call_matmul
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.array import tiled_product
-from tests import emulator
 from tests.conftest import _backend
-from tests.contract import compare, eps, random
+from tests.emulation import emulator
 from tests.primitives.matmul.test_matmul import (
     KERNELS,
     bound,
     loop,
 )
 from tests.primitives.matmul.test_matmul_kernel import make, size
+from tests.support.contract import compare, eps, random
 
 
 class TestTorch:

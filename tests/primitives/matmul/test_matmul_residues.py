@@ -14,8 +14,7 @@ import pytest
 import parprims
 from parprims._primitives.matmul import residues as matmul_residues
 from parprims._primitives.matmul.tiles import TUNING
-from tests import emulator
-from tests.contract import compare, eps, random
+from tests.emulation import emulator
 from tests.primitives.matmul.test_matmul import bound, loop
 from tests.primitives.matmul.test_matmul_kernel import (
     check,
@@ -30,6 +29,7 @@ from tests.primitives.matmul.test_matmul_kernel import (
     size,
     turned,
 )
+from tests.support.contract import compare, eps, random
 
 RESIDUES = {"precision": "residues"}
 DTYPES = ("float32", "float64")

@@ -10,10 +10,10 @@ import parprims
 from parprims._libraries.settings import UNROUNDED_SUMS
 from parprims._primitives.matmul import native as native_matmul
 from parprims._primitives.matmul.tiles import TUNING
-from tests import emulator
-from tests.contract import compare
+from tests.emulation import emulator
 from tests.primitives.matmul.test_matmul import bound, loop
 from tests.primitives.matmul.test_matmul_kernel import TENSOR, allowed, check, lacking, make, plain, size, turned
+from tests.support.contract import compare
 
 
 def chain(a, b):

@@ -8,9 +8,9 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from tests.contract import compare, eps, some_dtypes
-from tests.covering import lacks_dtype
 from tests.primitives.matmul.test_matmul import EMPTY_SHAPES, SHAPES, make, multiplied, slopes, whole
+from tests.support.contract import compare, eps, some_dtypes
+from tests.support.covering import lacks_dtype
 
 
 def folded(add, multiply, a, b, identity=None):

@@ -9,9 +9,9 @@ import pytest
 import parprims
 from parprims._primitives.order_statistics import numpy_routines as order_statistics_numpy_routines
 from parprims._primitives.order_statistics.call import Selection
-from tests.contract import compare, compiled_slowly, eps, numpy_dtype, random
 from tests.fuzz import values
-from tests.trust import errors
+from tests.support.contract import compare, compiled_slowly, eps, numpy_dtype, random
+from tests.trust.recorder import errors
 
 METHODS = ("kernel", "native", "array")
 

@@ -13,10 +13,10 @@ from parprims._primitives.order_statistics import array as order_statistics_arra
 from parprims._primitives.order_statistics import cuda as order_statistics_cuda
 from parprims._primitives.order_statistics.call import Quantiles
 from parprims._primitives.order_statistics.quantiles import between
-from tests import emulator
-from tests.contract import compare, strided, unaligned
+from tests.emulation import emulator
 from tests.primitives.sort.test_sort import REAL, extremes
 from tests.primitives.sort.test_sort_kernel import indices
+from tests.support.contract import compare, strided, unaligned
 
 SIZES = order_statistics_cuda.TUNING[90]
 

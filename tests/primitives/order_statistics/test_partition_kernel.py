@@ -8,11 +8,11 @@ import pytest
 import parprims
 from parprims._primitives.order_statistics import cuda as order_statistics_cuda
 from parprims._primitives.order_statistics import partition_cuda as order_statistics_partition_cuda
-from tests import emulator
-from tests.contract import reversed_view
+from tests.emulation import emulator
 from tests.primitives.order_statistics.test_order_statistics import gradient
 from tests.primitives.sort.test_sort import REAL, raw
 from tests.primitives.sort.test_sort_kernel import indices, make
+from tests.support.contract import reversed_view
 
 SIZE = 64 * 5  # a tile of `small`
 

@@ -7,9 +7,9 @@ import pytest
 
 import parprims
 from examples import backends
-from tests import emulator
-from tests.contract import numpy_dtype
+from tests.emulation import emulator
 from tests.primitives.order_statistics.test_order_statistics import drawn, top
+from tests.support.contract import numpy_dtype
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")

@@ -8,8 +8,8 @@ import pytest
 
 import parprims
 from parprims._primitives.recurrence import array as recurrence_array
-from tests.contract import Contract, compare, compiled_slowly, random
 from tests.primitives.scan.test_scan import METHODS, linear_recurrence, need, recur, recurrence_bound, wide
+from tests.support.contract import Contract, compare, compiled_slowly, random
 
 
 class TestLinearRecurrence(Contract):

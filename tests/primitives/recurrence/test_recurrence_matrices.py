@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import check_derivatives, compare, eps, random, skip_without_derivative
-from tests.covering import lacks_dtype
+from tests.support.contract import check_derivatives, compare, eps, random, skip_without_derivative
+from tests.support.covering import lacks_dtype
 
 
 def loop(a, b, axis, initial=None, reverse=False):

@@ -7,9 +7,9 @@ import pytest
 
 import parprims
 from parprims._primitives.reduce import extrema as reduce_extrema
-from tests.contract import compare, numpy_dtype, random
-from tests.covering import lacks_dtype
 from tests.fuzz import values
+from tests.support.contract import compare, numpy_dtype, random
+from tests.support.covering import lacks_dtype
 
 METHODS = ("kernel", "native", "array")
 

@@ -10,7 +10,7 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from tests.contract import Contract, compare, eps, numpy_dtype, random
+from tests.support.contract import Contract, compare, eps, numpy_dtype, random
 
 METHODS = ("array", "native", "kernel")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

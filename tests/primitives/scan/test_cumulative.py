@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import Contract, compare, eps, numpy_dtype, random, skip_without_derivative
 from tests.fuzz import values
+from tests.support.contract import Contract, compare, eps, numpy_dtype, random, skip_without_derivative
 
 METHODS = ("kernel", "native", "array")
 REAL = ("int8", "uint64", "bfloat16", "float64")

@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 
 import parprims
 from parprims._primitives.scan import array as scan_array
-from tests.contract import Contract, compare, eps, random
+from tests.support.contract import Contract, compare, eps, random
 
 METHODS = ("kernel", "native", "array")
 SIXTEEN = ("float16", "bfloat16")

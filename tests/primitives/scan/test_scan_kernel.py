@@ -16,9 +16,9 @@ from array_api_compat import device
 import parprims
 from parprims._primitives.scan import source as scan_source
 from parprims._primitives.scan import tiling as scan_tiling
-from tests import emulator
-from tests.contract import compare, few_on_jax, random, reversed_view, strided, transposed, unaligned
+from tests.emulation import emulator
 from tests.primitives.scan.test_scan import affine, loop, matrices
+from tests.support.contract import compare, few_on_jax, random, reversed_view, strided, transposed, unaligned
 
 TILES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 32 * 8192)
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))

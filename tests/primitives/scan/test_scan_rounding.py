@@ -5,9 +5,9 @@ import pytest
 
 import parprims
 from parprims._primitives.recurrence import public as public_recurrence
-from tests.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
 from tests.primitives.scan import test_scan_kernel
 from tests.primitives.scan.test_scan import recur, recurrence_bound, wide
+from tests.support.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
 
 change = test_scan_kernel.change
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, random, unaligned
 from tests.primitives.scan import test_scan_kernel, test_scan_rounding
 from tests.primitives.scan.test_scan import recur
 from tests.primitives.scan.test_scan_kernel import (
@@ -17,6 +16,7 @@ from tests.primitives.scan.test_scan_kernel import (
     middle,
     plain,
 )
+from tests.support.contract import compare, random, unaligned
 
 change = test_scan_kernel.change
 

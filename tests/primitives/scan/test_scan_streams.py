@@ -9,9 +9,9 @@ from array_api_compat import device
 
 import parprims
 from parprims._primitives.recurrence import public as public_recurrence
-from tests.contract import compare, eps, random
 from tests.primitives.scan.test_scan import affine
 from tests.primitives.scan.test_scan_kernel import reference
+from tests.support.contract import compare, eps, random
 
 
 def other_stream(backend):

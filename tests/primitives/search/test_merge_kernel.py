@@ -8,7 +8,7 @@ import pytest
 import parprims
 from parprims._core.arrays import namespace_of
 from parprims._primitives.search import merge_cuda as search_merge_cuda
-from tests import emulator
+from tests.emulation import emulator
 from tests.primitives.sort.test_sort import REAL, raw
 from tests.primitives.sort.test_sort_kernel import VALUES, indices, make
 

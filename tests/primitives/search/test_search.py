@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, numpy_dtype
 from tests.fuzz import values
 from tests.primitives.order_statistics.test_order_statistics import before, drawn, gradient, order
+from tests.support.contract import compare, numpy_dtype
 
 
 def ordered(x, axis=-1, largest=False):

@@ -7,10 +7,10 @@ import pytest
 
 import parprims
 from parprims._primitives.search import cuda as search_cuda
-from tests import emulator
-from tests.contract import unaligned
+from tests.emulation import emulator
 from tests.primitives.sort.test_sort import REAL
 from tests.primitives.sort.test_sort_kernel import indices, make
+from tests.support.contract import unaligned
 
 
 @pytest.fixture

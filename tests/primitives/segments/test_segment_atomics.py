@@ -7,8 +7,8 @@ import pytest
 
 import parprims
 from parprims._primitives.segments.tables import atomics as segment_atomics
-from tests import emulator
-from tests.contract import compare, numpy_dtype, random
+from tests.emulation import emulator
+from tests.support.contract import compare, numpy_dtype, random
 
 OPERATORS = {
     "add": np.add,

@@ -7,9 +7,9 @@ import pytest
 
 import parprims
 from parprims._primitives.segments.tables import rows as segment_rows
-from tests import emulator
-from tests.contract import compare, numpy_dtype, random
+from tests.emulation import emulator
 from tests.primitives.segments.test_segments_kernel import affine, largest, loop, patterns
+from tests.support.contract import compare, numpy_dtype, random
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 import parprims
 from parprims._core.arrays import namespace_of
 from parprims._primitives.segments.tables import tables as segment_tables
-from tests import emulator
-from tests.contract import compare, numpy_dtype, random
+from tests.emulation import emulator
 from tests.primitives.segments.test_segment_atomics import draws
+from tests.support.contract import compare, numpy_dtype, random
 
 
 @pytest.fixture

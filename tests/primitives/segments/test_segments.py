@@ -9,9 +9,9 @@ import pytest
 
 import parprims
 from parprims._operators.operator import Operator
-from tests.contract import compare, eps, numpy_dtype, random, skip_without_derivative
 from tests.fuzz import values
 from tests.primitives.order_statistics.test_order_statistics import drawn, gradient, order, quick
+from tests.support.contract import compare, eps, numpy_dtype, random, skip_without_derivative
 
 METHODS = ("kernel", "native", "array")
 OPERATORS = {

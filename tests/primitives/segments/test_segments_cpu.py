@@ -7,8 +7,8 @@ import pytest
 
 import parprims
 from parprims._operators.operator import Operator
-from tests import emulator
-from tests.contract import numpy_dtype, random
+from tests.emulation import emulator
+from tests.support.contract import numpy_dtype, random
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")

@@ -8,9 +8,9 @@ import pytest
 import parprims
 from parprims._primitives.scan import tiling as scan_tiling
 from parprims._primitives.segments import cuda as segments_cuda
-from tests import emulator
-from tests.contract import compare, numpy_dtype, random
+from tests.emulation import emulator
 from tests.primitives.segments.test_segments import cuts
+from tests.support.contract import compare, numpy_dtype, random
 
 
 @pytest.fixture

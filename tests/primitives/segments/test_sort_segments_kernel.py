@@ -8,11 +8,11 @@ import pytest
 
 import parprims
 from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
-from tests import emulator
-from tests.contract import reversed_view, strided
+from tests.emulation import emulator
 from tests.primitives.segments.test_segments_kernel import patterns
 from tests.primitives.sort.test_sort import REAL, raw
 from tests.primitives.sort.test_sort_kernel import VALUES, indices, make
+from tests.support.contract import reversed_view, strided
 
 SIZE = 64 * 5  # a tile of `small`
 

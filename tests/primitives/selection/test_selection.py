@@ -5,9 +5,9 @@ import pytest
 
 import parprims
 from parprims._primitives.selection import numpy_routines as selection_numpy_routines
-from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 from tests.primitives.order_statistics.test_order_statistics import drawn, gradient, order
+from tests.support.contract import compare, numpy_dtype, random
 
 METHODS = ("kernel", "native", "array")
 

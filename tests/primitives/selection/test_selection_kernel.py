@@ -10,9 +10,9 @@ import pytest
 
 import parprims
 from parprims._primitives.selection import cuda as selection_cuda
-from tests import emulator
-from tests.contract import compare, random, strided, unaligned
+from tests.emulation import emulator
 from tests.primitives.selection.test_selection import fitted
+from tests.support.contract import compare, random, strided, unaligned
 
 SIZES = selection_cuda.TUNING[90]
 TILE = SIZES.tiles[1][1] * selection_cuda.FEWEST  # of elements of 4 bytes

@@ -8,8 +8,8 @@ import pytest
 
 import parprims
 from parprims._primitives.sort.call import bits, computed_bits
-from tests import emulator
-from tests.contract import Contract, compare, random, some_dtypes
+from tests.emulation import emulator
+from tests.support.contract import Contract, compare, random, some_dtypes
 
 REAL = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 

@@ -21,9 +21,9 @@ import parprims
 from parprims import _cuda
 from parprims._core.arrays import device
 from parprims._primitives.sort import cuda as sort_cuda
-from tests import emulator
-from tests.contract import few_on_jax, reversed_view, strided, transposed, unaligned
+from tests.emulation import emulator
 from tests.primitives.sort.test_sort import REAL, extremes, order, raw
+from tests.support.contract import few_on_jax, reversed_view, strided, transposed, unaligned
 
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))

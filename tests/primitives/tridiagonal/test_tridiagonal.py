@@ -12,7 +12,7 @@ from array_api_compat import is_jax_array
 import parprims
 from parprims import solve_tridiagonal
 from parprims._primitives.tridiagonal import native as tridiagonal_native
-from tests.contract import Contract, compare, eps, random
+from tests.support.contract import Contract, compare, eps, random
 
 
 def thomas(lower, diag, upper, rhs):

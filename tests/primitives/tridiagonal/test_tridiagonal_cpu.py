@@ -8,8 +8,8 @@ import pytest
 import parprims
 from examples import backends
 from parprims import solve_tridiagonal
-from tests.contract import eps, random
 from tests.primitives.tridiagonal.test_tridiagonal import backward_error, dense, dominant, dominant_bound, gtsv, thomas
+from tests.support.contract import eps, random
 
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")

@@ -16,10 +16,10 @@ from parprims._cuda import xla
 from parprims._dispatch.primitive import declared
 from parprims._primitives.tridiagonal import cuda as tridiagonal_cuda
 from parprims._primitives.tridiagonal.problem import TUNING, Problem, exchanging_block, fits_block
-from tests import emulator
-from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
+from tests.emulation import emulator
 from tests.primitives.tridiagonal.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, thomas
 from tests.primitives.tridiagonal.test_tridiagonal_stability import stability_classes
+from tests.support.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

@@ -9,8 +9,8 @@ import pytest
 
 import parprims
 from parprims import solve_tridiagonal
-from tests.contract import eps, random, within
 from tests.primitives.tridiagonal.test_tridiagonal import Systems, backward_error, dense, dominant, gtsv
+from tests.support.contract import eps, random, within
 
 
 def hostile(rng, shape, dtype, *, wild):

@@ -3,7 +3,7 @@
 import numpy as np
 
 import parprims
-from tests.contract import Contract, eps, random
+from tests.support.contract import Contract, eps, random
 
 
 def differences(x, axis):

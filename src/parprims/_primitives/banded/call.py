@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from parprims._core.arrays import Array, Namespace, admit, broadcast_shapes, cast, check_flag, compute_dtype, shown
+from parprims._core.arrays import Array, Namespace, admit, broadcast_shapes, cast, check_flag, compute_dtype, repr_short
 from parprims._core.options import integer_of
 from parprims._core.promotion import promoted
 from parprims._dispatch.composite import Composed
@@ -118,10 +118,10 @@ def check_blocks(asked: Arguments) -> tuple[Namespace, System]:
 
 def _widths(widths: Any) -> tuple[int, int]:
     if not isinstance(widths, tuple) or len(widths) != 2:
-        raise TypeError(f"l_and_u must be a pair of integers, got {shown(widths)}")
+        raise TypeError(f"l_and_u must be a pair of integers, got {repr_short(widths)}")
     below, above = [integer_of(f"l_and_u[{i}]", width, 0, WIDEST) for i, width in enumerate(widths)]
     if below + above > WIDEST:
-        raise ValueError(f"l_and_u must have a sum of at most {WIDEST}, got {shown(widths)}")
+        raise ValueError(f"l_and_u must have a sum of at most {WIDEST}, got {repr_short(widths)}")
     return below, above
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_kind, dtype_name, is_jax, lacks_arithmetic
 from parprims._dispatch.derivative_rules import linear_system
-from parprims._dispatch.dispatch import unwatched
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.steps import doubled, repeated
 from parprims._primitives.filters.call import Filter, Parts, zeros
 from parprims._primitives.matmul.public import matmul

@@ -20,7 +20,7 @@ from parprims._core.arrays import (
     lacks_arithmetic,
     ring_dtype,
 )
-from parprims._dispatch.dispatch import unwatched
+from parprims._dispatch.watch import unwatched
 from parprims._operators.operator import BUILT_IN, segmented
 from parprims._primitives.histogram.call import Histogram
 from parprims._primitives.reduce.call import library_routine

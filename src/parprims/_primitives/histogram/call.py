@@ -20,12 +20,12 @@ from parprims._core.arrays import (
     device,
     dtype_kind,
     is_jax,
-    is_split,
     mode,
     namespace_named,
-    shown,
+    repr_short,
     sum_dtype,
 )
+from parprims._core.jax_arrays import is_split
 from parprims._core.options import is_array, listed_as_array, made_plain
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_scalar
@@ -150,7 +150,7 @@ def _bin_count(bins: Any) -> int | None:
     except TypeError:
         count = 0
     if count == 0 and (type(bins) is bool or not isinstance(bins, int)):
-        raise TypeError(f"bins must be an integer or an array of edges, got {shown(bins)}")
+        raise TypeError(f"bins must be an integer or an array of edges, got {repr_short(bins)}")
     if not 0 < count < 2**31:
         raise ValueError(f"bins must be at least 1 and less than 2^31, got {count}")
     return count
@@ -158,10 +158,10 @@ def _bin_count(bins: Any) -> int | None:
 
 def _range(range: Any, dtype: Any) -> tuple[float, float]:
     if not isinstance(range, (tuple, list)) or len(range) != 2:
-        raise TypeError(f"range must be a pair of numbers, got {shown(range)}")
+        raise TypeError(f"range must be a pair of numbers, got {repr_short(range)}")
     first, last = (float(as_scalar("range", one, dtype)) for one in range)
     if not (math.isfinite(first) and math.isfinite(last) and first <= last):
-        raise ValueError(f"range must be finite and ascend, got {shown(range)}")
+        raise ValueError(f"range must be finite and ascend, got {repr_short(range)}")
     return (first - 0.5, last + 0.5) if first == last else (first, last)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_bits, dtype_name, is_jax, mode
-from parprims._dispatch.dispatch import Inside, directly, unwatched
+from parprims._dispatch.dispatch import Inside, directly
+from parprims._dispatch.watch import unwatched
 from parprims._operators.languages import C_TYPES, register_type
 from parprims._primitives.histogram.array import array, bin_of, finished, parts
 from parprims._primitives.histogram.call import Histogram

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from array_api_extra import at
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, as_result, cast, device, dtype_bits, is_tensor, is_traced
+from parprims._core.arrays import Array, Namespace, as_result, cast, device, dtype_bits, is_tensor
+from parprims._core.jax_arrays import is_traced
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs, repeated
 from parprims._operators.in_place import harmless

@@ -20,8 +20,8 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     mode,
+    repr_short,
     ring_dtype,
-    shown,
 )
 from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
@@ -247,7 +247,7 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
     if not all(isinstance(one, numbers.Integral) and not isinstance(one, bool | np.timedelta64) for one in lengths):
-        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {shown(tile)}")
+        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {repr_short(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")
     m, n, k = (int(length) for length in lengths)

@@ -10,9 +10,10 @@ from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, lacks_arithmetic, library_title
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, nodes, primitive
+from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, primitive
 from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.registry import nodes
 from parprims._libraries.settings import float32_products
 from parprims._operators.operator import Operator
 from parprims._primitives.matmul import cpu, crossover, cuda, native

@@ -22,7 +22,7 @@ from parprims._core.arrays import (
     mode,
     normalize_axes,
     normalize_axis,
-    shown,
+    repr_short,
 )
 from parprims._core.options import integer_of
 from parprims._dispatch.composite import Composed
@@ -126,7 +126,7 @@ def _partition(asked: Arguments, x: Array, dtype: Any) -> Selection:
     if not places:
         raise ValueError("kth must hold at least one index, got ()")
     if n == 0:
-        raise ValueError(f"kth must be an index along the axis, which is empty, got {shown(kth)}")
+        raise ValueError(f"kth must be an index along the axis, which is empty, got {repr_short(kth)}")
     places = tuple([integer_of("kth", place, -n, n - 1) % n for place in places])
     results = ((tuple(x.shape), dtype),)
     return Selection(arrays=(x,), key=asked.key_of(x), results=results, single=True, axis=axis, places=places)
@@ -164,15 +164,15 @@ def _quantiles(asked: Arguments, q: Any, interpolation: Any) -> tuple[Namespace,
 def _share_of(q: Any) -> float:
     """Return an element of q as a float; raise, naming the argument, for anything else."""
     if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
-        raise TypeError(f"q must be a number or a sequence of numbers, got {shown(q)}")
+        raise TypeError(f"q must be a number or a sequence of numbers, got {repr_short(q)}")
     try:
         share = float(q) if not isinstance(q, (str, bytes)) else None
     except (TypeError, ValueError, RuntimeError):
         share = None
     if share is None:
-        raise TypeError(f"q must be a number or a sequence of numbers, got {shown(q)}")
+        raise TypeError(f"q must be a number or a sequence of numbers, got {repr_short(q)}")
     if not 0 <= share <= 1:
-        raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
+        raise ValueError(f"q must be from 0 to 1, got {repr_short(q)}")
     return share
 
 

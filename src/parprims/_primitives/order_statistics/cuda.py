@@ -15,7 +15,8 @@ from parprims._core.arrays import Array, Namespace, along, dtype_name, is_jax, m
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch.composite import gathered
 from parprims._dispatch.derivative_rules import asked_by_torch, constant
-from parprims._dispatch.dispatch import Inside, unwatched
+from parprims._dispatch.dispatch import Inside
+from parprims._dispatch.watch import unwatched
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.order_statistics.array import top_by_library
 from parprims._primitives.order_statistics.call import Quantiles, Selection

@@ -11,7 +11,7 @@ from parprims._core.arrays import Array, Namespace, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._dispatch.composite import gathered
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import unwatched
+from parprims._dispatch.watch import unwatched
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.order_statistics import cuda
 from parprims._primitives.order_statistics.array import fixed

@@ -25,8 +25,8 @@ from parprims._core.arrays import (
     library_title,
     quiet,
     ring_dtype,
-    varying_alike,
 )
+from parprims._core.jax_arrays import varying_alike
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, in_numpy, returned
 from parprims._operators.operator import BUILT_IN, Operator

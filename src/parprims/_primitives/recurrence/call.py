@@ -19,7 +19,7 @@ from parprims._core.arrays import (
     dtype_name,
     library,
     normalize_axis,
-    shown,
+    repr_short,
     sum_dtype,
 )
 from parprims._core.promotion import promoted
@@ -141,7 +141,7 @@ def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
             fractional = isinstance(number, float | complex | np.inexact)
             if fractional and dtype_kind(array.dtype) in ("int", "uint"):
                 to = dtype_name(array.dtype)
-                raise TypeError(f"{name} must fit dtype {to}, got {shown(number)}: cast {other} to a float dtype")
+                raise TypeError(f"{name} must fit dtype {to}, got {repr_short(number)}: cast {other} to a float dtype")
             if fractional and isinstance(number, np.generic) and library(xp) == "numpy":
                 made = np.asarray(number)  # NumPy promotes it by its dtype
             else:

@@ -10,8 +10,9 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, call_key, directly, primitive, recalled
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import of_two
+from parprims._dispatch.prepared import call_key, recalled
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence import gradient_cpu

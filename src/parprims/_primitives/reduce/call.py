@@ -15,7 +15,6 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     admit,
-    as_dtypes,
     as_result,
     broadcast_shapes,
     cast,
@@ -25,11 +24,8 @@ from parprims._core.arrays import (
     device,
     dtype_kind,
     dtype_name,
-    dtype_named,
     is_jax,
     is_tensor,
-    is_traced,
-    jax_platform,
     lacks_arithmetic,
     namespace,
     namespace_of,
@@ -40,26 +36,20 @@ from parprims._core.arrays import (
     sum_dtype,
 )
 from parprims._core.elements import Structure, flat, flattened, is_structured, rebuilt
-from parprims._core.options import check_entries, is_array
+from parprims._core.jax_arrays import is_traced, jax_platform
+from parprims._core.options import as_dtypes, check_entries, dtype_named, is_array
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import fitted, positions, stand_in
-from parprims._dispatch.dispatch import Checked, computing, listing, unwatched
+from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
+from parprims._operators.failures import check_result, explain_failure
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
-from parprims._operators.operator import (
-    BUILT_IN,
-    Operator,
-    as_operator,
-    check_components,
-    check_result,
-    explain_failure,
-    flags_broadcast,
-    op_never_warns,
-    restructured,
-)
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, op_never_warns, restructured
 
 Map = Callable[..., Any]
 

@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._core.arrays import (
-    SIXTEEN_BIT_FLOATS,
-    Array,
-    Namespace,
-    dtype_kind,
-    dtype_name,
-    dtype_named,
-    library,
-    mode,
-)
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name, library, mode
 from parprims._core.elements import flattened
 from parprims._core.layout import fold
 from parprims._core.memo import Memo
+from parprims._core.options import dtype_named
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.function_key import lasting_key

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, dtype_named, is_jax, mode
+from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
 from parprims._core.elements import flattened
 from parprims._core.layout import Layout, fold, is_aligned, row_major
 from parprims._core.memo import Memo
+from parprims._core.options import dtype_named
 from parprims._dispatch.dispatch import directly
 from parprims._operators.function_key import lasting_key
 from parprims._operators.languages import C_TYPES, register_type

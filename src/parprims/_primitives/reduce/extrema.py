@@ -25,25 +25,18 @@ from parprims._core.arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
-    is_traced,
-    jax_platform,
     lacks_arithmetic,
     library,
     library_title,
     normalize_axis,
     quiet,
 )
+from parprims._core.jax_arrays import is_traced, jax_platform
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Composed, fitted, positions
-from parprims._dispatch.dispatch import (
-    Inside,
-    Method,
-    Methods,
-    directly,
-    primitive,
-    unwatched,
-)
+from parprims._dispatch.dispatch import Inside, Method, Methods, directly, primitive
 from parprims._dispatch.primitive import Arguments, Primitive, declared
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import by_numpy, numpy_computes, searchable
 from parprims._libraries.settings import compiling
 from parprims._operators.operator import BUILT_IN

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, admit, check_apart
+from parprims._core.arrays import Array, admit
 from parprims._core.elements import flat, is_structured, only_array
 from parprims._core.other_words import unknown_option
-from parprims._dispatch import derivative_rules
+from parprims._dispatch import derivative_rules, registry
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, nodes, primitive, primitives
+from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
 from parprims._dispatch.examples import Given, MakesCall, Sample, of_an_array
-from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.primitive import Primitive, check_apart
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.reduce import array, cpu, cuda
 from parprims._primitives.reduce.call import (
@@ -701,7 +701,7 @@ def _declared(name: str, **defaults: Any) -> Primitive:
         operators=("fn", "op"),
         numbers=("initial",),
         compute=derivative_rules.reduction,
-        node=None if name == "vecdot" else lambda asked: nodes().reduce(asked),
+        node=None if name == "vecdot" else lambda asked: registry.nodes().reduce(asked),
         rules="vecdot" if name == "vecdot" else "reduction",
         single=name == "vecdot",
         sharded=True,

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, compute_dtype, dtype_name, dtype_named, is_jax
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, compute_dtype, dtype_name, is_jax
 from parprims._core.elements import Structure
-from parprims._dispatch.dispatch import computing
+from parprims._core.options import dtype_named
+from parprims._dispatch.watch import computing
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language
 from parprims._operators.operator import Operator, restructured
 from parprims._operators.tracing import Dtype, Trace, Untraceable, trace, trace_combine

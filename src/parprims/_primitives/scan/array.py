@@ -22,8 +22,8 @@ from parprims._core.arrays import (
     library,
     library_title,
     offers,
-    varying_alike,
 )
+from parprims._core.jax_arrays import varying_alike
 from parprims._dispatch.derivative_rules import by_operations, own_refusal
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.steps import doubled, in_programs

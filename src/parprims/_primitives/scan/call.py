@@ -10,7 +10,6 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     admit,
-    as_dtypes,
     check_flag,
     compute_dtype,
     device,
@@ -19,14 +18,15 @@ from parprims._core.arrays import (
     ring_dtype,
     sum_dtype,
 )
-from parprims._core.options import check_entries
+from parprims._core.options import as_dtypes, check_entries
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, maker
 from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
+from parprims._operators.flags import flags_broadcast
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import Operator, as_operator, check_components, flags_broadcast
+from parprims._operators.operator import Operator, as_operator, check_components
 from parprims._primitives.reduce.call import SUMS
 
 

@@ -9,10 +9,12 @@ from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_structured, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, nodes, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
-from parprims._operators.operator import Operator, by_leaves, restarted
+from parprims._dispatch.registry import nodes
+from parprims._operators.flags import restarted
+from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
-from parprims._dispatch.dispatch import unwatched
+from parprims._dispatch.watch import unwatched
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.search.merges.array import rows_joined
 from parprims._primitives.search.merges.call import Merge

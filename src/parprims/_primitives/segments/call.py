@@ -11,7 +11,6 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     admit,
-    as_dtypes,
     cast,
     check_flag,
     check_kind,
@@ -22,7 +21,7 @@ from parprims._core.arrays import (
     namespace_of,
     normalize_axis,
 )
-from parprims._core.options import check_entries, integer_of, is_array
+from parprims._core.options import as_dtypes, check_entries, integer_of, is_array
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
 from parprims._dispatch.ascending import checked_first, checking

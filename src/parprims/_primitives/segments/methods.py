@@ -25,7 +25,8 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, either_of, or_by_parts
 from parprims._dispatch.composite import Part, by_parts, composed, gathered, made_once, stand_in
 from parprims._dispatch.derivative_rules import asked_for, constant
-from parprims._dispatch.dispatch import Inside, Method, directly, unwatched
+from parprims._dispatch.dispatch import Inside, Method, directly
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
 from parprims._operators.operator import BUILT_IN, Operator, segmented
 from parprims._primitives.scan.call import working_dtypes

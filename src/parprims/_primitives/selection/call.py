@@ -16,8 +16,8 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     is_tensor,
-    is_traced,
 )
+from parprims._core.jax_arrays import is_traced
 from parprims._core.options import integer_of
 from parprims._core.scalars import as_scalar
 from parprims._dispatch.composite import Composed

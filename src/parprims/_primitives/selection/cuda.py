@@ -15,7 +15,8 @@ from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, St
 from parprims._cuda.look_back import look_back_bytes
 from parprims._dispatch.composite import Compose
 from parprims._dispatch.derivative_rules import asked_by_torch, constant
-from parprims._dispatch.dispatch import directly, unwatched
+from parprims._dispatch.dispatch import directly
+from parprims._dispatch.watch import unwatched
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.selection.call import Selection
 from parprims._primitives.sort.call import index_dtype

@@ -10,9 +10,11 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, made_once, native_by_numpy
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import Inside, Method, Methods, nodes, primitive, unwatched
+from parprims._dispatch.dispatch import Inside, Method, Methods, primitive
 from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Arguments, Check, Primitive
+from parprims._dispatch.registry import nodes
+from parprims._dispatch.watch import unwatched
 from parprims._primitives.selection import array, cpu, cuda, numpy_routines
 from parprims._primitives.selection.call import (
     NO_SIZE,

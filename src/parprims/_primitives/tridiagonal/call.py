@@ -25,8 +25,9 @@ from parprims._core.arrays import (
 )
 from parprims._core.scalars import NUMBERS, as_scalar, is_scalar, number_as_array
 from parprims._dispatch.composite import fitted, stand_in
-from parprims._dispatch.dispatch import Checked, listing
+from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.watch import listing
 
 LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "complex128": "zgtsv"}
 """Maps the dtypes of computation of LAPACK and the kernel to LAPACK's routine."""

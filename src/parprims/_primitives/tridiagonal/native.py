@@ -17,18 +17,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import (
-    Array,
-    Namespace,
-    dtype_name,
-    is_traced,
-    jax_platform,
-    library,
-    library_title,
-    move_axis,
-    quiet,
-    varying_alike,
-)
+from parprims._core.arrays import Array, Namespace, dtype_name, library, library_title, move_axis, quiet
+from parprims._core.jax_arrays import is_traced, jax_platform, varying_alike
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, by_numpy, has_values, in_numpy, numpy_namespace
 from parprims._primitives.tridiagonal.array import empty, solve_by

@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, Namespace, as_result, is_jax, is_traced, library, move_axis, quiet
+from parprims._core.arrays import Array, Namespace, as_result, is_jax, library, move_axis, quiet
+from parprims._core.jax_arrays import is_traced
 from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unwatched
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import all_by_numpy, in_numpy, numpy_namespace
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.tridiagonal import cpu, cuda, native

@@ -15,7 +15,7 @@ import pytest
 
 import parprims
 from parprims import _cuda
-from tests.texts import text_plan
+from tests.support.text_plans import text_plan
 
 # ---- What the libraries call differently ----------------------------------------------------------------------------
 

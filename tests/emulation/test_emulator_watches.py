@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from parprims import _cuda
-from tests import emulator
-from tests.gpu import test_emulator
-from tests.gpu.test_emulator import elements, factors, launch, plan, wgmma
-from tests.texts import body_of, with_body, with_integer
+from tests.emulation import emulator, test_emulator
+from tests.emulation.test_emulator import elements, factors, launch, plan, wgmma
+from tests.support.text_plans import body_of, with_body, with_integer
 
 pytestmark = test_emulator.pytestmark
 x = test_emulator.x

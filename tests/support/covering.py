@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutations import MUTATIONS
+from tests.mutation.mutations import MUTATIONS
 
 Choice = tuple[str, Hashable]
 """A parameter and a value of it."""

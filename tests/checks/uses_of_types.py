@@ -1,4 +1,4 @@
-"""Calls as type checkers see them (see check_types.py): lines that end in "# wrong" are errors, and no others."""
+"""Calls as type checkers see them (see public_types.py): lines that end in "# wrong" are errors, and no others."""
 
 from typing import Any, NamedTuple, assert_type
 

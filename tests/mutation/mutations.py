@@ -1,8 +1,11 @@
-"""The changes of kernels that the tests on the emulator are to notice: see `mutate`."""
+"""The changes of kernels that the tests on the emulator must notice: see run.py.
 
-from tests.mutation import Mutation
-from tests.mutation import dropped as _dropped
-from tests.mutations_of_segments import MUTATIONS as OF_SEGMENTS
+They are one table, so they are one file in spite of its length.
+"""
+
+from tests.mutation.mutation import Mutation
+from tests.mutation.mutation import dropped as _dropped
+from tests.mutation.mutations_of_segments import MUTATIONS as OF_SEGMENTS
 
 _IN = "tests/primitives/"
 

@@ -1,7 +1,7 @@
 """Change the kernels in one place each, and see that the tests on the emulator notice.
 
-``python -m tests.mutate`` applies every mutation of `MUTATIONS` to a temporary copy of the package, runs the tests that
-are to catch it there, and prints which are caught and which survive. It fails if one survives that is not said to be
+``python -m tests.mutation`` applies every mutation of `MUTATIONS` to a temporary copy of the package, runs the tests
+that must catch it there, and prints which are caught and which survive. It fails if one survives that is not said to be
 equivalent, if the text that a mutation replaces is not in its file exactly once, and if the tests fail without one.
 ``--match fence`` keeps to those in whose name an expression is found, ``--some 5 --seed 1`` to a few of them.
 """
@@ -19,9 +19,9 @@ import sys
 import tempfile
 import time
 
-from tests.mutations import MUTATIONS, Mutation
+from tests.mutation.mutations import MUTATIONS, Mutation
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ def _copy(folder: pathlib.Path) -> pathlib.Path:
     for name in ("src", "tests", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    emulator = folder / "tests" / "emulator.py"
+    emulator = folder / "tests" / "emulation" / "emulator.py"
     text = emulator.read_text()
     assert text.count("seconds = 120.0") == 1
     emulator.write_text(text.replace("seconds = 120.0", "seconds = 20.0"))  # for kernels that wait for ever
@@ -149,7 +149,3 @@ def main() -> int:
         ", ".join(f"{count} {outcome}" for outcome, count in counts.items()), f"in {time.perf_counter() - begin:.0f} s"
     )
     return 1 if counts["survived"] or counts["error"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

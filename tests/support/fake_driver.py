@@ -1,7 +1,7 @@
-"""A CUDA driver that keeps books, in whose place of memory the host's serves, and array libraries on it.
+"""A fake CUDA driver in host memory that records allocations and launches, and array libraries on it.
 
-Work waits on a stream until it is run, by steps of several streams in turn. Kernels are Python functions here, each in
-two steps between which what others do to its scratch shows.
+Work waits on its stream until the driver runs it; the streams take turns, step by step. A kernel is a Python function
+in two steps, so that a test sees another kernel change its scratch between them.
 """
 
 # ruff: noqa: ARG001, ARG005, N802  names and arguments are the driver's

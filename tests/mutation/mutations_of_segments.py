@@ -1,6 +1,6 @@
-"""The changes of kernels for reductions of segments that the tests on the emulator are to notice: see `mutate`."""
+"""The changes of kernels for reductions of segments that the tests on the emulator must notice: see run.py."""
 
-from tests.mutation import Mutation, dropped
+from tests.mutation.mutation import Mutation, dropped
 
 _IN = "tests/primitives/"
 

@@ -5,7 +5,7 @@ them (`_PARTS`). The element type is left out, and of how several arrays lie in 
 the text before a kernel defines (`_TEXT`) makes ways of its own.
 
 `pytest --backend emulated --promise ways` fails if a way that `compile_kernels.py` lists was reached by no test, and
-is not in `UNREACHED`. Run by itself, ``python -m tests.ways``, this file lists what has to be reached.
+is not in `UNREACHED`. Run by itself, ``python -m tests.emulation.ways``, this file lists what has to be reached.
 """
 
 import itertools
@@ -67,7 +67,7 @@ def ways(launch: Any) -> Iterator[str]:
 
 def wanted() -> set[str]:
     """Return the ways that the library can ask for."""
-    from tests import compile_kernels as kernels
+    from tests.checks import compile_kernels as kernels
 
     return {way for _, plan in kernels.plans() for launch in plan.launches for way in ways(launch)}
 

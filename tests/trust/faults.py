@@ -69,7 +69,7 @@ FAULTS: dict[int, Fault] = {
         (
             "tests/dispatch/test_peer_faults.py::TestNoSystems::test_empty_batch",
             "tests/dispatch/test_peer_faults.py::TestNoSystems::test_no_right_hand_side",
-            "tests/contract.py::Contract::test_any_shape",
+            "tests/support/contract.py::Contract::test_any_shape",
             "tests/primitives/tridiagonal/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows",
         ),
     ),
@@ -154,7 +154,7 @@ FAULTS: dict[int, Fault] = {
         (
             "tests/gpu/test_gpu.py::test_barriers_of_shared_memory_under_replay",
             "tests/gpu/test_gpu.py::test_every_rest_of_a_tile",
-            "tests/gpu/test_emulator.py::TestFinds::test_lanes_outside_a_mask",
+            "tests/emulation/test_emulator.py::TestFinds::test_lanes_outside_a_mask",
         ),
     ),
     22: Fault(
@@ -168,7 +168,7 @@ FAULTS: dict[int, Fault] = {
     23: Fault(
         "sglang#34297, sglang#32467, pegainfer#410: shared memory is used again without a barrier",
         (
-            "tests/gpu/test_emulator_watches.py::TestSharedMemory::test_race",
+            "tests/emulation/test_emulator_watches.py::TestSharedMemory::test_race",
             "tests/gpu/test_gpu_streams.py::TestStreams::test_two_at_once_have_the_bits_of_one",
         ),
     ),
@@ -192,7 +192,7 @@ FAULTS: dict[int, Fault] = {
         "pytorch#162602, pytorch#62645: inputs that are not contiguous give a wrong result",
         (
             "tests/dispatch/test_peer_faults.py::TestStrides::test_every_primitive",
-            "tests/contract.py::Contract::test_view",
+            "tests/support/contract.py::Contract::test_view",
             "tests/gpu/test_gpu.py::test_views",
             "tests/gpu/test_gpu.py::test_steps_of_zero_and_overlapping",
         ),
@@ -206,7 +206,7 @@ FAULTS: dict[int, Fault] = {
     ),
     28: Fault(
         "cccl#9768, cccl#6452: 30 % of the speed is lost in silence",
-        ("tests/project/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",),
+        ("tests/benchmarks/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",),
     ),
     29: Fault(
         "openxla/xla#21461: the largest of many elements on a CPU is not NaN where one of them is",

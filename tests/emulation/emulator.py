@@ -1,10 +1,13 @@
-"""Run the CUDA kernels on a CPU: the very text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
+"""Run the CUDA kernels on a CPU: the text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
 
-`Runner` takes the place of `_cuda.Runner` for NumPy arrays, so that the tests of the kernels run where no GPU is
-(``pytest --backend emulated``). It shows wrong indices, shared memory that is read before it is written, races in it
-where a barrier is missing, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not
-left as promised (emulator.cpp says how); not else the weak order of a GPU's memory, and no time.
-`install_in_programs` lets programs of JAX carry out their kernels by it.
+`Runner` replaces `_cuda.Runner` for NumPy arrays, so that tests of kernels run without a GPU (``pytest --backend
+emulated``). It shows wrong indices, shared memory that is read before it is written, races in shared memory without a
+barrier, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not left as promised
+(emulator.cpp says how). Apart from missing fences, it does not show the weak order of a GPU's memory.
+`install_in_programs` lets programs of JAX run their kernels on the emulator.
+
+The translation of the text and its launch share the table `PTX` and the structures of emulator.hpp, so they are one
+file in spite of its length.
 """
 
 import ctypes
@@ -33,8 +36,8 @@ from parprims._core.memo import Memo
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH
-from tests import ways
-from tests.contract import numpy_dtype
+from tests.emulation import ways
+from tests.support.contract import numpy_dtype
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -310,7 +313,7 @@ def _built(options: Sequence[str], text: str, source: str, result: str, linked: 
     path = compiler()
     assert path is not None
     key = hashlib.sha256("\0".join((text, path, *_OPTIONS, *options, *linked)).encode()).hexdigest()[:32]
-    folder = _FOLDER.parent / ".pytest_cache" / "emulator" / key
+    folder = _FOLDER.parents[1] / ".pytest_cache" / "emulator" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))

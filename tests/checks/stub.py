@@ -1,4 +1,4 @@
-"""The type stub of the public functions: ``python -m tests.stub`` writes it from their signatures.
+"""The type stub of the public functions: ``python -m tests.checks.stub`` writes it from their signatures.
 
 Names, parameters and defaults are those of the functions. The types of parameters are their annotations, in the words
 of checkers; those that annotations do not tell, such as the names that an option may have, are here, and so are results

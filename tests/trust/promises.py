@@ -1,4 +1,7 @@
-"""The promises of the library, each beside the tests that keep it and the words of the document that makes it."""
+"""The promises of the library, each beside the tests that keep it and the words of the document that makes it.
+
+They are one table, so they are one file in spite of its length.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Promise:
     words: str = ""
 
 
-_CONTRACT = "tests/contract.py::Contract::"
+_CONTRACT = "tests/support/contract.py::Contract::"
 
 PROMISES: tuple[Promise, ...] = (
     Promise(
@@ -69,7 +72,7 @@ PROMISES: tuple[Promise, ...] = (
             _CONTRACT + "test_inputs_untouched",
             _CONTRACT + "test_view",
             "tests/primitives/matmul/test_matmul.py::TestMatmul::test_inputs_untouched",
-            "tests/gpu/test_emulator.py::TestFinds::test_write_to_an_input",
+            "tests/emulation/test_emulator.py::TestFinds::test_write_to_an_input",
             "tests/operators/test_wrong_operators.py::TestInPlace::test_operator",
             "tests/dispatch/test_fuzz.py::test_no_violation",
         ),
@@ -94,7 +97,7 @@ PROMISES: tuple[Promise, ...] = (
         (
             "tests/primitives/reduce/test_reduce_kernel.py::TestKernelShapes::test_outputs_are_all_written",
             "tests/primitives/scan/test_scan_streams.py::TestMemory::test_outputs_are_all_written",
-            "tests/gpu/test_emulator.py::TestFinds::test_unwritten_output",
+            "tests/emulation/test_emulator.py::TestFinds::test_unwritten_output",
         ),
     ),
     Promise(
@@ -452,30 +455,30 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "Every kernel compiles for every architecture, without a GPU (`nox -s kernels`).",
-        ("tests/compile_kernels.py::main",),
+        ("tests/checks/compile_kernels.py::main",),
         "CONTRIBUTING.md",
         "A kernel must compile for every architecture",
     ),
     Promise(
         "Every kernel runs on a CPU, where wrong indices, missing barriers and deadlocks show (`nox -s emulate`).",
         (
-            "tests/gpu/test_emulator.py::TestFinds::test_missing_barrier",
-            "tests/gpu/test_emulator.py::TestFinds::test_write_out_of_bounds",
-            "tests/gpu/test_emulator.py::TestFinds::test_deadlock_of_a_block",
+            "tests/emulation/test_emulator.py::TestFinds::test_missing_barrier",
+            "tests/emulation/test_emulator.py::TestFinds::test_write_out_of_bounds",
+            "tests/emulation/test_emulator.py::TestFinds::test_deadlock_of_a_block",
             "tests/primitives/reduce/test_reduce_kernel.py::TestSanitized::test_every_kernel",
             "tests/primitives/scan/test_scan_kernel.py::TestSanitized::test_every_kernel",
             "tests/primitives/sort/test_sort_kernel.py::TestSanitized::test_every_kernel",
             "tests/primitives/matmul/test_matmul_kernel.py::TestSanitized::test_ladder",
-            "tests/gpu/test_emulator_watches.py::TestSharedMemory::test_poison",
-            "tests/gpu/test_emulator_watches.py::TestSharedMemory::test_race",
-            "tests/gpu/test_emulator_watches.py::TestFences::test_one_is_missing",
+            "tests/emulation/test_emulator_watches.py::TestSharedMemory::test_poison",
+            "tests/emulation/test_emulator_watches.py::TestSharedMemory::test_race",
+            "tests/emulation/test_emulator_watches.py::TestFences::test_one_is_missing",
         ),
         "CONTRIBUTING.md",
         "shows wrong indices, missing barriers and deadlocks",
     ),
     Promise(
         "A kernel with a line changed, a barrier or a fence dropped, fails a test of the emulator (`nox -s mutate`).",
-        ("tests/mutate.py::main",),
+        ("tests/mutation/run.py::main",),
         "CONTRIBUTING.md",
         "changes kernels one line at a time",
     ),
@@ -501,8 +504,8 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "No speed is published of a wrong result, and no commit may lose more than 5 % in a recorded row.",
         (
-            "tests/project/test_benches.py::test_wrong_result_gets_no_time_and_fails_the_run",
-            "tests/project/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",
+            "tests/benchmarks/test_benches.py::test_wrong_result_gets_no_time_and_fails_the_run",
+            "tests/benchmarks/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",
         ),
         "CONTRIBUTING.md",
         "no result is timed before it is checked",

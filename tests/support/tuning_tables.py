@@ -1,4 +1,4 @@
-"""All tables of tunings, and what they hold for another device."""
+"""All tables of tunings, and their entries for a device that a test names."""
 
 import contextlib
 import importlib

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @functools.cache
@@ -100,7 +100,8 @@ def outcomes_of_processes(module, count, *words):
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-W", "error", "-m", "tests.devices", module, folder, str(count), *map(str, words)]
+        arguments = [module, folder, str(count), *map(str, words)]
+        command = [sys.executable, "-W", "error", "-m", "tests.support.devices", *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
         ) as process:

@@ -1,4 +1,4 @@
-"""Plans of kernels that tests write out as C++ statements, where the library's call function templates."""
+"""Plans of kernels that a test writes as C++ statements. The library's own kernels call function templates."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Check the public docstrings by the rules of numpydoc that pyproject.toml names: python -m tests.check_docstrings."""
+"""Check the public docstrings by the rules of numpydoc that pyproject.toml names: python -m tests.checks.docstrings."""
 
 import sys
 import tomllib

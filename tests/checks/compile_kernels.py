@@ -1,8 +1,8 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
-``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error, on a spill that is not in `SPILLS`, where asynchronous products would wait for each other, where no block
-fits a multiprocessor, and where a file of device code does not compile by itself, with what it includes. One
+``python -m tests.checks.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on
+a compile error, on a spill that is not in `SPILLS`, where asynchronous products would wait for each other, where no
+block fits a multiprocessor, and where a file of device code does not compile by itself with its includes. One
 architecture, or the one in `WHOLE`, compiles the whole list. Each of the others compiles beside it the first kernel of
 each template; the first of each way of each template that its own tuning changes; and the first of each way goes to one
 of them in turn. Kernels with instructions of one architecture alone, which is that in `WHOLE`, compile for it.
@@ -28,8 +28,8 @@ from collections.abc import Iterator
 import parprims
 from parprims import _cuda
 from parprims._cuda import Plan, compiler, device_source
-from tests.tables import of_device
-from tests.texts import text_plan
+from tests.support.text_plans import text_plan
+from tests.support.tuning_tables import of_device
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 WHOLE = "sm_90"
@@ -138,7 +138,7 @@ _OF_LIBRARIES = ("parprims._derivatives", "parprims._torch_compile", "parprims._
 
 def stencils() -> Iterator[tuple[str, Plan]]:
     """Yield the name and the plan of every kernel of the example laplace3d."""
-    folder = str(pathlib.Path(__file__).parents[1] / "examples")
+    folder = str(pathlib.Path(__file__).parents[2] / "examples")
     sys.path.insert(0, folder)
     try:
         import laplace3d_cuda

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parprims
-from tests.covering import lacks_dtype
-from tests.trust import errors
+from tests.support.covering import lacks_dtype
+from tests.trust.recorder import errors
 
 Arrays = tuple[np.ndarray, ...]
 

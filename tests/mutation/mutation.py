@@ -1,4 +1,4 @@
-"""One change of a kernel that a test on the emulator is to notice: see `mutate`."""
+"""A change of a kernel that a test on the emulator must notice: see run.py."""
 
 import dataclasses
 

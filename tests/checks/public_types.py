@@ -1,6 +1,6 @@
 """Check the public types with mypy and with pyright: errors where uses_of_types.py says so, and completeness.
 
-``python -m tests.check_types`` prints what differs and ends with 1 if anything does.
+``python -m tests.checks.public_types`` prints what differs and ends with 1 if anything does.
 """
 
 import json

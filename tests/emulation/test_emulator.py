@@ -7,8 +7,9 @@ import pytest
 
 from parprims import _cuda
 from parprims._cuda.plan import Plan
-from tests import emulator, mutate
-from tests.texts import body_of, text_plan, with_body, with_integer
+from tests.emulation import emulator
+from tests.mutation.run import misfits
+from tests.support.text_plans import body_of, text_plan, with_body, with_integer
 
 pytestmark = [
     pytest.mark.emulator,
@@ -368,7 +369,7 @@ class TestFinds:
 
 def test_mutations_fit():
     """What they change stands in the kernels once."""
-    assert mutate.misfits() == []
+    assert misfits() == []
 
 
 class TestComputes:

@@ -1,0 +1,59 @@
+"""The flags of segments as components of elements: their broadcast, and the exclusive scan from flag to flag."""
+
+from __future__ import annotations
+
+from parprims._core.arrays import Array, Namespace, cast, compute_dtype
+from parprims._operators.operator import Operator
+
+
+def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the components of elements, with the flags of a segmented operator broadcast to the shape of the others.
+
+    Raises ValueError if they do not broadcast. Without flags the components are returned unchanged.
+    """
+    count = op.flags
+    if not 0 < count < len(xs):
+        return xs
+    shape = xs[count].shape
+    flags = []
+    for index, flag in enumerate(xs[:count]):
+        try:
+            flags.append(flag if flag.shape == shape else xp.broadcast_to(flag, shape))
+        except (ValueError, RuntimeError, TypeError):  # the libraries differ
+            raise ValueError(
+                f"x[{index}], the flags of op {op.name}, must broadcast to the shape {tuple(shape)} of its elements, "
+                f"got shape {tuple(flag.shape)}"
+            ) from None
+    return (*flags, *xs[count:])
+
+
+def restarted(
+    xp: Namespace,
+    op: Operator,
+    flags: tuple[Array, ...],
+    starts: tuple[Array, ...],
+    has_initial: bool,
+    ys: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Return the exclusive segmented scan, given results ``ys`` that are right except where segments begin.
+
+    ``flags`` are the flags of the elements. Every segment begins with ``starts``. With ``has_initial``, ``starts`` is
+    an initial element; in ``ys`` only the first segment begins with it, and without its flags.
+    """
+    count, inner = op.flags, op
+    while inner._segments is not None:
+        inner = inner._segments
+    is_start, had_start = flags[0], ys[0]
+    for flag, y in zip(flags[1:], ys[1:count], strict=True):
+        is_start, had_start = is_start | flag, had_start | y
+    values = ys[count:]
+    if has_initial:
+        first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
+        wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
+        begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
+        values = tuple(xp.where(had_start, x, y) for x, y in zip(begun, values, strict=True))
+    marks, before = [ys[0] | starts[0]], flags[0]
+    for index in range(1, count):
+        marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
+        before = before | flags[index]
+    return (*marks, *(xp.where(is_start, start, y) for start, y in zip(starts[count:], values, strict=True)))
