@@ -1,4 +1,4 @@
-"""Traced functions as Python that Numba compiles: the functions they call stand in templates/functions.numba."""
+"""Traced functions as Python that Numba compiles: the functions they call stand in templates/functions.py."""
 
 from __future__ import annotations
 

@@ -1,18 +1,11 @@
-"""The text of a kernel for CPUs: what is generated for an operator, and how it reaches strided arrays.
+"""The text of a kernel for CPUs: the functions of an operator and of strided arrays, joined with loops.
 
-A kernel is the text of templates/functions.numba and of one function. That function is made of the functions written
-here and of the loops of a primitive, called in each other. The loops see an element of all inputs as one thing, and a
-state as a tuple of its components:
+A kernel is the text of templates/ and of one function. That function consists of the loops of a primitive, such as
+scan_loops.py, and of functions that are written for a call, each in place of its calls. templates/declarations.py lists
+the functions that are written here. The loops see an element of all inputs as one state: a tuple with its components.
 
-- ``combine(earlier, later)`` is the state of two;
-- ``scratch(count)`` is an array of states, which ``get(states, i)`` and ``put(states, i, state)`` read and write.
-
-A group of arrays, such as the inputs, has a position in each of them, a tuple, which is moved by tuples of strides. The
-functions of a group end in its name:
-
-- ``place_in(numbers, ...)`` is the position of an element, given its indices along the axes that lines are counted by;
-- ``alongs_in(numbers)`` and ``acrosses_in(numbers)`` are the strides along a line and from line to line;
-- ``moved_in(at, steps, i)`` is the position i steps on.
+A group of arrays, such as the inputs, has one position: a tuple with an index for each array, moved by tuples of
+strides. The functions of a group end in its name: ``place_in`` is that of the inputs.
 """
 
 from __future__ import annotations
@@ -32,6 +25,27 @@ from parprims._operators.tracing import Trace
 def file(name: str) -> str:
     """Return the text of a file of the package."""
     return (importlib.resources.files("parprims") / name).read_text(encoding="utf-8")
+
+
+_FIRST_FUNCTION = re.compile(r"^def ", re.MULTILINE)
+
+
+@functools.cache
+def loops(name: str) -> str:
+    """Return the functions of a file of loops. Before them are its docstring, imports and declarations."""
+    text = file(name)
+    first = _FIRST_FUNCTION.search(text)
+    assert first is not None
+    return text[first.start() :]
+
+
+_DECLARED = re.compile(r"^from parprims\..*\n", re.MULTILINE)
+
+
+@functools.cache
+def _template(name: str) -> str:
+    """Return the text of a module in templates/, without its imports of declarations."""
+    return _DECLARED.sub("", file(f"_cpu/templates/{name}"))
 
 
 def quotient(dtype: str) -> str:
@@ -100,7 +114,7 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
 
 
 _READ = 0
-"""The region of memory (see templates/functions.numba) of inputs, which nothing that is written overlaps."""
+"""The region of memory (see templates/functions.py) of inputs, which nothing that is written overlaps."""
 
 
 def _region(component: int) -> int:
@@ -248,13 +262,12 @@ class Kernel:
         body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
         return "\n".join(
             (
-                file("_cpu/templates/entry.numba"),
-                file("_cpu/templates/functions.numba"),
+                *map(_template, _TEMPLATES),
                 f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
                 _EMPTY.sub("empty(memory, ", body),
             )
         )
 
 
-_TEMPLATES = ("templates/entry.numba", "templates/functions.numba")
-_MADE_OF = tuple(f"_cpu/{one}" for one in (*_TEMPLATES, "text.py", "inline.py"))
+_TEMPLATES = ("entry.py", "functions.py")
+_MADE_OF = tuple(f"_cpu/{one}" for one in (*(f"templates/{one}" for one in _TEMPLATES), "text.py", "inline.py"))

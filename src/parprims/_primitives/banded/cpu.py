@@ -89,9 +89,9 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
         (_cpu.Launch("solve_systems", systems, max(1, _LEAST // n)),),
         (
             text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("nothing()", (f"return {number}(0)",)),
+            text.function("zero()", (f"return {number}(0)",)),
             text.quotient(name),
-            text.file("_primitives/banded/banded.numba"),
+            text.loops("_primitives/banded/banded_loops.py"),
         ),
         inputs=(name, name),
         outputs=(((systems, n, columns), name),),

@@ -36,7 +36,7 @@ def slower(xp: Namespace, f: Filter) -> str | None:
 
 
 def _in_registers(k: int) -> tuple[str, list[str]]:
-    """Return the head and the lines of the kernel of filters.numba with coefficients and states in registers."""
+    """Return the head and the lines of the kernel of filters_loops.py with coefficients and states in registers."""
     each = range(k)
     setting = [f"b{i} = quotient(load(inputs[0], section * {k + 1} + {i}), first)" for i in range(k + 1)]
     setting += [f"a{i} = quotient(load(inputs[1], section * {k + 1} + {i}), first)" for i in range(1, k + 1)]
@@ -90,9 +90,9 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
         ),
         (
             text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("nothing()", (f"return {number}(0)",)),
+            text.function("zero()", (f"return {number}(0)",)),
             text.quotient(name),
-            text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
+            text.loops("_primitives/filters/filters_loops.py") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
         inputs=(name,) * 4,
         outputs=(((lines, n), name), ((lines, sections, k), name)),

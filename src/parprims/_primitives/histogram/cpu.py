@@ -52,7 +52,7 @@ def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | 
         text.function("zero_sum()", (f"return {working}(0)",)),
         text.function("sums(count)", (f"return np.empty(count, np.{working})",)),
         text.function("edges(count)", (f"return np.empty(count, np.{number})",)),
-        text.file("_primitives/histogram/histogram.numba"),
+        text.loops("_primitives/histogram/histogram_loops.py"),
     )
 
 

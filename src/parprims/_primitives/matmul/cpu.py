@@ -169,7 +169,7 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
             "finish(outputs, at, total)",
             text.stores((result,), ("total" if same else language.cast("total", state, result),), ("at",)),
         ),
-        text.file("_primitives/matmul/kernels/matmul.numba"),
+        text.loops("_primitives/matmul/kernels/matmul_loops.py"),
     )
 
 

@@ -46,7 +46,7 @@ def _functions(
         text.function("results(inputs, at, steps, i, state)", [f"return {text.packed(['state[0]', *by_a])}"]),
         text.function("last_results(state)", [f"return {text.packed(['state[0]', f'{state}(0)'][: len(outputs)])}"]),
         text.function("write(outputs, to, steps, i, results)", text.stores([dtype] * len(outputs), written, places)),
-        text.file("_primitives/recurrence/gradient.numba"),
+        text.loops("_primitives/recurrence/gradient_loops.py"),
     )
 
 

@@ -164,7 +164,7 @@ def _texts(
         ),
         text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
         text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
-        text.file("_primitives/reduce/reduce.numba"),
+        text.loops("_primitives/reduce/reduce_loops.py"),
     )
 
 

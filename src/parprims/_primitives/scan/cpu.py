@@ -157,7 +157,7 @@ def functions(
         ),
         text.function("shift()", (f"return {int(exclusive)}",)),
         text.function("finish(outputs, to, steps, i, state)", written),
-        text.file("_primitives/scan/scan.numba"),
+        text.loops("_primitives/scan/scan_loops.py"),
     )
 
 

@@ -30,7 +30,7 @@ def _plan(c: Search, names: tuple[str, str], index: str, n: int) -> _cpu.Plan:
         text.function("wanted_key(inputs, i)", (f"return {other}",)),
         text.function("is_before(key, wanted)", (f"return int64(key {'<=' if right else '<'} wanted)",)),
         text.function("keys(count)", (f"return np.empty(count, np.{_cpu.register_type(dtype)})",)),
-        text.file("_primitives/search/search.numba"),
+        text.loops("_primitives/search/search_loops.py"),
     )
     tasks = -(-m // _TOGETHER)
     numbers = n, m, _TOGETHER, int(right)

@@ -68,7 +68,7 @@ def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
         text.function("width(numbers)", (f"return {1 if inner == 1 else 'numbers[1]'}",)),
         text.function("mem_of(parts)", ("return (parts[0],)",)),
         text.function("finish(outputs, at, state)", text.stores([result], [written], ["at"])),
-        text.file("_primitives/segments/segments.numba"),
+        text.loops("_primitives/segments/segments_loops.py"),
     )
 
 

@@ -187,7 +187,7 @@ def sorting_texts(kind: Kind) -> tuple[str, ...]:
         text.function("as_key(x)", (f"return {kind.word}(x)",)),
         text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
         text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
-        text.file("_primitives/sort/sort.numba"),
+        text.loops("_primitives/sort/sort_loops.py"),
     )
 
 

@@ -46,7 +46,7 @@ def _arithmetic(dtype: str) -> list[str]:
         function("unit()", [f"return {literal(1, dtype)}"]),
         function("nan()", [f"return {literal(complex(math.nan, 0) if is_complex else math.nan, dtype)}"]),
         function("finite(x)", ["return x + (x - x)"]),
-        function("array(count)", [f"return np.empty(count, np.{dtype})"]),
+        function("numbers_of(count)", [f"return np.empty(count, np.{dtype})"]),
         function("chunk()", [f"return {_CHUNK}"]),
     ]
     if not is_complex:
@@ -104,7 +104,7 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
     along = "1" if x.along == 1 else "alongs_out(numbers)[0]"
     return [
         *found,
-        function("solutions(outputs, count)", ["return array(count)"]),
+        function("solutions(outputs, count)", ["return numbers_of(count)"]),
         function("origin(to)", ["return 0"]),
         function("stride(numbers)", ["return numbers[3]"]),
         function(
@@ -178,10 +178,10 @@ def _plan(
             text.group("out", views[4:], _NUMBERS + sum(len(one.numbers) for one in views[:4]), 3),
             *_arithmetic(dtype),
             *(_access(views) if name in ("solve_tiles", "solve_shared") else ()),
-            text.file(
-                "_primitives/tridiagonal/solvers/join_parts.numba"
+            text.loops(
+                "_primitives/tridiagonal/solvers/join_parts_loops.py"
                 if s.pivot == "none" and not s.periodic
-                else "_primitives/tridiagonal/solvers/tridiagonal.numba"
+                else "_primitives/tridiagonal/solvers/tridiagonal_loops.py"
             ),
         ),
         inputs=(dtype,) * 4,

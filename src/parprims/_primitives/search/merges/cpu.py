@@ -40,7 +40,7 @@ def _plan(c: Merge) -> _cpu.Plan:
             "put(inputs, outputs, at, i, j, takes)",
             [f"store(outputs[{at}], at, {moved(at)})" for at in range(each)],
         ),
-        text.file("_primitives/search/merges/merge.numba"),
+        text.loops("_primitives/search/merges/merge_loops.py"),
     )
     chunks = -(-(n + m) // _CHUNK)
     tasks = math.prod(shape[:-1]) * chunks

@@ -32,7 +32,7 @@ _LEAST = 1 << 16
 
 
 def _way(r: Scan) -> str:
-    """Return the name of the function in by_offsets.numba that reduces the elements of a line."""
+    """Return the name of the function in by_offsets_loops.py that reduces the elements of a line."""
     # As in `reduce`: a product of integers takes so long that it needs more lanes than the compiler gives it.
     simple = r.op._built_in and r.op.name != "multiply" and len(r.working) == 1
     if simple and dtype_kind(r.working[0]) in ("bool", "int", "uint"):
@@ -69,9 +69,9 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
                 "state_of_part(inputs, at, steps, count, lanes)",
                 (f"return {_way(r)}(inputs, at, steps, count, lanes)",),
             ),
-            _cpu.text.file("_primitives/reduce/reduce.numba"),
+            _cpu.text.loops("_primitives/reduce/reduce_loops.py"),
         ]
-    return *functions, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
+    return *functions, _cpu.text.loops("_primitives/segments/by_offsets/by_offsets_loops.py")
 
 
 def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:

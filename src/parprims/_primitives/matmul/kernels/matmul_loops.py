@@ -1,22 +1,81 @@
-# Matrix products on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   left_of(inputs, at), right_of(inputs, at)   an element of a factor, in the dtype that is computed with
-#   times(x, y), combine(earlier, later)        the operators
-#   rows_at_once(), deep_at_once()              the rows of a step, and how many products it adds to their sums
-#   step(...)                                   adds products to the sums of some rows and all columns of a tile
-#   calm_of(...)                                whether no product of a piece can be NaN
-#   panel(inputs, right)                        the array that the innermost loops read the right factor from,
-#   panel_at(at), panel_pitch(numbers)          where in it a piece begins, and its distance from row to row
-#   copy_right(...)                             copies a piece of the right factor there, if it is not read in place
-#   along_left(numbers)                         the step of the left factor along k
-#   across_result(numbers)                      the step of the result across columns
-#   finish(outputs, at, total)                  writes a result
-#
-# numbers: rows, columns, k, height, width, depth; the steps of the result across rows, columns and matrices; how many axes
-# the batch has; where the left factor begins, its steps across rows and along k; where the right factor begins, its steps
-# along k and across columns; then of every axis of the batch its length and both factors' steps.
-#
-# Every result is a chain along k that begins with the first product, whatever the tiles and the threads are.
+"""Matrix products on CPUs.
+
+numbers: rows, columns, k, height, width, depth; the steps of the result across rows, columns and matrices; the number
+of axes of the batch; the place where the left factor begins, its steps across rows and along k; the place where the
+right factor begins, its steps along k and across columns; then for every axis of the batch its length and the steps of
+both factors.
+
+Every result is a chain along k that begins with the first product, whatever the tiles and the threads are.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    combine,
+    int64,
+    load,
+    load_from,
+    scratch,
+    store,
+    store_to,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def left_of(inputs: Arrays, at: int) -> Number:
+        """Return an element of the left factor, in the dtype of the products."""
+
+    def right_of(inputs: Arrays, at: int) -> Number:
+        """Return an element of the right factor, in the dtype of the products."""
+
+    def times(earlier: Number, later: Number) -> Number:
+        """Return a product."""
+
+    def rows_at_once() -> int:
+        """Return the number of rows of a step."""
+
+    def deep_at_once() -> int:
+        """Return the number of products that a step adds to each sum."""
+
+    def step(inputs, left, right, sums, at, spot, to, depth, pitch, width, w):
+        """Add products to the sums of some rows and all columns of a tile."""
+
+    def calm_of(
+        inputs: Arrays, left: Memory, right: Memory, depth: int, padded: int, d: int, at: int, pitch: int, w: int
+    ) -> bool:
+        """Return whether no product of a piece can be NaN."""
+
+    def panel(inputs: Arrays, right: Memory) -> Memory:
+        """Return the array from which the innermost loops read the right factor."""
+
+    def panel_size(width: int, depth: int) -> int:
+        """Return the number of elements of a copy of a piece of the right factor."""
+
+    def panel_at(at: int) -> int:
+        """Return the place where a piece begins in the panel."""
+
+    def panel_pitch(numbers: Numbers) -> int:
+        """Return the distance from row to row in the panel."""
+
+    def copy_right(inputs: Arrays, right: Memory, numbers: Numbers, at: int, width: int, d: int, w: int) -> None:
+        """Copy a piece of the right factor to the panel, by `copy_of_right`, or by `copy_in_place`."""
+
+    def along_left(numbers: Numbers) -> int:
+        """Return the step of the left factor along k."""
+
+    def across_result(numbers: Numbers) -> int:
+        """Return the step of the result across columns."""
+
+    def finish(outputs: Arrays, at: int, total: Number) -> None:
+        """Write a result."""
 
 
 def offset(numbers, matrix, factor):
@@ -89,7 +148,19 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
                         for j in range(w):
                             store_to(1, sums, i * width + j, times(x, load_from(0, panel(inputs, right), at + j)))
                 for p in range(done, whole, deep_at_once()):
-                    step(inputs, left, right, sums, some * depth + p, at + p * pitch, some * width, depth, pitch, width, w)
+                    step(
+                        inputs,
+                        left,
+                        right,
+                        sums,
+                        some * depth + p,
+                        at + p * pitch,
+                        some * width,
+                        depth,
+                        pitch,
+                        width,
+                        w,
+                    )
                 for i in range(some, some + rows_at_once()):
                     for p in range(whole, d):
                         x = load(left, i * depth + p)

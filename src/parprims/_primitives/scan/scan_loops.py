@@ -1,25 +1,130 @@
-# Scans and linear recurrences on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   opening(inputs, starts, at, steps, from_)   the state that is the first result of an inclusive scan
-#   before(starts, from_)                       the state before the first element
-#   advance(state, inputs, at, steps, i)        the state after the element i steps behind a position
-#   finish(outputs, to, steps, i, state)        writes the result i steps behind a position
-#   go_along(...), go_down(...)                 the rest of a line, and of a tile of columns: one of those of each below
-#   go_through(...), go_behind(...)             the state of a group of pieces, and the results of groups, likewise
-#   element(...), combine(earlier, later)       the state of one element, and of two states, for those in pieces
-#   first_state(...)                            the state after the first element
-#   in_parts(kept, line), composed(...), walked(...)    of lines of recurrences that are composed of parts, see `weigh_lines`
-#   loses(state, inputs, at, steps, i)          whether an element is seen to change nothing by less than all of it
-#   front_of(numbers), stretch_of(numbers)      how many groups the front of a line has, and each stretch behind it
-#   totals_of(numbers)                          how many groups behind the front come before the last stretch
-#   begin_line(...), shift()                    writes the result before it of an exclusive scan; 1 there, and else 0
-#
-# numbers: low, n, inner, width, then what the views of inputs, outputs and starts need. A line is what is scanned.
-# Lines are walked from the first element to the last, which for a reverse scan is the last in memory.
-#
-# The result of a floating-point sum has an error in proportion to the number of roundings that a term goes through. So
-# lines are cut into pieces of 32 elements, and these are grouped by 64: a result is the state of the groups before it,
-# of the pieces before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
+"""Scans and linear recurrences on CPUs.
+
+numbers: low, n, inner, width, then the numbers of the views of inputs, outputs and starts. A line is scanned from its
+first element to its last; the first element of a reverse scan is the last in memory.
+
+The error of a floating-point sum grows with the number of roundings that a term goes through. So lines are cut into
+pieces of 32 elements, and 64 pieces are a group. A result combines three states: of the groups before it, of the pieces
+before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
+
+``go_along``, ``go_down``, ``go_through`` and ``go_behind`` are each one of the functions below whose names begin with
+``along``, ``down``, ``through`` and ``behind``.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    Position,
+    State,
+    States,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    acrosses_start,
+    alongs_in,
+    alongs_out,
+    combine,
+    get,
+    int64,
+    load,
+    moved_in,
+    moved_out,
+    moved_start,
+    place_in,
+    place_out,
+    place_start,
+    put,
+    scratch,
+    store,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def element(inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state of the element i steps behind a position."""
+
+    def advance(state: State, inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state after the element i steps behind a position."""
+
+    def opening(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
+        """Return the first result of an inclusive scan, as a state."""
+
+    def before(starts: Arrays, from_: Position) -> State:
+        """Return the state before the first element."""
+
+    def first_state(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
+        """Return the state after the first element."""
+
+    def finish(outputs: Arrays, to: Position, steps: Steps, i: int, state: State) -> None:
+        """Write the result i steps behind a position."""
+
+    def begin_line(outputs: Arrays, to: Position, steps: Steps, starts: Arrays, from_: Position) -> None:
+        """Write the result before the first element, if the scan is exclusive."""
+
+    def shift() -> int:
+        """Return 1 if the scan is exclusive, else 0."""
+
+    def same(one: State, other: State) -> bool:
+        """Return whether two states have equal bits."""
+
+    def loses(state: State, inputs: Arrays, at: Position, steps: Steps, i: int) -> bool:
+        """Return whether the first component of an element already shows that it changes nothing."""
+
+    def go_along(
+        inputs: Arrays,
+        outputs: Arrays,
+        at: Position,
+        to: Position,
+        steps: Steps,
+        steps_out: Steps,
+        n: int,
+        state: State,
+    ) -> State:
+        """Write n results of a line, given the first; return the last state."""
+
+    def go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
+        """Write n rows of results of a tile of columns, given the first row in ``lanes``."""
+
+    def go_through(inputs: Arrays, at: Position, steps: Steps, state: State) -> State:
+        """Return the state of a group, given that of its first element."""
+
+    def go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state):
+        """Write n results of groups, given the state of the groups before them and that of their first element."""
+
+    def front_of(numbers: Numbers) -> int:
+        """Return the number of groups in the front of a line."""
+
+    def stretch_of(numbers: Numbers) -> int:
+        """Return the number of groups in each stretch behind the front."""
+
+    def totals_of(numbers: Numbers) -> int:
+        """Return the number of groups between the front and the last stretch."""
+
+    def in_parts(kept: States, line: int) -> bool:
+        """Return whether a line of a recurrence is composed of parts, see `weigh_lines`."""
+
+    def marks_of(kept: States) -> Memory:
+        """Return the marks of pieces, see `follow_lines`."""
+
+    def size_of(inputs: Arrays, at: Position, steps: Steps, i: int) -> Number:
+        """Return the absolute value of a coefficient, or an upper bound if it is complex."""
+
+    def result(outputs: Arrays, to: Position, steps: Steps, i: int) -> State:
+        """Return the state of a result that is written."""
+
+    def composed(inputs: Arrays, at: Position, steps: Steps, kept: States, to: int) -> None:
+        """Leave the maps of the eight parts of a piece."""
+
+    def walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state):
+        """Write the results of the eight parts of a piece, given the first and the states before the others."""
 
 
 def indices_of(line, low, inner):
@@ -51,13 +156,13 @@ def place_of(numbers, high, middle, across):
 
 
 def place_beside(numbers, at, to, from_, j):
-    """Return where the line j across from another is: without a division, which takes as long as to scan ten elements."""
+    """Return the places of the line j across from another, without a division, which takes as long as ten elements."""
     beside, beside_to = moved_in(at, acrosses_in(numbers), j), moved_out(to, acrosses_out(numbers), j)
     return beside, beside_to, moved_start(from_, acrosses_start(numbers), j)
 
 
 def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
-    """The same for recurrences, two lines at once: while an element waits for the one before it, there is time for another."""
+    """Solve recurrences, two lines at once: while an element waits for the one before it, the other line goes on."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     line = begin
@@ -99,11 +204,12 @@ def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
 def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
     """Scan the front of each line, and combine the elements of groups behind it: the first of three kernels.
 
-    By these, several threads share a long line. One thread scans the front, while others combine the groups behind it.
-    When the states of these are known, the rest is scanned in several places at once. The first task of a line is its
-    front, and every other one a group. All combine what a scan of the whole line combines: the results have the same bits.
+    With three kernels, several threads share a long line. A thread scans the front, while others combine the groups
+    behind it. Then the states of groups are scanned, and then the rest of the line, in several places at once. The
+    first task of a line is its front, and every other task is a group. States are combined as in a scan of the whole
+    line, so results have equal bits.
     """
-    low, n, inner = numbers[0], numbers[1], numbers[2]
+    low, inner = numbers[0], numbers[2]
     steps, steps_out, front = alongs_in(numbers), alongs_out(numbers), front_of(numbers)
     tasks = 1 + totals_of(numbers)
     for task in range(begin, end):
@@ -151,11 +257,11 @@ def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
 def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
     """Solve recurrences along few long lines. A task is a piece of width elements of a line, and a line has several.
 
-    The tasks of one call that are of one line are walked in two halves at once, each in order: an element waits for the
-    one before it, and meanwhile there is time for one of the other half. The state before the second half is not known
-    yet, nor is that before the first unless the line begins there: it begins as if that were 0. A recurrence that decays
-    forgets it: from some element on it has the very bits that it has in order, and `mend_lines` goes no further than
-    that. The marks tell where it has to look: 1, and 2 where nothing was done because the coefficients do not decay.
+    The tasks of a line in one call are walked in two halves at once, each in order: while an element waits for the one
+    before it, the other half goes on. The state before the second half is not known yet, nor is the state before the
+    first half unless the line begins there: each half begins as if that state were 0. A recurrence that decays forgets
+    it: from some element on results have the bits that they have in order, and `mend_lines` stops there. It begins at
+    pieces whose mark is not 0: 1, or 2 if nothing was written because the coefficients do not decay.
     """
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
@@ -186,7 +292,9 @@ def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
             if both:
                 store(marks_of(kept), line * pieces + piece + half, 1)
                 second = element(inputs, other, steps, 0)
-                along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second)
+                along_two(
+                    inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second
+                )
             else:
                 along_in_order(inputs, outputs, at, to, steps, steps_out, count, state)
 
@@ -372,8 +480,8 @@ def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
 def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
     """The same as in order, for operators that mostly leave a state as it is, such as the maximum.
 
-    Where every one of 32 elements leaves the state before them as it is, in all its bits, all 32 results are that state.
-    That is found out with no wait of one element for another.
+    If each of 32 elements leaves all bits of the state before them as they are, all 32 results are that state. In this
+    test no element waits for another.
     """
     finish(outputs, to, steps_out, 0, state)
     for first in range(1, n, 32):
@@ -489,7 +597,17 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
         for j in range(columns):
             put(lanes, j, opening_column(inputs, starts, at, steps, from_, acrosses_start(numbers), j))
         go_down(
-            inputs, outputs, at, place_out(numbers, high, middle, left), numbers, n, columns, lanes, groups, group, earlier
+            inputs,
+            outputs,
+            at,
+            place_out(numbers, high, middle, left),
+            numbers,
+            n,
+            columns,
+            lanes,
+            groups,
+            group,
+            earlier,
         )
         # The next tile, without a division: there may be little else to do.
         left += width

@@ -1,15 +1,31 @@
-# The first k elements of rows on CPUs, with the functions of sort.numba and those that _primitives/sort/cpu.py writes for it.
-#
-#   block()      elements that are compared with the limit at once
-#
-# numbers: n, k, flip, slack, room, rounds, parts of a row.
-#
-# Candidates are kept in memory: k elements, and behind them all that came since and are before the last of these. Where
-# there are 2 k, k of them stay. The i-th element of a row in random order is a candidate with probability k / i, so after
-# the first ones most are not: whole blocks are compared with the limit, as vectors and with one branch. The first limit of
-# a long row is that of a sample, every 16th block: so most are none either where the best come last. Candidates come in
-# the order of the row, and what chooses and sorts them is stable: of equal elements the first are kept. This is one order,
-# so neither how a row is cut nor who reads which part of it changes a result.
+"""The first k elements of rows on CPUs, in an order of the sort.
+
+numbers: n, k, flip, slack, room, rounds, parts of a row.
+
+Candidates are kept in memory: k elements, and behind them all later ones that are before the last of the k. When there
+are 2 k, the first k of them stay. The i-th element of a row in random order is a candidate with probability k / i, so
+most are not: whole blocks are compared with the limit, as vectors and with one branch. A long row takes its first limit
+from a sample, every 16th block: so few elements are candidates even if the best come last. Candidates have the order of
+the row, and all that chooses and sorts them is stable: of equal elements the first are kept. Only one order is stable,
+so neither how a row is cut nor which thread reads which part changes a result.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import get, int64, load, put, scratch, select, uint64
+from parprims._primitives.sort.sort_loops import sort_part
+
+if TYPE_CHECKING:  # functions that are written for a call
+    from parprims._primitives.sort.sort_loops import as_key, as_state, deliver, encoded, fill, low_bit, mem_of
+
+    def block() -> int:
+        """Return the number of elements that are compared with the limit at once."""
 
 
 def narrow_down(mem, count, k, room, rounds):

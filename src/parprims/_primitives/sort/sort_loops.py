@@ -1,21 +1,121 @@
-# Sorts on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   encoded(inputs, at)              the key of an element: an unsigned integer, in the order of the elements once the
-#                                    bits of flip are inverted
-#   is_special(inputs, at)           whether equal elements may have other bits, which its key does not tell
-#   fill(mem, spot, key, i)          writes the i-th key of a line to memory, with i where indices move with keys
-#   deliver(...)                     writes what is asked for of the element at one spot to its place in the results
-#   read(...), write(...)            one of the two of each below
-#   restore(...)                     writes the special elements of a line once more, in the order they came in
-#   mem_of(scratch), masks_of(scratch), counts_of(scratch), ...        the parts of the scratch
-#   as_key(x), as_state(x)           a number as a key by itself, and as one in memory
-#   low_bit()                        the lowest bit of a key in memory
-#   words(count), every_key()        memory for keys by themselves; how many keys there are
-#   deliver_key(outputs, to, key)    writes the element of a key
-#
-# numbers: low, n, inner, width, flip, slack, blocks, size, descending, then what the views of inputs and outputs need.
-#
-# A stable order is one order. So neither how lines are cut nor who sorts which part of them changes a result.
+"""Sorts on CPUs.
+
+numbers: low, n, inner, width, flip, slack, blocks, size, descending, then the numbers of the views of inputs and
+outputs.
+
+A key is an unsigned integer. Keys have the order of their elements once the bits of ``flip`` are inverted. Only one
+order is stable: so neither how lines are cut nor which thread sorts which part changes a result.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Position,
+    States,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    alongs_in,
+    alongs_out,
+    get,
+    int32,
+    int64,
+    load,
+    moved_in,
+    moved_out,
+    place_in,
+    place_out,
+    put,
+    scratch,
+    store,
+    uint16,
+    uint64,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def encoded(inputs: Arrays, at: Position) -> Number:
+        """Return the key of an element, before the bits of ``flip`` are inverted."""
+
+    def is_special(inputs: Arrays, at: Position) -> int:
+        """Return 1 if the key does not determine the bits of an element, else 0."""
+
+    def fill(mem: States, spot: int, key: Number, i: int) -> None:
+        """Write the i-th key of a line to memory, with i if indices move with keys."""
+
+    def deliver(
+        inputs: Arrays, outputs: Arrays, mem: States, spot: int, at: Position, steps: Steps, to: Position, flip: Number
+    ) -> None:
+        """Write the results of the element at a spot of memory."""
+
+    def deliver_key(outputs: Arrays, to: Position, key: Number) -> None:
+        """Write the element of a key."""
+
+    def read(inputs, mem, specials, at, steps, across, n, columns, flip):
+        """Read a tile by `read_lines` or `read_rows`."""
+
+    def write(inputs, outputs, mem, founds, at, to, steps, across, steps_out, across_out, n, columns, flip):
+        """Write a tile by `write_lines` or `write_rows`."""
+
+    def value(inputs: Arrays, at: Position) -> Number:
+        """Return an element."""
+
+    def copy(inputs: Arrays, outputs: Arrays, at: Position, to: Position) -> None:
+        """Copy an element to the results."""
+
+    def restore(
+        inputs: Arrays,
+        outputs: Arrays,
+        at: Position,
+        steps: Steps,
+        to: Position,
+        steps_out: Steps,
+        n: int,
+        descending: int,
+    ) -> int:
+        """Write the special elements of a line in the order in which they came, by `restore_floats`."""
+
+    def mem_of(scratch: States) -> States:
+        """Return the memory for elements."""
+
+    def masks_of(scratch: States) -> Memory:
+        """Return the bits in which keys of blocks differ."""
+
+    def counts_of(scratch: States) -> Memory:
+        """Return the counts of digits in blocks."""
+
+    def shares_of(scratch: States) -> Memory:
+        """Return the buckets of digits."""
+
+    def places_of(scratch: States) -> Memory:
+        """Return the places where blocks write into buckets."""
+
+    def starts_of(scratch: States) -> Memory:
+        """Return the places where buckets begin."""
+
+    def as_key(x: Number) -> Number:
+        """Return a number as a key."""
+
+    def as_state(x: Number) -> Number:
+        """Return a number as a key in memory, perhaps beside an index."""
+
+    def low_bit() -> int:
+        """Return the lowest bit of a key in memory."""
+
+    def words(count: int) -> Memory:
+        """Return memory for keys without indices."""
+
+    def every_key() -> int:
+        """Return the number of possible keys."""
 
 
 def sort_part(mem, table, at, to, n, slack):
@@ -38,7 +138,7 @@ def sort_part(mem, table, at, to, n, slack):
         length = 0
         while n >> length > 0:
             length += 1
-        # No more digits than elements, and of 8 bits at most; of 9 where many elements are left with bits to tell apart.
+        # No more digits than elements, and at most 8 bits a digit, or 9 if many elements have bits to tell apart.
         bits = min(8, length - 1)
         passes = -(-min(length + slack, high - low_bit()) // bits)
         if length > 12:

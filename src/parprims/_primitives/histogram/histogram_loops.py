@@ -1,15 +1,62 @@
-# Histograms on CPUs, with the functions that cpu.py writes.
-#
-#   element(inputs, i), weight(inputs, i)   an element in the dtype of the edges, and what it counts
-#   given(inputs, numbers, i)               an edge that is given, or one of the two ends of even ones
-#   edge_type(x), nan_edge(), previous(x)   the dtype of edges; the number before one
-#   sums(count), edges(count)               memory for counts or sums of weights, and for edges
-#
-# numbers: n, bins, blocks, size, even, the lanes of a table, the bits of two ends.
-# parts: what each block has counted; the least and the largest element of each block; how bins are guessed.
-#
-# The elements are cut into blocks by their number and that of the bins, and what blocks have counted is added in their
-# order: a result does not depend on the number of threads.
+"""Histograms on CPUs.
+
+numbers: n, bins, blocks, size, even, the lanes of a table, the bits of two ends.
+parts: the counts of each block; the least and the largest element of each block; how bins are guessed.
+
+The elements are cut into blocks by the numbers of elements and bins, and the counts of blocks are added in their order:
+a result does not depend on the number of threads.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    float64,
+    int32,
+    int64,
+    load,
+    load_from,
+    store,
+    store_to,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def element(inputs: Arrays, i: int) -> Number:
+        """Return an element in the dtype of the edges."""
+
+    def weight(inputs: Arrays, i: int) -> Number:
+        """Return the weight of an element."""
+
+    def given(inputs: Arrays, numbers: Numbers, i: int) -> Number:
+        """Return an edge of the caller, or one of the two ends of even edges."""
+
+    def edge_type(x: Number) -> Number:
+        """Return a number in the dtype of the edges."""
+
+    def nan_edge() -> Number:
+        """Return NaN as an edge, or 0 if edges are integers."""
+
+    def previous(x: Number) -> Number:
+        """Return the number before an edge."""
+
+    def zero_sum() -> Number:
+        """Return zero in the dtype of sums."""
+
+    def sums(count: int) -> Memory:
+        """Return memory for counts or sums of weights."""
+
+    def edges(count: int) -> Memory:
+        """Return memory for edges."""
 
 
 def find_ends(inputs, outputs, parts, numbers, begin, end):

@@ -1,0 +1,1 @@
+"""Texts that kernels for CPUs begin with, which only Numba runs, and declarations of all that loops call."""
