@@ -4,13 +4,23 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 """
 
 from parprims._cpu import processor, text, threads
-from parprims._cpu.crossovers import compiles_in_vain, crossovers, for_processor, of_columns, of_elements, of_lines
-from parprims._cpu.language import NUMBA, register_type
+from parprims._cpu.crossovers import (
+    compiles_in_vain,
+    crossovers,
+    family,
+    for_processor,
+    of_columns,
+    of_elements,
+    of_lines,
+)
+from parprims._cpu.language import NUMBA, register_cast, register_type, untraceable
 from parprims._cpu.memory import (
     bits_dtype,
     bytes_of,
     first,
+    flat_in_order,
     host,
+    in_order,
     on_cpu,
     reader,
     reader_in_order,
@@ -19,29 +29,39 @@ from parprims._cpu.memory import (
     too_many,
     unknown_dtype,
 )
-from parprims._cpu.plan import Launch, Plan, runner
+from parprims._cpu.plan import Launch, Lines, Operand, Plan, input_of, is_memory_bound, lines_of, output_of, runner
 from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
     "Launch",
+    "Lines",
+    "Operand",
     "Plan",
     "View",
     "bits_dtype",
     "bytes_of",
     "compiles_in_vain",
     "crossovers",
+    "family",
     "first",
+    "flat_in_order",
     "for_processor",
     "host",
+    "in_order",
+    "input_of",
+    "is_memory_bound",
+    "lines_of",
     "of_columns",
     "of_elements",
     "of_lines",
     "on_cpu",
+    "output_of",
     "processor",
     "reader",
     "reader_in_order",
     "refusal",
+    "register_cast",
     "register_type",
     "runner",
     "strides",
@@ -49,4 +69,5 @@ __all__ = [
     "threads",
     "too_many",
     "unknown_dtype",
+    "untraceable",
 ]

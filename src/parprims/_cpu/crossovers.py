@@ -72,6 +72,14 @@ def compiles_in_vain(library: str, size: int) -> str | None:
     return f"below {_FEW} elements array operations take less time than to compile a kernel of a function of yours"
 
 
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+
+
+def family(operator: str) -> str:
+    """Return the operator whose crossovers were measured for an operator too."""
+    return _FAMILIES.get(operator, operator)
+
+
 _NARROW, _MANY = 16, 256
 """Numbers of adjacent columns: below the first they are few, from the second on many."""
 _LONG = 128

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
 from parprims._operators.languages import Language, as_float, part_of
+from parprims._operators.tracing import Untraceable
 
 _INFIX = {
     "add": "+",
@@ -147,9 +148,23 @@ class _Numba(Language):
 NUMBA = _Numba()
 
 
+def untraceable(trace: Callable[[], Any]) -> str | None:
+    """Return the reason why an operator has no trace, or None; ``trace`` makes it."""
+    try:
+        trace()
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
 def loaded(dtype: str, code: str) -> str:
     """Return the code that converts a value from memory to its register type."""
     return f"{dtype}_value({code})" if dtype in SIXTEEN_BIT_FLOATS else code
+
+
+def register_cast(code: str, source: str, target: str) -> str:
+    """Return the code that converts a register to the register type of another dtype."""
+    return code if register_type(source) == register_type(target) else NUMBA.cast(code, source, target)
 
 
 def stored(dtype: str, code: str) -> str:

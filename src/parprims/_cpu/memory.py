@@ -160,8 +160,18 @@ def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[An
     if axis in (-1, x.ndim - 1) and host(x).flags.c_contiguous:
         return reader(x)
     if axis == -1:
-        return lambda x: np.ascontiguousarray(host(x)).reshape(-1)
+        return flat_in_order
     return lambda x: np.ascontiguousarray(np.moveaxis(host(x), axis, -1)).reshape(-1)
+
+
+def in_order(x: Array) -> np.ndarray[Any, Any]:
+    """Return the elements of an array in row-major order, as `host` returns them, or a copy."""
+    return np.ascontiguousarray(host(x))
+
+
+def flat_in_order(x: Array) -> np.ndarray[Any, Any]:
+    """Return the elements of an array in row-major order as an array of one axis."""
+    return in_order(x).reshape(-1)
 
 
 def allocator(like: Array) -> Callable[..., np.ndarray[Any, Any]]:

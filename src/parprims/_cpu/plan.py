@@ -9,11 +9,103 @@ from typing import Any
 import numpy as np
 
 from parprims._compiling.plan_capture import observed
-from parprims._core.arrays import Array
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array
+from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import NUMBA, memory_type, register_type
 from parprims._operators.languages import Captured
+from parprims._operators.operator import Operator
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array of a call as `lines_of` takes it.
+
+    Parameters
+    ----------
+    dtype : str
+        The dtype.
+    strides : tuple of int
+        The strides in elements, with 0 along axes that are broadcast.
+    first : int
+        The position of the first element, in elements from the lowest address.
+    shape : tuple of int
+        The shape, for which axes may be missing in front.
+    """
+
+    dtype: str
+    strides: tuple[int, ...]
+    first: int
+    shape: tuple[int, ...]
+
+
+def input_of(x: np.ndarray[Any, Any], dtype: str, ndim: int) -> Operand:
+    """Return an input of a call with ``ndim`` axes, to which it is broadcast."""
+    return Operand(dtype, broadcast_strides(memory.strides(x), x.shape, ndim), memory.first(x), x.shape)
+
+
+def output_of(shape: tuple[int, ...], dtype: str) -> Operand:
+    """Return an output of a call, which is allocated in row-major order."""
+    return Operand(dtype, row_major(shape), 0, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Arrays as lines along an axis: (high, low, n, inner), with one stride each.
+
+    Parameters
+    ----------
+    high, low, inner : int
+        The lengths of the axes that lines are counted by.
+    views : tuple of View
+        The view of each array.
+    """
+
+    high: int
+    low: int
+    inner: int
+    views: tuple[text.View, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of lines."""
+        return self.high * self.low * self.inner
+
+    def steps(self, *, columns: bool) -> list[int]:
+        """Return the stride of each array from line to line if ``columns``, else along a line."""
+        return [view.outer[-1] if columns else view.along for view in self.views]
+
+    def by_low(self) -> Lines:
+        """Return the lines with ``low`` counted fastest, if no lines are adjacent.
+
+        A kernel steps from line to line of the last axis without a division.
+        """
+        if self.inner != 1:
+            return self
+        views = [dataclasses.replace(one, outer=tuple([one.outer[at] for at in (0, 2, 1)])) for one in self.views]
+        return Lines(self.high, 1, self.low, tuple(views))
+
+
+def lines_of(shape: tuple[int, ...], axis: int, arrays: Sequence[Operand], *, reverse: bool = False) -> Lines | None:
+    """Return arrays as lines along an axis, from the last element on if ``reverse``.
+
+    Return None if the other axes do not merge into three.
+    """
+    merged = lines_along(shape, axis, [one.strides for one in arrays])
+    if merged is None:
+        return None
+    views = []
+    outer = zip(merged.upward, merged.downward, merged.across, strict=True)
+    for one, along, strides in zip(arrays, merged.along, outer, strict=True):
+        last = (one.shape[axis - len(shape)] - 1) * along if reverse and along else 0
+        views.append(text.View(one.dtype, one.first + last, strides, -along if reverse else along))
+    return Lines(merged.high, merged.low, merged.inner, tuple(views))
+
+
+def is_memory_bound(op: Operator, dtypes: Sequence[str]) -> bool:
+    """Return whether an operator takes less time than to read its elements, of one array."""
+    return op._built_in and op.name != "logaddexp" and not any(one in SIXTEEN_BIT_FLOATS for one in dtypes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,11 +48,6 @@ def _template(name: str) -> str:
     return _DECLARED.sub("", file(f"_cpu/templates/{name}"))
 
 
-def quotient(dtype: str) -> str:
-    """Return the text of the function quotient(a, b): a / b of a dtype, without an error where b is zero."""
-    return function("quotient(a, b)", (f"return {NUMBA.call('divide', dtype, 'a', 'b')}",))
-
-
 def function(head: str, lines: Iterable[str]) -> str:
     """Return the text of a function."""
     return "\n".join((f"def {head}:", *(f"    {line}" for line in lines), ""))
@@ -113,6 +108,17 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
     )
 
 
+def groups(names: Sequence[str], views: Sequence[Sequence[View]], first: int, axes: int = 3) -> list[str]:
+    """Return the functions of groups of arrays, whose numbers follow each other behind ``first`` others."""
+    begins = [first + len(numbers_of(views[:at])) for at in range(len(views))]
+    return [group(*one, axes) for one in zip(names, views, begins, strict=True)]
+
+
+def numbers_of(views: Sequence[Sequence[View]]) -> tuple[int, ...]:
+    """Return the numbers that kernels receive for groups of arrays."""
+    return tuple([number for group in views for view in group for number in view.numbers])
+
+
 _READ = 0
 """The region of memory (see templates/functions.py) of inputs, which nothing that is written overlaps."""
 
@@ -164,6 +170,16 @@ def states_in_memory(states: Sequence[str]) -> str:
                 "put(states, i, state)", [f"store_to({_region(at)}, states[{at}], i, state[{at}])" for at in count]
             ),
         )
+    )
+
+
+def arithmetic(dtype: str) -> tuple[str, ...]:
+    """Return the functions on numbers of a dtype: memory for them, zero, and a quotient without an error."""
+    number = register_type(dtype)
+    return (
+        function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
+        function("zero()", (f"return {number}(0)",)),
+        function("quotient(a, b)", (f"return {NUMBA.call('divide', dtype, 'a', 'b')}",)),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from parprims._cpu.limits import limit
 
-__all__ = ["free", "least_of_bytes", "limit", "run", "worth"]
+__all__ = ["ELEMENTS", "free", "least_of_bytes", "least_of_elements", "limit", "run", "worth"]
 
 _LOCK = threading.Lock()
 _pool: tuple[concurrent.futures.ThreadPoolExecutor, int] | None = None
@@ -58,6 +58,15 @@ def worth(most: int) -> int:
     while t (t - 1) times the least work is there.
     """
     return (1 + math.isqrt(1 + 4 * most)) // 2
+
+
+ELEMENTS = 1 << 16
+"""The fewest elements of a thread, if an operator takes as long as an addition."""
+
+
+def least_of_elements(tasks: int, elements: int) -> int:
+    """Return the fewest tasks of a thread, given the elements of all tasks."""
+    return -(-ELEMENTS * tasks // elements)
 
 
 _BYTES = 1 << 20

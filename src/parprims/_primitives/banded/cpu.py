@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._dispatch.derivative_rules import detached, linear_system
@@ -80,17 +78,10 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
     """
     systems, n, width = rows.shape
     name, columns, text = dtype_name(rows.dtype), b.shape[-1], _cpu.text
-    number = _cpu.register_type(name)
-
-    def in_order(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
     plan = _cpu.Plan(
         (_cpu.Launch("solve_systems", systems, max(1, _LEAST // n)),),
         (
-            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("zero()", (f"return {number}(0)",)),
-            text.quotient(name),
+            *text.arithmetic(name),
             text.loops("_primitives/banded/banded_loops.py"),
         ),
         inputs=(name, name),
@@ -98,4 +89,4 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
         scratch=(),
         numbers=(n, below, width - 1 - below, columns),
     )
-    return _cpu.runner(plan, [rows, b], [in_order, in_order])
+    return _cpu.runner(plan, [rows, b], [_cpu.flat_in_order] * 2)

@@ -80,8 +80,7 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
     parts = f.parts(xp)
     name, sections, k = dtype_name(f.working), f.sections or 1, f.order
     lines, n = parts[2].shape
-    number, text = _cpu.register_type(name), _cpu.text
-
+    text = _cpu.text
     plan = _cpu.Plan(
         (
             _cpu.Launch(
@@ -89,9 +88,7 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
             ),
         ),
         (
-            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("zero()", (f"return {number}(0)",)),
-            text.quotient(name),
+            *text.arithmetic(name),
             text.loops("_primitives/filters/filters_loops.py") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
         inputs=(name,) * 4,

@@ -28,7 +28,7 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN
-from parprims._operators.tracing import Trace, Untraceable, trace_combine
+from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.matmul.array import tiled_product
 from parprims._primitives.matmul.call import Product
 
@@ -132,12 +132,11 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
     text, language = _cpu.text, _cpu.NUMBA
     add, multiply = _traced(p)
     state, result = dtype_name(p.working), dtype_name(p.dtype)
-    same = _cpu.register_type(state) == _cpu.register_type(result)
 
     def element(at: int) -> str:
         code = loaded(names[at], f"load(inputs[{at}], at)")
         code = code if names[at] == result else language.cast(code, names[at], result)
-        return code if same else language.cast(code, result, state)
+        return _cpu.register_cast(code, result, state)
 
     comparison = _extremum(p, cut)
     rows, deep = (1, 1) if _is_long(p) else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
@@ -167,7 +166,7 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         text.function("across_result(numbers)", (f"return {'numbers[7]' if cut.swapped else '1'}",)),
         text.function(
             "finish(outputs, at, total)",
-            text.stores((result,), ("total" if same else language.cast("total", state, result),), ("at",)),
+            text.stores((result,), (_cpu.register_cast("total", state, result),), ("at",)),
         ),
         text.loops("_primitives/matmul/kernels/matmul_loops.py"),
     )
@@ -278,14 +277,7 @@ def refusal(xp: Namespace, p: Product) -> str | None:
         return f"kernel {p.kernel} runs in CUDA, and the arrays are not on a CUDA device"
     if p.tile is not None:
         return "the kernel for CPUs takes no tile"
-    reason = _cpu.unknown_dtype((*p.arrays, p))
-    if reason is not None:
-        return reason
-    try:
-        _traced(p)
-    except Untraceable as reason:
-        return str(reason)
-    return None
+    return _cpu.unknown_dtype((*p.arrays, p)) or _cpu.untraceable(lambda: _traced(p))
 
 
 CROSSOVERS = _cpu.crossovers(__name__)

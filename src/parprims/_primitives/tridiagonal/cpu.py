@@ -170,12 +170,11 @@ def _plan(
                 width = min(width, max(_NARROW, lanes // threads.limit()))
     width = min(width, lanes)
     tasks = high * low * -(-lanes // width)
-    text = _cpu.text
+    text, groups = _cpu.text, (views[:4], views[4:])
     return _cpu.Plan(
         (_cpu.Launch(name, tasks, -(-_LEAST // (n * width))),),
         (
-            text.group("in", views[:4], _NUMBERS, 3),
-            text.group("out", views[4:], _NUMBERS + sum(len(one.numbers) for one in views[:4]), 3),
+            *text.groups(["in", "out"], groups, _NUMBERS),
             *_arithmetic(dtype),
             *(_access(views) if name in ("solve_tiles", "solve_shared") else ()),
             text.loops(
@@ -187,7 +186,7 @@ def _plan(
         inputs=(dtype,) * 4,
         outputs=((made, dtype),),
         scratch=(),
-        numbers=(low, n, lanes, width, *(number for one in views for number in one.numbers)),
+        numbers=(low, n, lanes, width, *text.numbers_of(groups)),
     )
 
 
