@@ -29,14 +29,13 @@ from parprims._cpu.memory import (
     too_many,
     unknown_dtype,
 )
-from parprims._cpu.plan import Launch, Lines, Operand, Plan, input_of, is_memory_bound, lines_of, output_of, runner
+from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
 from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
     "Launch",
     "Lines",
-    "Operand",
     "Plan",
     "View",
     "bits_dtype",
@@ -49,14 +48,12 @@ __all__ = [
     "for_processor",
     "host",
     "in_order",
-    "input_of",
     "is_memory_bound",
     "lines_of",
     "of_columns",
     "of_elements",
     "of_lines",
     "on_cpu",
-    "output_of",
     "processor",
     "reader",
     "reader_in_order",

@@ -19,38 +19,6 @@ from parprims._operators.operator import Operator
 
 
 @dataclasses.dataclass(frozen=True)
-class Operand:
-    """An array of a call as `lines_of` takes it.
-
-    Parameters
-    ----------
-    dtype : str
-        The dtype.
-    strides : tuple of int
-        The strides in elements, with 0 along axes that are broadcast.
-    first : int
-        The position of the first element, in elements from the lowest address.
-    shape : tuple of int
-        The shape, for which axes may be missing in front.
-    """
-
-    dtype: str
-    strides: tuple[int, ...]
-    first: int
-    shape: tuple[int, ...]
-
-
-def input_of(x: np.ndarray[Any, Any], dtype: str, ndim: int) -> Operand:
-    """Return an input of a call with ``ndim`` axes, to which it is broadcast."""
-    return Operand(dtype, broadcast_strides(memory.strides(x), x.shape, ndim), memory.first(x), x.shape)
-
-
-def output_of(shape: tuple[int, ...], dtype: str) -> Operand:
-    """Return an output of a call, which is allocated in row-major order."""
-    return Operand(dtype, row_major(shape), 0, shape)
-
-
-@dataclasses.dataclass(frozen=True)
 class Lines:
     """Arrays as lines along an axis: (high, low, n, inner), with one stride each.
 
@@ -58,49 +26,71 @@ class Lines:
     ----------
     high, low, inner : int
         The lengths of the axes that lines are counted by.
-    views : tuple of View
-        The view of each array.
+    groups : tuple of (tuple of View)
+        The views of inputs, of outputs and of initial elements.
     """
 
     high: int
     low: int
     inner: int
-    views: tuple[text.View, ...]
+    groups: tuple[tuple[text.View, ...], ...]
 
     @property
     def count(self) -> int:
         """The number of lines."""
         return self.high * self.low * self.inner
 
-    def steps(self, *, columns: bool) -> list[int]:
-        """Return the stride of each array from line to line if ``columns``, else along a line."""
-        return [view.outer[-1] if columns else view.along for view in self.views]
+    def steps(self, *, columns: bool) -> tuple[list[int], list[int]]:
+        """Return the strides of inputs and of outputs: from line to line if ``columns``, else along a line."""
+        inputs, outputs = ([view.outer[-1] if columns else view.along for view in group] for group in self.groups[:2])
+        return inputs, outputs
 
     def by_low(self) -> Lines:
-        """Return the lines with ``low`` counted fastest, if no lines are adjacent.
-
-        A kernel steps from line to line of the last axis without a division.
-        """
+        """Return the lines with ``low`` counted fastest, without a division, if no lines are adjacent."""
         if self.inner != 1:
             return self
-        views = [dataclasses.replace(one, outer=tuple([one.outer[at] for at in (0, 2, 1)])) for one in self.views]
-        return Lines(self.high, 1, self.low, tuple(views))
+        groups = [
+            tuple([dataclasses.replace(view, outer=(view.outer[0], *view.outer[:0:-1])) for view in group])
+            for group in self.groups
+        ]
+        return Lines(self.high, 1, self.low, tuple(groups))
 
 
-def lines_of(shape: tuple[int, ...], axis: int, arrays: Sequence[Operand], *, reverse: bool = False) -> Lines | None:
-    """Return arrays as lines along an axis, from the last element on if ``reverse``.
+def lines_of(
+    shape: tuple[int, ...],
+    axis: int,
+    inputs: Sequence[tuple[np.ndarray[Any, Any], str]],
+    outputs: Sequence[tuple[tuple[int, ...], str]],
+    *,
+    starts: Sequence[tuple[np.ndarray[Any, Any], str]] = (),
+    reverse: bool = False,
+    broadcast: bool = True,
+) -> Lines | None:
+    """Return arrays as lines along an axis of a shape, from the last element on if ``reverse``.
 
-    Return None if the other axes do not merge into three.
+    Inputs and initial elements are given with their dtypes, outputs by their shapes. Inputs ``broadcast`` to the shape,
+    or they have it. Return None if the other axes do not merge into three.
     """
-    merged = lines_along(shape, axis, [one.strides for one in arrays])
+
+    def read(x: np.ndarray[Any, Any]) -> tuple[tuple[int, ...], int]:
+        strides = memory.strides(x)
+        return broadcast_strides(strides, x.shape, len(shape)) if broadcast else strides, memory.first(x)
+
+    arrays = [*(read(x) for x, _ in inputs), *((row_major(made), 0) for made, _ in outputs)]
+    arrays += [read(x) for x, _ in starts]
+    lengths = [*[shape[axis]] * len(inputs), *(made[axis] for made, _ in outputs), *[1] * len(starts)]
+    merged = lines_along(shape, axis, [strides for strides, _ in arrays])
     if merged is None:
         return None
     views = []
-    outer = zip(merged.upward, merged.downward, merged.across, strict=True)
-    for one, along, strides in zip(arrays, merged.along, outer, strict=True):
-        last = (one.shape[axis - len(shape)] - 1) * along if reverse and along else 0
-        views.append(text.View(one.dtype, one.first + last, strides, -along if reverse else along))
-    return Lines(merged.high, merged.low, merged.inner, tuple(views))
+    for at, (_, dtype) in enumerate((*inputs, *outputs, *starts)):
+        begin, along = arrays[at][1], merged.along[at]
+        if reverse:
+            begin, along = begin + (lengths[at] - 1) * along, -along
+        views.append(text.View(dtype, begin, (merged.upward[at], merged.downward[at], merged.across[at]), along))
+    first, last = len(inputs), len(inputs) + len(outputs)
+    groups = tuple(views[:first]), tuple(views[first:last]), tuple(views[last:])
+    return Lines(merged.high, merged.low, merged.inner, groups)
 
 
 def is_memory_bound(op: Operator, dtypes: Sequence[str]) -> bool:

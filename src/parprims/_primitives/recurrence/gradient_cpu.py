@@ -13,9 +13,7 @@ from parprims._primitives.scan.cpu import NUMBERS, has_few_long, width_of_tiles
 from parprims._primitives.scan.source import Adjoint
 
 
-def _functions(
-    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]
-) -> tuple[str, ...]:
+def _functions(views: Sequence[Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]) -> tuple[str, ...]:
     """Return the text of the functions that the loops call; ``steps`` are innermost strides of inputs and outputs."""
     inputs, outputs = views
     text, language, dtype = _cpu.text, _cpu.NUMBA, inputs[0].dtype
@@ -49,23 +47,22 @@ def _functions(
 
 def _plan(r: Adjoint) -> _cpu.Plan | None:
     """Return the plan of a call, or None if arrays cannot be viewed as (high, low, n, inner) with one stride each."""
-    count, outputs, dtype = len(r.arrays), len(r.arrays) - 1, dtype_name(r.arrays[1].dtype)
-    inputs = [_cpu.input_of(_cpu.host(x), dtype, len(r.shape)) for x in r.arrays]
-    lines = _cpu.lines_of(r.shape, r.axis, [*inputs, *[_cpu.output_of(r.shape, dtype)] * outputs], reverse=r.reverse)
+    count, dtype = len(r.arrays), dtype_name(r.arrays[1].dtype)
+    inputs, outputs = [(_cpu.host(x), dtype) for x in r.arrays], ((r.shape, dtype),) * (count - 1)
+    lines = _cpu.lines_of(r.shape, r.axis, inputs, outputs, reverse=r.reverse)
     if lines is None:
         return None
     inner, columns = lines.inner, lines.inner > 1
-    groups, steps = (lines.views[:count], lines.views[count:]), lines.steps(columns=columns)
     width = width_of_tiles(lines.count, inner, r.n)
     tasks = lines.count // inner * -(-inner // width) if columns else lines.count
     least = _cpu.threads.least_of_elements(tasks, lines.count * r.n)
     return _cpu.Plan(
         (_cpu.Launch("adjoint_columns" if columns else "adjoint_lines", tasks, least),),
-        _functions(groups, (steps[:count], steps[count:])),
+        _functions(lines.groups[:2], lines.steps(columns=columns)),
         (dtype,) * count,
-        ((r.shape, dtype),) * outputs,
+        outputs,
         (),
-        (lines.low, r.n, inner, width, *_cpu.text.numbers_of(groups)),
+        (lines.low, r.n, inner, width, *_cpu.text.numbers_of(lines.groups)),
     )
 
 

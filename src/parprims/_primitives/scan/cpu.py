@@ -101,7 +101,7 @@ def functions(
     xp: Namespace,
     r: Call,
     exclusive: bool,
-    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
+    views: Sequence[Sequence[_cpu.View]],
     steps: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[str, ...]:
     """Return the text of the functions that the loops call.
@@ -317,22 +317,18 @@ def _plan(
     count, axis, n = len(r.inputs), r.axis, r.n
     result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    written = slice(count, count + len(dtypes))
-    arrays = [_cpu.input_of(x, name, len(result)) for x, name in zip(hosts, names, strict=True)]
-    arrays[count:count] = [_cpu.output_of(result, dtype) for dtype in dtypes]
-    layout = _cpu.lines_of(r.shape, axis, arrays, reverse=r.reverse)
+    arrays, outputs = [*zip(hosts, names, strict=True)], tuple([(result, dtype) for dtype in dtypes])
+    layout = _cpu.lines_of(r.shape, axis, arrays[:count], outputs, starts=arrays[count:], reverse=r.reverse)
     if layout is None:
         return None
-    kinds = [one.dtype for one in arrays]
+    kinds = (*names[:count], *dtypes, *names[count:])
     has_columns, layout = layout.inner > 1, layout.by_low()
     low, inner, lines, outer = layout.low, layout.inner, layout.count, layout.high * layout.low
     long = has_few_long(lines, n) if isinstance(r, Recurrence) else lines < _FEW and n >= 8 * _LEAST
     in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
     columns = has_columns and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
-    steps = layout.steps(columns=columns)
-    groups = layout.views[:count], layout.views[written], layout.views[written.stop :]
-    numbers = _cpu.text.numbers_of(groups)
+    numbers = _cpu.text.numbers_of(layout.groups)
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
@@ -340,7 +336,7 @@ def _plan(
         name = "scan_pairs_of_lines"
     least = _cpu.threads.least_of_elements(tasks, lines * n)
     if waits_for_memory(r, kinds):
-        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: written.stop]))
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: count + len(dtypes)]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch: list[tuple[int, str]] = []
     shares: tuple[int, ...] = ()
@@ -378,11 +374,11 @@ def _plan(
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[written])),
+            *functions(xp, r, exclusive, layout.groups, layout.steps(columns=columns)),
             *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in named),
         ),
         tuple(names[:count]),
-        tuple([(result, dtype) for dtype in dtypes]),
+        outputs,
         tuple(scratch),
         (low, n, inner, width, *numbers, *shares),
         starts=tuple(names[count:]),

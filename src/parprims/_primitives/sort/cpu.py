@@ -190,7 +190,7 @@ def sorting_texts(kind: Kind) -> tuple[str, ...]:
     )
 
 
-def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
+def _texts(kind: Kind, views: Sequence[Sequence[_cpu.View]]) -> tuple[str, ...]:
     """Return the functions that the loops call, for views of inputs and outputs."""
     text, (inputs, outputs) = _cpu.text, views
     restores = kind.alone and kind.is_float
@@ -249,13 +249,13 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
 
     Return None if the axes do not merge into (high, low, n, inner).
     """
-    shape, axis, given = hosts[0].shape, call.axis, len(hosts)
+    shape, axis = hosts[0].shape, call.axis
     dtypes, results = (kind.key, *kind.values), kind.results
-    reads = [_cpu.Operand(name, _cpu.strides(x), _cpu.first(x), shape) for name, x in zip(dtypes, hosts, strict=True)]
-    layout = _cpu.lines_of(shape, axis, [*reads, *(_cpu.output_of(shape, name) for name in results)])
+    inputs, outputs = [*zip(hosts, dtypes, strict=True)], [(shape, name) for name in results]
+    layout = _cpu.lines_of(shape, axis, inputs, outputs, broadcast=False)
     if layout is None:
         return None
-    views = layout.views[:given], layout.views[given:]
+    views = layout.groups[:2]
     n, inner, lines, outer = shape[axis], layout.inner, layout.count, layout.high * layout.low
     width = max(1, min(inner, _ADJACENT, _TILE // n))
     blocks = min(_BLOCKS, -(-n // _BLOCK))

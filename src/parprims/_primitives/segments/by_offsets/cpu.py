@@ -73,20 +73,16 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    written = slice(count, count + len(dtypes))
     result = (*shape[:axis], c.segments if c.reduces else n, *shape[axis + 1 :])
-    arrays = [_cpu.input_of(x, name, len(shape)) for x, name in zip(hosts, names, strict=True)]
-    arrays[count:count] = [_cpu.output_of(result, dtype) for dtype in dtypes]
-    layout = _cpu.lines_of(shape, axis, arrays, reverse=c.reverse)
+    arrays, outputs = [*zip(hosts, names, strict=True)], tuple([(result, dtype) for dtype in dtypes])
+    layout = _cpu.lines_of(shape, axis, arrays[:count], outputs, starts=arrays[count:], reverse=c.reverse)
     if layout is None:
         return None
-    kinds = [one.dtype for one in arrays]
+    kinds = (*names[:count], *dtypes, *names[count:])
     columns, layout = layout.inner > 1, layout.by_low()
-    steps, inner = layout.steps(columns=columns), layout.inner
-    groups = layout.views[:count], layout.views[written], layout.views[written.stop :]
-    width = min(inner, _COLUMNS)
+    inner, width = layout.inner, min(layout.inner, _COLUMNS)
     lines = layout.high * layout.low * (-(-inner // width) if columns else inner)
-    numbers = layout.low, n, inner, width, *_cpu.text.numbers_of(groups)
+    numbers = layout.low, n, inner, width, *_cpu.text.numbers_of(layout.groups)
     wide = width if columns else 1
     shares = max(1, n * wide // _SHARE)
     share = -(-n // shares)
@@ -96,10 +92,10 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
     texts = (
-        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[written])),
+        *scan_cpu.functions(xp, r, c.exclusive, layout.groups, layout.steps(columns=columns)),
         *_texts(c, r, len(numbers)),
     )
-    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else written.stop])
+    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else count + len(dtypes)])
     simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
 
     def launch(name: str, tasks: int) -> _cpu.Launch:
@@ -119,7 +115,7 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         tuple(launches),
         texts,
         (*names[:count], dtype_name(c.arrays[count].dtype)),
-        tuple([(result, dtype) for dtype in dtypes]),
+        outputs,
         tuple(scratch),
         (*numbers, *shares_and_blocks),
         starts=tuple(names[count:]),
