@@ -1,6 +1,6 @@
-"""Everything of the library that knows kernels for CPUs: their text, Numba which compiles them, and threads.
+"""Kernels for CPUs: their text, its compilation by Numba, and the threads that run them.
 
-A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes a function of the arrays of it.
+A primitive describes the work of kernels on its arrays as a `Plan`; `runner` makes a function of the arrays from it.
 """
 
 from parprims._cpu import processor, text, threads

@@ -1,4 +1,4 @@
-"""Traced functions as Python that Numba compiles: the functions they call stand in templates/functions.py."""
+"""Traced functions as Python that Numba compiles; they call the functions in templates/functions.py."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _TESTS = (
     "isfinite",
     "signbit",
 )
-"""Functions whose result is a bool, whatever they are given."""
+"""Functions that return a bool for arguments of any dtype."""
 
 _SAME = ("floor", "ceil", "trunc", "round", "conj")
-"""Functions that return what they are given: the roundings of integers, and the conjugate of real numbers."""
+"""Functions that return their argument: the roundings of integers, and the conjugate of real numbers."""
 
 
 _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
@@ -52,17 +52,17 @@ _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def register_type(dtype: str) -> str:
-    """Return the Numba type that a dtype is computed in: its own, but float32 for 16-bit floats."""
+    """Return the Numba type of a register: float32 for 16-bit floats, else the dtype."""
     return "float32" if dtype in SIXTEEN_BIT_FLOATS else "boolean" if dtype == "bool" else dtype
 
 
 def memory_type(dtype: str) -> str:
-    """Return the Numba type that a dtype has in memory: that of its bits for 16-bit floats."""
+    """Return the Numba type in memory: uint16 for 16-bit floats, else the dtype."""
     return "uint16" if dtype in SIXTEEN_BIT_FLOATS else register_type(dtype)
 
 
 class _Numba(Language):
-    """Python as Numba reads it. Numba widens narrow integers, whose results are cast to their dtype."""
+    """Python for Numba. Numba widens narrow integers, so their results are cast to their dtype."""
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
         return f"{name} = {register_type(dtype)}({expression})" if dtype in _NARROW else f"{name} = {expression}"

@@ -1,1 +1,1 @@
-"""Texts that kernels for CPUs begin with, which only Numba runs, and declarations of all that loops call."""
+"""The texts that kernels for CPUs begin with, and declarations of the functions that loops call."""

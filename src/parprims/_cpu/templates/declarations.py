@@ -17,7 +17,7 @@ NAME = ""
 """The name of the kernel in its object code. The compiler sets it."""
 
 Number = Any
-"""A number of a dtype of the call, which no annotation can name."""
+"""A number of a dtype of the call, which only the text of the kernel names."""
 Memory = Any
 """An array of one axis. A kernel reads it as a pointer: an index is neither checked nor counted from the end."""
 State = Any
@@ -48,12 +48,12 @@ def store(array: Memory, index: int, value: Number) -> None:
 
 
 def load_from(region: int, array: Memory, index: int) -> Number:
-    """Return an element of an array in a region of memory, which overlaps no other region."""
+    """Return an element of an array in a region of memory. Regions do not overlap."""
     raise NotImplementedError
 
 
 def store_to(region: int, array: Memory, index: int, value: Number) -> None:
-    """Write an element of an array in a region of memory, which overlaps no other region."""
+    """Write an element of an array in a region of memory. Regions do not overlap."""
     raise NotImplementedError
 
 

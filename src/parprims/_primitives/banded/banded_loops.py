@@ -3,8 +3,8 @@
 inputs: the rows of all systems, each with the l + u + 1 coefficients from column i - l on, and the right-hand sides.
 numbers: n, l, u, the columns of a right-hand side.
 
-Elimination with row exchanges sees l + 1 rows at a time: all that have the next column. They are kept in a window whose
-first column is the next one, so that rows that change places need not be shifted.
+Elimination with row exchanges sees l + 1 rows at a time: all that have the next column. They are kept in a window that
+begins at the next column, so that rows that change places need not be shifted.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -22,7 +22,7 @@ def solve_systems(inputs, outputs, numbers, begin, end):
         for i in range(n * columns):
             store(outputs[0], at_right + i, load(inputs[1], at_right + i))
         for row in range(below + 1):
-            # Of the first rows the coefficients before column 0 are none.
+            # The first rows have no coefficients before column 0.
             for c in range(width):
                 place = c + below - row
                 one = load(inputs[0], first + min(row, n - 1) * width + min(place, width - 1))

@@ -20,16 +20,16 @@ _LEAST = 1 << 12
 
 
 def refusal(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     if s.periodic:
         return "the kernel solves no periodic systems"
     return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest rows for which the kernel is faster than LAPACK's routine, or than reflections by array operations.
+"""Rows from which the kernel is faster than LAPACK's routine, or than reflections in array operations.
 
-Eager JAX takes a second and more to compile the reflections for every new shape; the kernel does not.
+Eager JAX compiles the reflections for a second or more for every new shape; the kernel is compiled once.
 """
 
 
@@ -39,7 +39,7 @@ def kind(has_routine: bool) -> str:
 
 
 def slower(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     has_routine = native.refusal(xp, s) is None
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
 

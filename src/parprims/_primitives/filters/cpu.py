@@ -22,16 +22,16 @@ _UNROLLED = 12
 
 
 def refusal(xp: Namespace, f: Filter) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest samples for which the kernel is faster than the array form."""
+"""Samples from which the kernel is faster than the array form."""
 
 
 def slower(xp: Namespace, f: Filter) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(f.shape))
 
 

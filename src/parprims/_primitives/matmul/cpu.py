@@ -92,8 +92,9 @@ def _extremum(p: Product, cut: _Cut) -> str | None:
 
 
 def _calm(p: Product, comparison: str | None) -> str:
-    """Return the function that tells whether no product of a piece is NaN: for sums, whether there are no infinities
-    of one sign; for products, no infinities at all; and no NaN.
+    """Return the function that finds whether no product of a piece can be NaN.
+
+    Then factors have no NaN. If factors are multiplied, they have no infinities; if added, none of one sign.
     """
     head = "calm_of(inputs, left, right, depth, padded, d, at, pitch, w)"
     if comparison is None:
@@ -269,7 +270,7 @@ def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, p: Product) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, p.arrays, differentiable=True)
     if reason is not None:
         return reason
@@ -281,16 +282,16 @@ def refusal(xp: Namespace, p: Product) -> str | None:
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Products of elements in all, or of each matrix of a batch; lengths of sums, and the least side, where it is said.
+"""Numbers of products, in all or of each matrix of a batch; lengths of sums and least sides, if the kind says so.
 
-Integers are those whose product no BLAS has, operators those other than sums of products.
+"integers" are products of integers, which no BLAS has; "operators" are all operators but sums of products.
 """
 _THIN, _LENGTH = 16, 128
 """Rows or columns up to which a product is thin, and the length of its sums from which the kernel takes less time."""
 
 
 def slower(xp: Namespace, p: Product) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
         return f"{library_title(xp)}'s own way is preferred at any size"
     k = p.arrays[0].shape[-1]
@@ -323,7 +324,7 @@ def is_faster_for_integers(xp: Namespace, p: Product) -> bool:
     if library(xp) == "numpy":
         return bool(is_large)
     if matrices > 1:
-        return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
+        return bool(is_large and b.ndim > 2)  # with one b for all matrices, PyTorch computes one product
     is_thin = min(rows, columns) <= _THIN and k >= _LENGTH
     return bool(is_large and is_thin and results * k >= least["integers, thin"])
 

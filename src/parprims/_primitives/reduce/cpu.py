@@ -50,7 +50,7 @@ The processor prefetches only along long rows, but every thread should have two 
 the tiles.
 """
 _NUMBERS = 6
-"""The count of parameters before those of views."""
+"""The count of numbers before the numbers of views."""
 _NARROW = 16
 """Below this number of columns each column is reduced separately."""
 
@@ -247,7 +247,7 @@ def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    # Nodes of torch.compile get mapped elements, so their kind is that of the operator.
+    # Nodes of torch.compile get mapped elements, so the operator alone is their kind.
     name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
     name = _cpu.family(name)
     dtype = r.arrays[0].dtype

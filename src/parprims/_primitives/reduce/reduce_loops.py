@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Write the result i."""
 
     def combine_in_order(earlier: State, later: State) -> State:
-        """Return the state of two, whose positions ascend if the operator is an extremum of positions."""
+        """Return the state of two. If the operator is an extremum of positions, they ascend."""
 
     def rows_ascend(inputs: Arrays, at: Position, steps: Steps, count: int) -> bool:
         """Return whether each row has one position, and the positions ascend."""
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Return the distance of four rows that are combined at once, and the distance to the next four."""
 
     def state_of_block(inputs: Arrays, at: Position, steps: Steps, count: int, width: int, lanes: States) -> State:
-        """Return the state of a block, by one of the functions below whose names end in ``of_block``."""
+        """Return the state of a block by one of the functions below: their names end in ``of_block``."""
 
 
 def four(inputs, row, row1, row2, row3, steps, j):
@@ -68,7 +68,7 @@ def four(inputs, row, row1, row2, row3, steps, j):
 
 
 def lanes_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, for an operator that commutes: `width` lanes side by side, which are then folded."""
+    """Return the state of a block for an operator that commutes: `width` lanes side by side are folded at the end."""
     total = element(inputs, at, steps, 0)
     done = 1
     if width > 0 and count >= 2 * width:
@@ -143,7 +143,7 @@ def parts_or_lanes_of_block(inputs, at, steps, count, width, lanes):
 
 
 def all_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, for operators on integers whose loop the compiler can turn into SIMD code itself."""
+    """Return the state of a block for operators on integers: the compiler makes SIMD code of the loop."""
     total, left = begun(inputs, at, steps, count)
     for i in range(left):
         total = combine(total, element(inputs, at, steps, i))
@@ -151,7 +151,7 @@ def all_of_block(inputs, at, steps, count, width, lanes):
 
 
 def positions_ascend(inputs, at, steps, count):
-    """Return whether every element of a line, or row, has a larger position than that before it."""
+    """Return whether the positions of the elements of a line, or of rows, ascend."""
     found = True
     for i in range(1, count):
         found &= load_from(0, inputs[1], at[1] + steps[1] * (i - 1)) < load_from(0, inputs[1], at[1] + steps[1] * i)
@@ -159,7 +159,7 @@ def positions_ascend(inputs, at, steps, count):
 
 
 def reduce_lines(inputs, outputs, partials, numbers, begin, end):
-    """Reduce the blocks `begin` ... `end`, of which every line has `blocks`, more than one."""
+    """Reduce the blocks `begin` ... `end`. Every line has `blocks` of them, more than one."""
     inner, n, size, blocks, width = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     steps = alongs_in(numbers)
     lanes = scratch(max(width, 1))
@@ -171,7 +171,7 @@ def reduce_lines(inputs, outputs, partials, numbers, begin, end):
 
 
 def reduce_short_lines(inputs, outputs, partials, numbers, begin, end):
-    """Reduce the lines `begin` ... `end`, each of which is one block."""
+    """Reduce the lines `begin` ... `end`. Each is one block."""
     inner, n, width = numbers[0], numbers[1], numbers[4]
     steps, across = alongs_in(numbers), acrosses_in(numbers)
     lanes = scratch(max(width, 1))
@@ -238,7 +238,7 @@ def reduce_columns(inputs, outputs, partials, numbers, begin, end):
 
 
 def fold_partials(inputs, outputs, partials, numbers, begin, end):
-    """Combine the states of the blocks of lines `begin` ... `end`: those of neighbours, then of neighbouring pairs."""
+    """Combine the states of blocks of the lines `begin` ... `end`: neighbours, then neighbouring pairs, and so on."""
     blocks, inner = numbers[3], numbers[5]
     for line in range(begin, end):
         at = (line // inner) * inner * blocks + line % inner

@@ -285,7 +285,7 @@ def _way(r: Call) -> list[str]:
 
 
 NUMBERS = 4
-"""The count of parameters before those of views: low, n, inner and the width of a tile."""
+"""The count of numbers before the numbers of views: low, n, inner and the width of a tile."""
 
 
 def has_few_long(lines: int, n: int) -> bool:
@@ -426,8 +426,8 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 _PAGED = 1 << 25
-"""Bytes of a result from which on glibc requests new memory from Linux in every call. PyTorch gets small pages, which
-take longer than the scan; NumPy, which allocates for kernels, gets huge pages.
+"""Bytes of a result from which on glibc requests new memory from Linux in every call. The small pages of PyTorch take
+longer than the scan. NumPy allocates for kernels, and gets huge pages.
 """
 
 

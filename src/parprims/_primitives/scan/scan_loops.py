@@ -7,8 +7,8 @@ The error of a floating-point sum grows with the number of roundings that a term
 pieces of 32 elements, and 64 pieces are a group. A result combines three states: of the groups before it, of the pieces
 before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
 
-``go_along``, ``go_down``, ``go_through`` and ``go_behind`` are each one of the functions below whose names begin with
-``along``, ``down``, ``through`` and ``behind``.
+``go_along`` is one of the functions ``along_...`` below, and ``go_down``, ``go_through`` and ``go_behind`` are likewise
+among the functions ``down_...``, ``through_...`` and ``behind_...``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -94,10 +94,10 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Write n rows of results of a tile of columns, given the first row in ``lanes``."""
 
     def go_through(inputs: Arrays, at: Position, steps: Steps, state: State) -> State:
-        """Return the state of a group, given that of its first element."""
+        """Return the state of a group, given the state of its first element."""
 
     def go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-        """Write n results of groups, given the state of the groups before them and that of their first element."""
+        """Write n results of groups, given the states of the groups before them and of their first element."""
 
     def front_of(numbers: Numbers) -> int:
         """Return the number of groups in the front of a line."""
@@ -128,7 +128,7 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def indices_of(line, low, inner):
-    """Return the indices of a line along the axes that lines are counted by."""
+    """Return the indices of a line along the axes high, low and inner."""
     outer = line // inner
     return outer // low, outer % low, line % inner
 
@@ -150,13 +150,13 @@ def scan_lines(inputs, starts, outputs, numbers, begin, end):
 
 
 def place_of(numbers, high, middle, across):
-    """Return where a line is in inputs, outputs and starts."""
+    """Return the positions of a line in inputs, outputs and starts."""
     at, to = place_in(numbers, high, middle, across), place_out(numbers, high, middle, across)
     return at, to, place_start(numbers, high, middle, across)
 
 
 def place_beside(numbers, at, to, from_, j):
-    """Return the places of the line j across from another, without a division, which takes as long as ten elements."""
+    """Return the positions of the line j across from another. A division would take as long as ten elements."""
     beside, beside_to = moved_in(at, acrosses_in(numbers), j), moved_out(to, acrosses_out(numbers), j)
     return beside, beside_to, moved_start(from_, acrosses_start(numbers), j)
 
@@ -183,7 +183,7 @@ def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
 
 
 def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """The same, where every result leaves its own element out: the results move on by one."""
+    """Scan lines as `scan_lines`, with results that leave their own element out: they move on by one."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     line = begin
@@ -228,7 +228,7 @@ def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
 
 
 def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
-    """Scan the states that `scan_fronts` left of each line: that of its front, and those of groups."""
+    """Scan the states of the front and of the groups of each line, which `scan_fronts` left."""
     tasks = 1 + totals_of(numbers)
     for line in range(begin, end):
         state = get(totals, line * tasks)
@@ -238,7 +238,7 @@ def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
 
 
 def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
-    """Write the results behind the fronts. A task is a stretch of groups; the state of all before it is known."""
+    """Write the results behind the fronts. A task is a stretch of groups, and the state before it is known."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, front, stretch = alongs_in(numbers), alongs_out(numbers), front_of(numbers), stretch_of(numbers)
     tasks, stretches = 1 + totals_of(numbers), 1 + totals_of(numbers) // stretch
@@ -261,7 +261,7 @@ def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
     before it, the other half goes on. The state before the second half is not known yet, nor is the state before the
     first half unless the line begins there: each half begins as if that state were 0. A recurrence that decays forgets
     it: from some element on results have the bits that they have in order, and `mend_lines` stops there. It begins at
-    pieces whose mark is not 0: 1, or 2 if nothing was written because the coefficients do not decay.
+    pieces with a mark: 1, or 2 if nothing was written because the coefficients do not decay.
     """
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
@@ -300,7 +300,7 @@ def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def forgets(inputs, at, steps, count):
-    """Return whether nothing is left of the state before these elements after an eighth of them."""
+    """Return whether an eighth of these elements makes the state before them negligible."""
     size, i = 1.0, 0
     while i < count // 8 and size >= 1e-25:
         size *= size_of(inputs, at, steps, i)
@@ -309,10 +309,10 @@ def forgets(inputs, at, steps, count):
 
 
 def weigh_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave 1 for each line whose coefficients do not decay, as far as some of them tell, else 0.
+    """Leave 1 for each line with coefficients that do not decay in samples, else 0.
 
-    It is the first of four kernels by which threads share such lines, and one thread walks several places at once. They
-    compose what parts of 128 elements make of the state before them, so that the parts depend on the length alone.
+    With four kernels threads share such lines, and a thread walks several places at once. The kernels compose the maps
+    by which parts of 128 elements change the state before them. The parts depend on the length alone.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps = alongs_in(numbers)
@@ -327,9 +327,9 @@ def weigh_lines(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def compose_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave of parts how small their factor is on the way, the factor and the shift: x becomes factor x + shift.
+    """Leave the map of each part, x -> factor x + shift, and the least size that the factor has on the way.
 
-    A task is a piece of eight parts, which are walked side by side.
+    A task is a piece of eight parts that are walked side by side.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, pieces = alongs_in(numbers), n // 1024
@@ -344,7 +344,8 @@ def compose_parts(inputs, starts, outputs, kept, numbers, begin, end):
 def join_parts(inputs, starts, outputs, kept, numbers, begin, end):
     """Leave the state behind every part in place of its shift.
 
-    A part is walked where its factor is so small on the way that it may have lost digits, and where there is infinity.
+    A part is walked instead of mapped if its factor became so small that it may have lost digits, or if the result is
+    not finite.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, parts = alongs_in(numbers), n // 1024 * 8
@@ -369,7 +370,7 @@ def join_parts(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def walk_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Write the results of pieces, given the states before their parts; the last has what is behind it too."""
+    """Write the results of pieces, given the states before their parts. The last task of a line goes on to its end."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, pieces = alongs_in(numbers), alongs_out(numbers), n // 1024
     for task in range(begin, end):
@@ -392,7 +393,7 @@ def walk_parts(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Write anew what `follow_lines` began without the state before it, up to where nothing changes any more."""
+    """Correct pieces that `follow_lines` began without the state before them, until results stay as they are."""
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     pieces = -(-n // width)
@@ -420,7 +421,7 @@ def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state):
-    """Write n results of a line, of which state is the first: one element after another. Return the last."""
+    """Write n results of a line, one element after another, given the first as ``state``. Return the last."""
     finish(outputs, to, steps_out, 0, state)
     for i in range(1, n):
         state = advance(state, inputs, at, steps, i)
@@ -429,7 +430,7 @@ def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, fewer, state, second):
-    """The same for n elements from one place on and fewer, at least one, from another, side by side."""
+    """Walk n elements from one place on and ``fewer``, at least one, from another as `along_in_order`, side by side."""
     finish(outputs, to, steps_out, 0, state)
     finish(outputs, other_to, steps_out, 0, second)
     for i in range(1, fewer):
@@ -443,7 +444,7 @@ def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, few
 
 
 def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
-    """The same by pieces, and groups of pieces. Return the state of all of them."""
+    """Write n results of a line by pieces and groups of pieces, given the first. Return the state of all."""
     finish(outputs, to, steps_out, 0, state)
     for i in range(1, min(n, 32)):
         state = combine(state, element(inputs, at, steps, i))
@@ -478,7 +479,7 @@ def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
-    """The same as in order, for operators that mostly leave a state as it is, such as the maximum.
+    """Write the results of `along_in_order`, for operators that mostly leave a state as it is, such as the maximum.
 
     If each of 32 elements leaves all bits of the state before them as they are, all 32 results are that state. In this
     test no element waits for another.
@@ -487,7 +488,7 @@ def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
     for first in range(1, n, 32):
         row = moved_in(at, steps, first)
         results = moved_out(to, steps_out, first)
-        count = min(n - first, 32)  # a loop whose length the compiler knows is unrolled, and no SIMD code
+        count = min(n - first, 32)  # the compiler unrolls a loop of constant length, and makes no SIMD code of it
         if changed_by_some(state, inputs, row, steps, count):
             for i in range(count):
                 state = advance(state, inputs, row, steps, i)
@@ -499,7 +500,7 @@ def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def changed_by_some(state, inputs, at, steps, count):
-    """Return whether one of so many elements from a position on would change a state."""
+    """Return whether one of ``count`` elements from a position on would change a state."""
     changes = False
     for i in range(count):
         changes |= not loses(state, inputs, at, steps, i)
@@ -511,7 +512,7 @@ def changed_by_some(state, inputs, at, steps, count):
 
 
 def through_in_pieces(inputs, at, steps, state):
-    """Return the state of a group of 2048 elements, of which the first has this state: that of its pieces."""
+    """Return the state of a group of 2048 elements by pieces, given the state of the first element."""
     for i in range(1, 32):
         state = combine(state, element(inputs, at, steps, i))
     group = state
@@ -525,14 +526,14 @@ def through_in_pieces(inputs, at, steps, state):
 
 
 def through_in_order(inputs, at, steps, state):
-    """The same, one element after another."""
+    """Return the state of a group one element after another, given the state of the first element."""
     for i in range(1, 2048):
         state = advance(state, inputs, at, steps, i)
     return state
 
 
 def through_by_changes(inputs, at, steps, state):
-    """The same by `along_by_changes`."""
+    """Return the state of a group as `through_in_order`, by the test of `along_by_changes`."""
     for first in range(0, 2048, 32):
         row = moved_in(at, steps, first)
         if changed_by_some(state, inputs, row, steps, 32):
@@ -542,7 +543,7 @@ def through_by_changes(inputs, at, steps, state):
 
 
 def behind_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write n results of groups, given the state of the groups before them and that of their first element."""
+    """Write n results of groups by pieces, given the states of the groups before them and of their first element."""
     for first in range(0, n, 2048):
         row = moved_in(at, steps, first)
         results = moved_out(to, steps_out, first)
@@ -553,7 +554,7 @@ def behind_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state
 
 
 def group_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write the n results of a group, as above. Return its state."""
+    """Write the n results of a group, given the states before it and of its first element. Return its state."""
     finish(outputs, to, steps_out, 0, combine(groups, state))
     for i in range(1, min(n, 32)):
         state = combine(state, element(inputs, at, steps, i))
@@ -573,12 +574,12 @@ def group_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state)
 
 
 def behind_in_order(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """The same, one element after another."""
+    """Write n results of groups by `along_in_order`."""
     along_in_order(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
 
 
 def behind_by_changes(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """The same by `along_by_changes`."""
+    """Write n results of groups by `along_by_changes`."""
     along_by_changes(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
 
 
@@ -609,7 +610,7 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
             group,
             earlier,
         )
-        # The next tile, without a division: there may be little else to do.
+        # The next tile is found without a division: a tile may have little other work.
         left += width
         if left >= inner:
             left, middle = 0, middle + 1
@@ -618,7 +619,7 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
 
 
 def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """The same, where every result leaves its own element out: the results move on by one."""
+    """Scan tiles as `scan_columns`, with results that leave their own element out: they move on by one."""
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     tiles = -(-inner // width)
@@ -647,7 +648,7 @@ def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
 
 
 def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-    """Write n rows of results, of which lanes hold the first: one row after another."""
+    """Write n rows of results, one row after another, given the first row in ``lanes``."""
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     for j in range(columns):
         finish(outputs, to, steps_out, j, get(lanes, j))
@@ -661,7 +662,7 @@ def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, g
 
 
 def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-    """The same by pieces, and groups of pieces."""
+    """Write n rows of results by pieces and groups of pieces, given the first row in ``lanes``."""
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     for j in range(columns):
         finish(outputs, to, steps_out, j, get(lanes, j))
@@ -678,7 +679,7 @@ def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, 
                 state = combine(get(lanes, j), element(inputs, row, steps, j))
                 finish(outputs, results, steps_out, j, combine(get(earlier, j), state))
                 put(lanes, j, state)
-        else:  # loops without questions: stores that are masked out take long where memory was never written
+        else:  # loops without branches: a masked store to memory that was never written takes long
             if i % 2048 == 32:
                 for j in range(columns):
                     put(group, j, get(lanes, j))
@@ -707,5 +708,5 @@ def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, 
 
 
 def opening_column(inputs, starts, at, steps, from_, across, j):
-    """Return the first state of a column: that of a line one element on across."""
+    """Return the first state of column j of a tile."""
     return opening(inputs, starts, moved_in(at, steps, j), steps, moved_start(from_, across, j))

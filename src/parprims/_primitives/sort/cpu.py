@@ -229,7 +229,7 @@ def _texts(kind: Kind, views: Sequence[Sequence[_cpu.View]]) -> tuple[str, ...]:
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _NUMBERS = 9
-"""The count of parameters before those of views."""
+"""The count of numbers before the numbers of views."""
 
 
 def seen_as(dtype: str, *, moved: bool) -> str:

@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         n: int,
         descending: int,
     ) -> int:
-        """Write the special elements of a line in the order in which they came, by `restore_floats`."""
+        """Write the special elements of a line in their order there, by `restore_floats`."""
 
     def mem_of(scratch: States) -> States:
         """Return the memory for elements."""
@@ -119,11 +119,11 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def sort_part(mem, table, at, to, n, slack):
-    """Sort the n elements from `at` on, with room for as many from `to` on; return where they are then.
+    """Sort the n elements from `at` on, with room for as many from `to` on; return their place afterwards.
 
-    Some of the highest bits in which keys differ, a few more than number the elements, are sorted by, a digit at a time
-    from the lowest. Few elements agree in all of these. Runs of such are sorted by insertion, long ones in disorder by
-    the rest.
+    Keys are first sorted by some of the highest bits that differ, a digit at a time from the lowest digit. These are a
+    few more bits than number the elements, so few elements agree in all of them. Runs of equal bits are sorted by
+    insertion, or, if they are long and in disorder, by their other bits.
     """
     source, target, done = at, to, 0
     bottom, high, bits = low_bit(), low_bit(), 8
@@ -153,7 +153,7 @@ def sort_part(mem, table, at, to, n, slack):
             for i in range(one, one + count):
                 digit = int64((uint64(load(mem[0], i)) >> uint64(shift)) & mask)
                 store(table, digit, load(table, digit) + 1)
-            # Where all have the same digit nothing moves.
+            # If all have one digit, nothing moves.
             if load(table, int64((uint64(load(mem[0], one)) >> uint64(shift)) & mask)) < count:
                 total = other
                 for digit in range(int64(mask) + 1):
@@ -174,7 +174,7 @@ def sort_part(mem, table, at, to, n, slack):
                 for i in range(count):
                     put(mem, source + done + i, get(mem, one + i))
             done += count
-        # Insert: no element leaves its run. One that passes some others asks how long its run is, if nothing has yet.
+        # Insert: no element leaves its run. An element that passes many others measures the run, if it is not known.
         count, known = 0, 0
         if bottom == low_bit() and n > 24:
             done = n
@@ -212,7 +212,7 @@ def read_lines(inputs, mem, specials, at, steps, across, n, columns, flip):
 
 
 def read_rows(inputs, mem, specials, at, steps, across, n, columns, flip):
-    """Read the keys of a tile row by row, where neighbouring lines are nearer than elements of a line."""
+    """Read the keys of a tile row by row, if neighbouring lines are nearer than elements of a line."""
     for j in range(columns):
         store(specials, j, 0)
     for i in range(n):
@@ -241,7 +241,7 @@ def write_rows(inputs, outputs, mem, founds, at, to, steps, across, steps_out, a
 
 
 def sort_tiles(inputs, outputs, numbers, begin, end):
-    """Sort tiles of adjacent lines: a task is a tile of at most `width`, which is read and written row by row."""
+    """Sort tiles of at most `width` adjacent lines. A task reads and writes a tile."""
     low, n, inner, width, slack = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
     flip = as_key(uint64(numbers[4]))
     steps, across = alongs_in(numbers), acrosses_in(numbers)
@@ -264,21 +264,21 @@ def sort_tiles(inputs, outputs, numbers, begin, end):
 
 
 def line_in(numbers, line):
-    """Return where a line begins in the inputs."""
+    """Return the position of the beginning of a line in the inputs."""
     outer = line // numbers[2]
     at = place_in(numbers, outer // numbers[0], outer % numbers[0], line % numbers[2])
     return at
 
 
 def line_out(numbers, line):
-    """Return where a line begins in the results."""
+    """Return the position of the beginning of a line in the results."""
     outer = line // numbers[2]
     to = place_out(numbers, outer // numbers[0], outer % numbers[0], line % numbers[2])
     return to
 
 
 def count_lines(inputs, outputs, numbers, begin, end):
-    """Sort lines of keys alone, of which there are few different ones, by counting each; a task is a line."""
+    """Sort lines of keys alone by counting each possible key; a task is a line."""
     n, descending, lanes = numbers[1], numbers[8], 4 if every_key() == 256 else 1
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     table = np.empty(lanes * every_key(), np.int64)
@@ -287,7 +287,7 @@ def count_lines(inputs, outputs, numbers, begin, end):
         for i in range(lanes * every_key()):
             store(table, i, 0)
         for i in range(n):
-            # Neighbours have tables of their own: one waits for another where both are the same.
+            # Neighbours are counted in different tables: in one table, equal keys would wait for each other.
             spot = moved_in(at, steps, i)
             place = (i & (lanes - 1)) * every_key() + int64(encoded(inputs, spot))
             store(table, place, load(table, place) + 1)
@@ -307,7 +307,7 @@ def count_lines(inputs, outputs, numbers, begin, end):
 
 
 def place_lines(inputs, outputs, numbers, begin, end):
-    """Sort lines of bytes with what moves with them: places are known once keys are counted; a task is a line."""
+    """Sort lines of bytes, with values or indices, to places that counts of keys give; a task is a line."""
     n, flip = numbers[1], as_key(uint64(numbers[4]) & uint64(255))
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     table, mem = np.empty(256, np.int64), scratch(1)
@@ -330,11 +330,11 @@ def place_lines(inputs, outputs, numbers, begin, end):
             deliver(inputs, outputs, mem, 0, at, steps, moved_out(to, steps_out, place), flip)
 
 
-# ---- Long lines: blocks are ordered by the highest digit, then what has one such digit by the others -----------------
+# ---- Long lines: blocks are ordered by the highest digit, then elements with equal highest digits by the others -----
 
 
 def shift_of(masks, line, blocks):
-    """Return where the highest digit of a line begins: its highest bit is the highest in which keys differ."""
+    """Return the lowest bit of the highest digit of a line: its highest bit is the highest that differs."""
     differ, shift = uint64(0), -12
     for block in range(blocks):
         differ |= load(masks, 2 * (line * blocks + block))
@@ -345,7 +345,7 @@ def shift_of(masks, line, blocks):
 
 
 def survey_blocks(inputs, outputs, parts, numbers, begin, end):
-    """Find the bits in which keys of a block differ from the first of their line, and whether it has special ones."""
+    """Find the bits in which the keys of a block differ from the first key of the line, and whether any is special."""
     n, blocks, size = numbers[1], numbers[6], numbers[7]
     steps, masks = alongs_in(numbers), masks_of(parts)
     for task in range(begin, end):
@@ -384,7 +384,7 @@ def count_blocks(inputs, outputs, parts, numbers, begin, end):
 
 
 def share_lines(inputs, outputs, parts, numbers, begin, end):
-    """Put neighbouring digits together in at most 256 buckets of about one size; find where blocks write them."""
+    """Group neighbouring digits in at most 256 buckets of about one size; find the places where blocks write them."""
     n, blocks = numbers[1], numbers[6]
     counts, shares, places, starts = counts_of(parts), shares_of(parts), places_of(parts), starts_of(parts)
     for line in range(begin, end):
@@ -429,7 +429,7 @@ def scatter_blocks(inputs, outputs, parts, numbers, begin, end):
         at = moved_in(line_in(numbers, line), steps, block * size)
         count = min(size, n - block * size)
         for chunk in range(0, count, 256):
-            # Keys first: the processor would wait for the place of each before it read the next.
+            # Keys are read first: otherwise each read would wait for the place of the key before.
             few = min(256, count - chunk)
             for i in range(few):
                 key = as_key(encoded(inputs, moved_in(at, steps, chunk + i)) ^ flip)
@@ -443,13 +443,13 @@ def scatter_blocks(inputs, outputs, parts, numbers, begin, end):
 
 
 def sort_buckets(inputs, outputs, parts, numbers, begin, end):
-    """Sort buckets, and write the results. Those that follow a larger one have its room, which stays in the cache."""
+    """Sort buckets, and write the results. A bucket uses the room of a larger one before it, which is in the cache."""
     n, slack = numbers[1], numbers[5]
     flip = as_key(uint64(numbers[4]))
     steps, steps_out, starts, mem = alongs_in(numbers), alongs_out(numbers), starts_of(parts), mem_of(parts)
     table, room, width = np.empty(512, np.int64), 0, 0
     for task in range(begin, end):
-        # Neighbouring tasks are buckets far apart: where elements have few digits all buckets are the first few.
+        # Neighbouring tasks are buckets far apart: if elements have few digits, only the first buckets are filled.
         line, bucket = task // 256, (task % 32) * 8 + task % 256 // 32
         first = load(starts, 257 * line + bucket)
         count = load(starts, 257 * line + bucket + 1) - first
@@ -464,7 +464,7 @@ def sort_buckets(inputs, outputs, parts, numbers, begin, end):
 
 
 def restore_lines(inputs, outputs, parts, numbers, begin, end):
-    """Write the special elements of lines that have some."""
+    """Write the special elements of lines with special elements."""
     n, blocks = numbers[1], numbers[6]
     masks = masks_of(parts)
     for line in range(begin, end):
@@ -477,7 +477,7 @@ def restore_lines(inputs, outputs, parts, numbers, begin, end):
 
 
 def restore_floats(inputs, outputs, at, steps, to, steps_out, n, descending):
-    """Write zeros and NaN in the order in which a line has them."""
+    """Write zeros and NaN in the order of the line."""
     below, nans, zeros = 0, 0, 0
     for i in range(n):
         x = value(inputs, moved_in(at, steps, i))

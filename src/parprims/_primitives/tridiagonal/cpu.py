@@ -58,7 +58,7 @@ def _arithmetic(dtype: str) -> list[str]:
     return [
         *found,
         function("size(x)", ["return abs(x.real) + abs(x.imag)"]),
-        function(  # Smith's, which neither overflows nor branches
+        function(  # Smith's division: it neither overflows nor branches
             "quotient(y, x)",
             [
                 "steep = abs(x.real) < abs(x.imag)",
@@ -74,7 +74,7 @@ def _arithmetic(dtype: str) -> list[str]:
 
 
 def _access(views: Sequence[_cpu.View]) -> list[str]:
-    """Return the functions by which tiles reach lower, diag, upper, rhs and x."""
+    """Return the functions that read lower, diag, upper and rhs for tiles, and that write x."""
     function = _cpu.text.function
     *inputs, x = views
     found, copies = [], []
@@ -194,7 +194,7 @@ def _plan(
 
 
 def refusal(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, s.arrays)
     dtype = dtype_name(s.rhs.dtype)
     if reason is None and dtype not in LAPACK:
@@ -206,7 +206,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 def slower(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why another method is to be preferred, or None.
+    """Return the reason why another method is faster, or None.
 
     LAPACK's routine was measured on arrays without conversions; a broadcast of numbers takes longer than a solve.
     """
@@ -219,9 +219,9 @@ _runs: Memo[Callable[..., Array]] = Memo()
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return a function of the arrays that computes the solutions, remembered for the signature of the arrays.
+    """Return a function of the arrays that computes the solutions; it is kept under the signature of the arrays.
 
-    Calls that give coefficients as numbers have no key, and come here every time.
+    A call with numbers as coefficients has no key in the dispatch, so it comes here every time.
     """
     layouts = signature(s.arrays, gradient=True)
     if layouts is None:
@@ -235,7 +235,7 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
         return directly(empty)(xp, s)
     if s.periodic and s.n == 1:
         return directly(array)(xp, s)
-    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
+    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # arrays of JAX have one order in memory
     plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns=columns)
     if plan is not None:
         run = _cpu.runner(plan, s.arrays)

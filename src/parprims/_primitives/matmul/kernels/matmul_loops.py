@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def offset(numbers, matrix, factor):
-    """Return where a matrix of a batch begins in factor 1 or 2, behind the first matrix."""
+    """Return the distance from the first matrix of a batch to another in factor 1 or 2."""
     found, rest = 0, matrix
     for axis in range(numbers[9]):
         found += rest % numbers[16 + 3 * axis] * numbers[16 + 3 * axis + factor]
@@ -88,7 +88,7 @@ def offset(numbers, matrix, factor):
 
 
 def copy_left(inputs, left, numbers, at, depth, h, padded, d):
-    """Copy a piece of the left factor, row by row; those behind the last repeat it."""
+    """Copy a piece of the left factor, row by row; rows behind the last repeat the last."""
     for i in range(padded):
         row = at + min(i, h - 1) * numbers[11]
         for p in range(d):
@@ -116,8 +116,8 @@ def copy_in_place(inputs, right, numbers, at, width, d, w):
 def multiply_tiles(inputs, outputs, numbers, begin, end):
     """Compute the tiles `begin` ... `end` of the products, each of at most `height` rows and `width` columns.
 
-    A tile is computed in pieces of `depth` products. `left` and `right` hold the piece's part of both factors, so that
-    the innermost loops run over adjacent columns, `sums` what the pieces before have left.
+    A tile is computed in pieces of `depth` products. `left` and `right` hold the parts of both factors of a piece, so
+    that the innermost loops run over adjacent columns. `sums` holds the sums of earlier pieces.
     """
     rows, columns, k, height, width, depth = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     down, across = -(-rows // height), -(-columns // width)
@@ -140,7 +140,7 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
             calm = calm and calm_of(inputs, left, right, depth, padded, d, at, pitch, w)
             done = int64(passed == 0)
             whole = done + ((d - done) // deep_at_once() * deep_at_once() if calm else 0)
-            # All that is done to some rows is done while their sums are in the nearest cache.
+            # Some rows are finished while their sums are in the nearest cache.
             for some in range(0, padded, rows_at_once()):
                 if passed == 0:
                     for i in range(some, some + rows_at_once()):
@@ -175,7 +175,7 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
 
 
 def multiply_rows(inputs, outputs, numbers, begin, end):
-    """Compute the same where there are few columns: a task is `height` rows, of which four at once hide latencies."""
+    """Compute products with few columns: a task is `height` rows, and four rows at once hide latencies."""
     rows, columns, k, height = numbers[0], numbers[1], numbers[2], numbers[3]
     down = -(-rows // height)
     along = numbers[14]
@@ -187,7 +187,7 @@ def multiply_rows(inputs, outputs, numbers, begin, end):
         from_right = numbers[13] + offset(numbers, matrix, 2)
         to = matrix * numbers[8] + top * numbers[6]
         for i in range(0, h, 4):
-            # Rows behind the last are the last once more.
+            # Rows behind the last repeat the last.
             i1, i2, i3 = min(i + 1, h - 1), min(i + 2, h - 1), min(i + 3, h - 1)
             row, row1 = from_left + i * numbers[11], from_left + i1 * numbers[11]
             row2, row3 = from_left + i2 * numbers[11], from_left + i3 * numbers[11]

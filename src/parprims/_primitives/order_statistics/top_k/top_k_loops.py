@@ -29,12 +29,12 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def narrow_down(mem, count, k, room, rounds):
-    """Bring the first k of some states to the front; return how many these are among, k unless rounds did not suffice.
+    """Bring the first k of some states to the front; return k, or if rounds ran out, the count of states with them.
 
-    In a round the middle one of three parts those that come before it, those of equal keys and the others, each in the
-    order they were in. No step branches.
+    A round takes the median of three keys as pivot, and parts the states with lesser, equal and larger keys, each in
+    their order. No step branches.
     """
-    low, high = 0, count  # those before low are among the first k, those from high on are not
+    low, high = 0, count  # states before low are among the first k, states from high on are not
     while (low < k) & (high > k) & (rounds > 0):
         one, other, last = load(mem[0], low), load(mem[0], (low + high) >> 1), load(mem[0], high - 1)
         lesser, larger = select(one < other, one, other), select(one < other, other, one)
@@ -91,9 +91,9 @@ def gather(inputs, mem, table, start, first, last, numbers):
             for j in range(k):
                 key = as_key(load(mem[0], j) >> as_state(low_bit()))
                 limit = select(key > limit, key, limit)
-            if (i >= last) & (sampling == 1):  # of all, at least k are no later than the last of the sample
+            if (i >= last) & (sampling == 1):  # at least k elements of the row are no later than the last of the sample
                 count, i, sampling, limit = 0, first, 0, as_key(limit + as_key(1))
-                limited = int64(limit != as_key(0))  # where it was the largest key, it is none
+                limited = int64(limit != as_key(0))  # the largest key is no limit
 
 
 def top_of_rows(inputs, outputs, numbers, begin, end):
@@ -107,7 +107,7 @@ def top_of_rows(inputs, outputs, numbers, begin, end):
 
 
 def top_of_parts(inputs, outputs, founds, numbers, begin, end):
-    """Find the first elements of parts of rows; a task is a part. Of a row they are adjacent, with room for as many."""
+    """Find the first elements of parts of rows; a task is a part. Parts of a row lie side by side, with room behind."""
     n, k, parts, whole = numbers[0], numbers[1], numbers[6], mem_of(founds)
     mem, table = scratch(3 * numbers[4]), np.empty(512, np.int64)
     for task in range(begin, end):
@@ -119,7 +119,7 @@ def top_of_parts(inputs, outputs, founds, numbers, begin, end):
 
 
 def top_of_all_parts(inputs, outputs, founds, numbers, begin, end):
-    """Find the first elements of the rows begin ... end among those of their parts."""
+    """Find the first elements of the rows begin ... end among the first elements of their parts."""
     n, k, flip, slack, count = numbers[0], numbers[1], as_key(uint64(numbers[2])), numbers[3], numbers[6] * numbers[1]
     whole, table = mem_of(founds), np.empty(512, np.int64)
     for row in range(begin, end):

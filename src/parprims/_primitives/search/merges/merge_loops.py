@@ -89,7 +89,7 @@ def merge(inputs, outputs, numbers, begin, end):
                 put(inputs, outputs, to, k, l, also)
                 i, j, at = i + int64(takes), j + int64(not takes), at + 1
                 k, l, to = k + int64(also), l + int64(not also), to + 1
-        for _ in range(2):  # what is left of the first half, then of the second
+        for _ in range(2):  # the rest of the first half, then of the second
             while True:
                 steps = min(stop - at, min(end1 - i, end2 - j))
                 if steps == 0:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Return the number of slots that the axis is cut into."""
 
     def block_of(numbers: Numbers) -> int:
-        """Return the number of elements of a slot, which is that of a block."""
+        """Return the number of elements of a slot, and of a block."""
 
     def turned(n: int, first: int, behind: int) -> int:
         """Return the place from which a segment is walked, counted from the first element of the walk along a line."""
@@ -74,7 +74,7 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def segment_from(inputs, numbers, share):
-    """Return the first segment that begins in a share or behind it."""
+    """Return the number of the first segment that begins in a share or behind it."""
     segments, wanted = segments_of(numbers), share * share_of(numbers)
     low, high = 0, segments
     while low < high:
@@ -91,12 +91,12 @@ def segment_from(inputs, numbers, share):
 
 
 def clipped(inputs, number, low, n):
-    """Return where a segment begins, from low to n."""
+    """Return the place where a segment begins, clipped to low ... n."""
     return min(max(offset(inputs, number), low), n)
 
 
 def place_of_segment(inputs, numbers, number, n):
-    """Return where a segment begins; the segments take up all of the axis."""
+    """Return the place where a segment begins, if segments take up the whole axis."""
     place = clipped(inputs, number, 0, n)
     if number == 0:
         place = 0
@@ -134,7 +134,7 @@ def segment_along(inputs, starts, outputs, at, to, from_, steps, steps_out, coun
 
 
 def segment_along_exclusive(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
-    """The same, where every result leaves its own element out."""
+    """Scan a segment of a line, with results that leave their own element out."""
     state = before(starts, from_)
     finish(outputs, to, steps_out, 0, state)
     if count > 1:
@@ -193,7 +193,7 @@ def segment_down(inputs, starts, outputs, at, to, from_, numbers, count, columns
 def segment_down_exclusive(
     inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier
 ):
-    """The same, where every result leaves its own element out."""
+    """Scan a segment of columns, with results that leave their own element out."""
     for j in range(columns):
         state = before(starts, moved_start(from_, acrosses_start(numbers), j))
         finish(outputs, to, acrosses_out(numbers), j, state)
@@ -213,7 +213,7 @@ def segment_down_exclusive(
 
 
 def block_in(inputs, numbers, n, slot):
-    """Return where the whole block begins that begins in a slot, or -1 where there is none."""
+    """Return the place of the whole block that begins in a slot, or -1 if there is none."""
     block, segments = block_of(numbers), segments_of(numbers)
     last = slot * block + block - 1
     low, high = 0, segments
@@ -296,12 +296,12 @@ def part_by_lanes(inputs, at, steps, count, lanes):
 
 
 def part_in_order(inputs, at, steps, count, lanes):
-    """The same of elements in order."""
+    """Return the state of elements by parts, in order."""
     return parts_of_block(inputs, at, steps, count, 0, lanes)
 
 
 def part_of_integers(inputs, at, steps, count, lanes):
-    """The same by a loop that the compiler turns into SIMD code."""
+    """Return the state of elements of integers by a loop that the compiler turns into SIMD code."""
     return all_of_block(inputs, at, steps, count, 0, lanes)
 
 

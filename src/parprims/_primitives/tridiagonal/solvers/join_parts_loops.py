@@ -1,4 +1,4 @@
-"""Tridiagonal systems on CPUs without exchanges of rows. The inputs and numbers are those of tridiagonal_loops.py.
+"""Tridiagonal systems on CPUs without exchanges of rows. Inputs and numbers are as in tridiagonal_loops.py.
 
 The factorization is twisted (Babuska, "Numerical stability in problems of linear algebra", 1972): unknowns are
 eliminated from both ends towards the middle. A row waits for the one before it, so a system takes half the time of an
@@ -110,7 +110,7 @@ def solve_lines(inputs, outputs, numbers, begin, end):
 
 
 def solve_tiles(inputs, outputs, numbers, begin, end):
-    """Solve tiles of systems. What is kept of a lane is twice there: above the middle and below it."""
+    """Solve tiles of systems. The memory of a lane has two halves: for rows above the middle and below it."""
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, step = alongs_in(numbers), stride(numbers)
     tiles, above, below = -(-lanes // width), n - n // 2, n // 2
@@ -207,7 +207,7 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
 
 
 def emptied(xs, x0, step, n, columns, ends, width):
-    """Make every solution NaN whose first or last unknown is not finite."""
+    """Make a solution NaN if its first or last unknown is not finite."""
     for j in range(columns):
         x, y = load_from(4, ends, j), load_from(4, ends, width + j)
         if not (x - x == zero() and y - y == zero()):

@@ -106,7 +106,7 @@ def row_by_selects(p, q, y, a, b, c, d):
 
 
 def row_by_branch(p, q, y, a, b, c, d):
-    """Return the same to the bit. Where exchanges can be foreseen, no row waits for a comparison."""
+    """Return the rows of `row_by_selects` by a branch: if exchanges can be foreseen, no row waits for a comparison."""
     if size(a) > size(p):
         factor = quotient(p, a)
         pivot, near, far, right = a, b, c, d
@@ -126,7 +126,7 @@ def keep(cs, es, pivots, i, c, e, pivot):
 
 
 def back(cs, es, pivots, i, y, near, beyond):
-    """Return its unknown, from the two behind it."""
+    """Return the unknown of a row of the triangle, from the two unknowns behind it."""
     x = (y - load_from(1, cs, i) * near) - load_from(2, es, i) * beyond
     return quotient(x, load_from(7, pivots, i))
 
@@ -233,7 +233,7 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
 
 
 def emptied(xs, x0, step, n, columns, firsts):
-    """Make every solution NaN whose first unknown is not finite."""
+    """Make a solution NaN if its first unknown is not finite."""
     for j in range(columns):
         x = load_from(4, firsts, j)
         if not (x - x == zero()):
@@ -316,8 +316,8 @@ def solve_shared(inputs, outputs, numbers, begin, end):
 #
 # The circle is folded: L[i] = x[i] and R[i] = x[n-1-i] are a pair, and a row has unknowns of three pairs in a row at
 # most. Two rows are carried from pair to pair, in L[i], R[i], L[i+1] and R[i+1]. With the rows of L[i+1] and R[i+1]
-# they are four, of which two become rows of the triangle: for L[i] the row with the largest number of three, then for
-# R[i] the same. The last pair, and the unknown in the middle if n is odd, are left as three equations.
+# they are four. Two of them become rows of the triangle: for L[i] the row with the largest number of three, then for
+# R[i] likewise. The last pair, and the unknown in the middle if n is odd, are left as three equations.
 #
 # A row is (z0, z1, z2, z3, z4 | y), where z0 belongs to the unknown that is eliminated next.
 
