@@ -374,7 +374,7 @@ def _plan(
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, layout.groups, layout.steps(columns=columns)),
+            *functions(xp, r, exclusive, views=layout.groups, steps=layout.steps(columns=columns)),
             *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in named),
         ),
         tuple(names[:count]),

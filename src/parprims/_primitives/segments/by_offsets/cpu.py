@@ -92,7 +92,7 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
     texts = (
-        *scan_cpu.functions(xp, r, c.exclusive, layout.groups, layout.steps(columns=columns)),
+        *scan_cpu.functions(xp, r, c.exclusive, views=layout.groups, steps=layout.steps(columns=columns)),
         *_texts(c, r, len(numbers)),
     )
     nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else count + len(dtypes)])
