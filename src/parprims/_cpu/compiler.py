@@ -68,10 +68,10 @@ def failure() -> str | None:
 
     A folder on disk notes that Numba can be imported, for processes that find this very Numba.
     """
-    found = importlib.util.find_spec("numba")
-    if found is None:
+    spec = importlib.util.find_spec("numba")
+    if spec is None:
         return f"the arrays are not on a CUDA device, and {MISSING}"
-    works = _place(_name("numba", str(found.origin)), ".works")
+    works = _place(_name("numba", str(spec.origin)), ".works")
     if works is None or not os.path.isdir(works):  # also if the folder must not be read
         try:
             import numba  # noqa: F401
@@ -118,10 +118,10 @@ def _name(*parts: str) -> str:
 @functools.cache
 def _version(package: str) -> str:
     """Return a text that identifies the version of a package, without importing it."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         return ""
-    origin = pathlib.Path(found.origin)
+    origin = pathlib.Path(spec.origin)
     try:
         return (origin.parent / "_version.py").read_text(encoding="utf-8")
     except OSError:

@@ -94,12 +94,12 @@ def of_columns(shape: tuple[int, ...], last: int) -> str:
 
 def of_lines(library: str, shape: tuple[int, ...], last: int, n: int) -> str:
     """Return `of_columns`, but a finer layout for NumPy: its inner loop is one line of n elements, or one row."""
-    found = of_columns(shape, last)
+    layout = of_columns(shape, last)
     if library != "numpy":
-        return found
-    if found == "line":
+        return layout
+    if layout == "line":
         return "line" if n >= _LONG else "short line"
-    return "few columns" if found == "columns" and math.prod(shape[last + 1 :]) < _MANY else found
+    return "few columns" if layout == "columns" and math.prod(shape[last + 1 :]) < _MANY else layout
 
 
 def of_elements(library: str, dtype: Any, result: Any) -> str:

@@ -104,8 +104,8 @@ class _Numba(Language):
             return code
         if target == "bool":
             return f"({code} != 0)"
-        found = f"{register_type(target)}({code})"
-        return f"{target}_value({target}_bits({found}))" if target in SIXTEEN_BIT_FLOATS else found
+        converted = f"{register_type(target)}({code})"
+        return f"{target}_value({target}_bits({converted}))" if target in SIXTEEN_BIT_FLOATS else converted
 
     def part(self, code: str, _dtype: str, part: str) -> str:
         return f"{code}.{'real' if part == 're' else 'imag'}"

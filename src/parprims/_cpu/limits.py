@@ -55,7 +55,7 @@ def quota(groups: str = "/proc/self/cgroup", folder: str = "/sys/fs/cgroup") -> 
 
     A part of a CPU counts as one. With more threads the kernel would stop all of them when their time is spent.
     """
-    found: list[float] = []
+    shares: list[float] = []
     with contextlib.suppress(OSError):
         for line in Path(groups).read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -63,8 +63,8 @@ def quota(groups: str = "/proc/self/cgroup", folder: str = "/sys/fs/cgroup") -> 
                 continue
             top = Path(folder) / "cpu" if controllers else Path(folder)
             own = top / path.lstrip("/")
-            found += [_share(one) for one in (own, *own.parents) if one.is_relative_to(top)]
-    least = min(found, default=float("inf"))
+            shares += [_share(group) for group in (own, *own.parents) if group.is_relative_to(top)]
+    least = min(shares, default=float("inf"))
     return None if least == float("inf") else max(1, -int(-least // 1))
 
 

@@ -132,8 +132,10 @@ def flat(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def first(x: np.ndarray[Any, Any]) -> int:
     """Return the position of the first element of an array in `flat`."""
-    found: int = sum([(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0])
-    return found
+    position: int = sum(
+        [(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0]
+    )
+    return position
 
 
 def is_flat(x: Array) -> bool:
@@ -146,8 +148,8 @@ def is_flat(x: Array) -> bool:
 def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return a function that computes `flat` of arrays with the library and the layout of one."""
     read = _in_memory(x)
-    found = x if read is None else read(x)
-    if found.flags.c_contiguous and found.flags.aligned:
+    seen = x if read is None else read(x)
+    if seen.flags.c_contiguous and seen.flags.aligned:
         return operator.methodcaller("reshape", -1) if read is None else lambda x: read(x).reshape(-1)
     return lambda x: flat(host(x))
 
@@ -235,6 +237,6 @@ def own_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)

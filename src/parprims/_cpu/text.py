@@ -59,8 +59,8 @@ def function(head: str, lines: Iterable[str]) -> str:
 
 def packed(codes: Iterable[str]) -> str:
     """Return a tuple of expressions."""
-    found = list(codes)
-    return f"({', '.join(found)},)" if found else "()"
+    parts = list(codes)
+    return f"({', '.join(parts)},)" if parts else "()"
 
 
 @dataclasses.dataclass(frozen=True)

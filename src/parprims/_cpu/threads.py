@@ -37,13 +37,13 @@ def _submitted(task: Callable[[], None], count: int, size: int) -> list[concurre
         if _pool is not None:
             _pool[0].shutdown(wait=False)
         _pool = concurrent.futures.ThreadPoolExecutor(size, "parprims"), size
-    found: list[concurrent.futures.Future[None]] = []
+    submitted: list[concurrent.futures.Future[None]] = []
     try:
         for _ in range(count):
-            found.append(_pool[0].submit(task))
+            submitted.append(_pool[0].submit(task))
     except RuntimeError:  # Python is about to end, and starts no more threads
         pass
-    return found
+    return submitted
 
 
 def free() -> int:

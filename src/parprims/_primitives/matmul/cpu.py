@@ -59,13 +59,13 @@ def _traced(p: Product) -> tuple[Trace, Trace]:
     """Return the translations of add and multiply, remembered for the operators; raise Untraceable."""
     state = dtype_name(p.working)
     key = p.operation, state
-    found = _traces.get(key) if p.lasts else None
-    if found is None:
+    traces = _traces.get(key) if p.lasts else None
+    if traces is None:
         add = trace_combine(p.add, (state,), language=_cpu.NUMBA, told="captured_add")
-        found = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
+        traces = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
         if p.lasts:
-            _traces.keep(key, found)
-    return found
+            _traces.keep(key, traces)
+    return traces
 
 
 def _is_long(p: Product) -> bool:

@@ -41,7 +41,7 @@ def _arithmetic(dtype: str) -> list[str]:
     """Return the functions on numbers of a dtype."""
     function, literal = _cpu.text.function, _cpu.NUMBA.literal
     is_complex = dtype.startswith("complex")
-    found = [
+    functions = [
         function("zero()", [f"return {literal(0, dtype)}"]),
         function("unit()", [f"return {literal(1, dtype)}"]),
         function("nan()", [f"return {literal(complex(math.nan, 0) if is_complex else math.nan, dtype)}"]),
@@ -51,12 +51,12 @@ def _arithmetic(dtype: str) -> list[str]:
     ]
     if not is_complex:
         return [
-            *found,
+            *functions,
             function("size(x)", ["return abs(x)"]),
             function("quotient(y, x)", ["return y / x"]),
         ]
     return [
-        *found,
+        *functions,
         function("size(x)", ["return abs(x.real) + abs(x.imag)"]),
         function(  # Smith's division: it neither overflows nor branches
             "quotient(y, x)",
@@ -77,12 +77,12 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
     """Return the functions that read lower, diag, upper and rhs for tiles, and that write x."""
     function = _cpu.text.function
     *inputs, x = views
-    found, copies = [], []
-    for at, one in enumerate(inputs):
-        if one.outer[-1] in (0, 1):
-            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if one.outer[-1] else ''})"
+    functions, copies = [], []
+    for at, view in enumerate(inputs):
+        if view.outer[-1] in (0, 1):
+            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if view.outer[-1] else ''})"
         else:
-            along = "1" if one.along == 1 else f"alongs_in(numbers)[{at}]"
+            along = "1" if view.along == 1 else f"alongs_in(numbers)[{at}]"
             place = f"load_from(8, rows, ({at * _CHUNK} + k) * width + j)"
             copies += [
                 "for j in range(columns):",
@@ -91,11 +91,11 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
                 f"        x = load_from(0, inputs[{at}], begin + {along} * i)",
                 f"        store_to(8, rows, ({at * _CHUNK} + i) * numbers[3] + j, x)",
             ]
-        found.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
-    found.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
+        functions.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
+    functions.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
     if x.outer[-1] == 1:
         return [
-            *found,
+            *functions,
             function("solutions(outputs, count)", ["return outputs[0]"]),
             function("origin(to)", ["return to[0]"]),
             function("stride(numbers)", ["return alongs_out(numbers)[0]"]),
@@ -103,7 +103,7 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
         ]
     along = "1" if x.along == 1 else "alongs_out(numbers)[0]"
     return [
-        *found,
+        *functions,
         function("solutions(outputs, count)", ["return numbers_of(count)"]),
         function("origin(to)", ["return 0"]),
         function("stride(numbers)", ["return numbers[3]"]),
@@ -135,10 +135,10 @@ def _plan(
     With ``columns`` the first axis of x is its last in memory. None if no view of the arrays has axes
     (high, low, n, lanes) with one stride each.
     """
-    made = (*shape[1:], shape[0]) if columns else shape
-    own = row_major(made)
+    result_shape = (*shape[1:], shape[0]) if columns else shape
+    result_strides = row_major(result_shape)
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
-    strides.append((own[-1], *own[:-1]) if columns else own)
+    strides.append((result_strides[-1], *result_strides[:-1]) if columns else result_strides)
     n, along = shape[axis], [one[axis] for one in strides]
     before, behind = before_and_behind(shape, axis % len(shape), strides)
     kept = merged(before + behind)
@@ -184,7 +184,7 @@ def _plan(
             ),
         ),
         inputs=(dtype,) * 4,
-        outputs=((made, dtype),),
+        outputs=((result_shape, dtype),),
         scratch=(),
         numbers=(low, n, lanes, width, *text.numbers_of(groups)),
     )
