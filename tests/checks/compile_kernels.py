@@ -132,7 +132,7 @@ SPILLS = {
 }
 
 
-_OF_LIBRARIES = ("parprims._derivatives", "parprims._torch_compile", "parprims._devices")
+_OF_LIBRARIES = ("parprims._cpu.templates", "parprims._derivatives", "parprims._torch_compile", "parprims._devices")
 """The rooms with modules that import a library that need not be there."""
 
 

@@ -352,6 +352,7 @@ def many_threads(monkeypatch):
 
     emulator.forget(monkeypatch)
     monkeypatch.setattr(scan_cpu, "_LEAST", 1 << 14)
+    monkeypatch.setattr(threads, "ELEMENTS", 1 << 14)
 
 
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])

@@ -1,16 +1,26 @@
-"""Everything of the library that knows kernels for CPUs: their text, Numba which compiles them, and threads.
+"""Kernels for CPUs: their text, its compilation by Numba, and the threads that run them.
 
-A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes a function of the arrays of it.
+A primitive describes the work of kernels on its arrays as a `Plan`; `runner` makes a function of the arrays from it.
 """
 
 from parprims._cpu import processor, text, threads
-from parprims._cpu.crossovers import compiles_in_vain, crossovers, for_processor, of_columns, of_elements, of_lines
-from parprims._cpu.language import NUMBA, register_type
+from parprims._cpu.crossovers import (
+    compiles_in_vain,
+    crossovers,
+    family,
+    for_processor,
+    of_columns,
+    of_elements,
+    of_lines,
+)
+from parprims._cpu.language import NUMBA, register_cast, register_type, untraceable
 from parprims._cpu.memory import (
     bits_dtype,
     bytes_of,
     first,
+    flat_in_order,
     host,
+    in_order,
     on_cpu,
     reader,
     reader_in_order,
@@ -19,21 +29,27 @@ from parprims._cpu.memory import (
     too_many,
     unknown_dtype,
 )
-from parprims._cpu.plan import Launch, Plan, runner
+from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
 from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
     "Launch",
+    "Lines",
     "Plan",
     "View",
     "bits_dtype",
     "bytes_of",
     "compiles_in_vain",
     "crossovers",
+    "family",
     "first",
+    "flat_in_order",
     "for_processor",
     "host",
+    "in_order",
+    "is_memory_bound",
+    "lines_of",
     "of_columns",
     "of_elements",
     "of_lines",
@@ -42,6 +58,7 @@ __all__ = [
     "reader",
     "reader_in_order",
     "refusal",
+    "register_cast",
     "register_type",
     "runner",
     "strides",
@@ -49,4 +66,5 @@ __all__ = [
     "threads",
     "too_many",
     "unknown_dtype",
+    "untraceable",
 ]

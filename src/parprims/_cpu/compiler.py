@@ -1,4 +1,4 @@
-"""Compile kernels for CPUs by Numba, and keep what comes of it on disk."""
+"""Compile kernels for CPUs by Numba, and keep their object code on disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parprims._cpu import loader
 from parprims._cpu.text import Kernel
 
 _LOCK = threading.RLock()
-# A fork waits until nothing is being compiled: in the child nobody would ever finish it, and release what was locked.
+# A fork waits until no compilation is under way: no thread of the child would finish it and release the lock.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
@@ -44,10 +44,10 @@ _believing: contextvars.ContextVar[list[None] | None] = contextvars.ContextVar("
 
 @contextlib.contextmanager
 def believing() -> Iterator[list[None]]:
-    """Let `refusal` take for granted inside the block that a Numba works which is installed.
+    """Let `refusal` assume inside the block that an installed Numba works.
 
-    Numba takes a third of a second to import, and no call is to wait for that which then takes another method. The list
-    has an entry where something was taken for granted: then the question is to be asked again.
+    Numba takes a third of a second to import, and a call that then takes another method should not wait for it. The
+    list gets an entry if `refusal` assumed so: then a caller that takes the kernel must ask again.
     """
     believed: list[None] = []
     token = _believing.set(believed)
@@ -66,36 +66,36 @@ def _is_installed() -> bool:
 def failure() -> str | None:
     """Return the sentence why Numba compiles nothing here, or None.
 
-    That it can be imported is noted on disk, for processes that find the very same.
+    A folder on disk notes that Numba can be imported, for processes that find this very Numba.
     """
-    found = importlib.util.find_spec("numba")
-    if found is None:
+    spec = importlib.util.find_spec("numba")
+    if spec is None:
         return f"the arrays are not on a CUDA device, and {MISSING}"
-    works = _place(_name("numba", str(found.origin)), ".works")
-    if works is None or not os.path.isdir(works):  # also where it may not be looked for
+    works = _place(_name("numba", str(spec.origin)), ".works")
+    if works is None or not os.path.isdir(works):  # also if the folder must not be read
         try:
             import numba  # noqa: F401
-        except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python
+        except Exception as error:  # a Numba that does not know this NumPy or this Python raises any error
             return f"Numba does not work here: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if works is not None:
             with contextlib.suppress(OSError):
-                works.mkdir(parents=True, exist_ok=True)  # a folder is there or not, and is no kernel
+                works.mkdir(parents=True, exist_ok=True)  # a folder is never half written, and is no kernel
     return None
 
 
 @functools.lru_cache(maxsize=4096)
 def compiled(kernel: Kernel | str) -> Callable[..., None]:
-    """Return a kernel, or that of a text, compiled now or found on disk where a process before has left it."""
+    """Return the function of a kernel, or of a text, compiled now or by an earlier process and kept on disk."""
     with _LOCK:
         return loader.load(*_kept(kernel))
 
 
 _SWITCHES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
-"""Words of the environment by which Numba makes other code."""
+"""Variables of the environment that change the code of Numba."""
 
 
 def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
-    """Return the name of a kernel and its object code, from disk where it is there whole."""
+    """Return the name of a kernel and its object code, from disk if a whole file is there."""
     identity = kernel if isinstance(kernel, str) else kernel.identity
     name = _name(identity, loader.processor(), *(os.environ.get(one, "") for one in _SWITCHES))
     path = _place(name, ".o")
@@ -103,14 +103,14 @@ def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
     def make() -> bytes:
         text = kernel if isinstance(kernel, str) else kernel.text
         if path is not None:
-            disk_cache.write(path.with_suffix(".py"), text.encode(), once=True)  # for whoever wants to read it
+            disk_cache.write(path.with_suffix(".py"), text.encode(), once=True)  # for readers
         return _object_code(name, text)
 
     return name, disk_cache.kept_or_made(path, make)
 
 
 def _name(*parts: str) -> str:
-    """Return a name for these parts and the versions of all that compiles."""
+    """Return a name for these parts and the versions of the compilers."""
     whole = "\0".join((*parts, sys.version, np.__version__, *map(_version, ("numba", "llvmlite"))))
     return f"parprims_{hashlib.sha256(whole.encode()).hexdigest()[:40]}"
 
@@ -118,10 +118,10 @@ def _name(*parts: str) -> str:
 @functools.cache
 def _version(package: str) -> str:
     """Return a text that identifies the version of a package, without importing it."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         return ""
-    origin = pathlib.Path(found.origin)
+    origin = pathlib.Path(spec.origin)
     try:
         return (origin.parent / "_version.py").read_text(encoding="utf-8")
     except OSError:
@@ -146,21 +146,22 @@ def _object_code(name: str, text: str) -> bytes:
 
 
 def _spare_scipy() -> None:
-    """Import the part of Numba that imports scipy.linalg, for a third of a second, only to see that it can be.
+    """Import a part of Numba without its import of scipy.linalg, which takes a third of a second.
 
-    It is told that SciPy is there if it is installed, and asks again where somebody's function needs it.
+    That import only shows that SciPy works. Numba is made to believe so if SciPy is installed, and looks again if a
+    function needs it.
     """
     if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
         return
     from numba.np import linalg
 
-    asks = getattr(linalg, "ensure_blas", None)
-    if asks is None:  # a Numba that does it in another way
+    check = getattr(linalg, "ensure_blas", None)
+    if check is None:  # another version of Numba
         return
     linalg.ensure_blas = lambda: None
     try:
         from numba.np import arraymath
 
-        arraymath.ensure_blas = asks
+        arraymath.ensure_blas = check
     finally:
-        linalg.ensure_blas = asks
+        linalg.ensure_blas = check

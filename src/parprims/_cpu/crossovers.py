@@ -1,4 +1,4 @@
-"""From what size on kernels for CPUs are preferred to a library's own way: the form of the tables."""
+"""The sizes from which kernels for CPUs are preferred to a library's own way: the form of the tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parprims._cpu import processor
 class Crossovers(Measured):
     """The measurements of a primitive on a processor.
 
-    A library's own routine is left only where a kernel saves a hundred-thousandth of a second: in its first call a
-    process waits for LLVM, and the first process on a machine waits for Numba.
+    A kernel is preferred to a library's own routine if it saves 10 us: the first kernel of a process waits for LLVM,
+    and the first process on a machine waits for Numba.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Crossovers(Measured):
         return {kind: sizes[library] for kind, sizes in self.least.items() if library in sizes}
 
     def slower(self, library: str, kind: str, size: int) -> str | None:
-        """Return the sentence why a kernel is not preferred for so much work of a kind, or None."""
+        """Return the sentence why a kernel is not preferred for a size of a kind of call, or None."""
         least = self.least.get(kind, {}).get(library)
         if least is None:
             return f"{NAMES.get(library, library)}'s own way is preferred at any size"
@@ -50,26 +50,34 @@ def for_processor(table: Mapping[str, Crossovers]) -> Crossovers:
 
 
 _ZEN_4, _ANY = "Zen 4", "any"
-"""The processors that have entries of their own, and all others."""
+"""The names of entries: of processors that have their own, and of all other processors."""
 
 
 _FEW = 64
-"""Elements below which no kernel is compiled for an operator that is a function of the caller's.
+"""Below this number of elements no kernel is compiled for a function of the caller.
 
-On NumPy and PyTorch `array` combines so few in about a tenth of a millisecond, and the kernel in a hundredth. LLVM and
-Numba take a second for a kernel that is new, as most of these operators are: ten thousand calls.
+On NumPy and PyTorch `array` combines them in about 100 us, and a kernel in 10 us. Numba and LLVM compile a new kernel,
+as most functions of callers need it, in a second: the time of ten thousand calls.
 """
 
 
 def compiles_in_vain(library: str, size: int) -> str | None:
-    """Return the sentence why no kernel is compiled for a function of the caller's and so many elements, or None.
+    """Return the sentence why no kernel is compiled for a function of the caller and this number of elements, or None.
 
-    It does not matter whether the kernel is there already: a call is computed in the same way, to the same bits, in
-    every process. Programs of JAX compile for as long as kernels do.
+    A kernel that is compiled already is not used either: so every process computes a call to equal bits. JAX has no
+    such limit, because its programs take as long to compile.
     """
     if library == "jax" or size >= _FEW:
         return None
     return f"below {_FEW} elements array operations take less time than to compile a kernel of a function of yours"
+
+
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+
+
+def family(operator: str) -> str:
+    """Return the operator with which an operator shares its crossovers."""
+    return _FAMILIES.get(operator, operator)
 
 
 _NARROW, _MANY = 16, 256
@@ -79,19 +87,19 @@ _LONG = 128
 
 
 def of_columns(shape: tuple[int, ...], last: int) -> str:
-    """Return how the lines of a call lie whose last axis is this: alone, a few next to one another, or many."""
+    """Return the layout of lines along an axis: "line", or "narrow" or "columns" for few or many adjacent lines."""
     inner = math.prod(shape[last + 1 :])
     return "line" if inner == 1 else "narrow" if inner < _NARROW else "columns"
 
 
 def of_lines(library: str, shape: tuple[int, ...], last: int, n: int) -> str:
-    """Return the same; NumPy begins anew with each line of n elements, or each row of columns, which may be short."""
-    found = of_columns(shape, last)
+    """Return `of_columns`, but a finer layout for NumPy: its inner loop is one line of n elements, or one row."""
+    layout = of_columns(shape, last)
     if library != "numpy":
-        return found
-    if found == "line":
+        return layout
+    if layout == "line":
         return "line" if n >= _LONG else "short line"
-    return "few columns" if found == "columns" and math.prod(shape[last + 1 :]) < _MANY else found
+    return "few columns" if layout == "columns" and math.prod(shape[last + 1 :]) < _MANY else layout
 
 
 def of_elements(library: str, dtype: Any, result: Any) -> str:

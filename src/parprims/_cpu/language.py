@@ -1,13 +1,14 @@
-"""Traced functions as Python that Numba compiles: the functions they call stand in templates/functions.numba."""
+"""Traced functions as Python that Numba compiles; they call the functions in templates/functions.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
 from parprims._operators.languages import Language, as_float, part_of
+from parprims._operators.tracing import Untraceable
 
 _INFIX = {
     "add": "+",
@@ -40,10 +41,10 @@ _TESTS = (
     "isfinite",
     "signbit",
 )
-"""Functions whose result is a bool, whatever they are given."""
+"""Functions that return a bool for arguments of any dtype."""
 
 _SAME = ("floor", "ceil", "trunc", "round", "conj")
-"""Functions that return what they are given: the roundings of integers, and the conjugate of real numbers."""
+"""Functions that return their argument: the roundings of integers, and the conjugate of real numbers."""
 
 
 _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
@@ -51,17 +52,17 @@ _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def register_type(dtype: str) -> str:
-    """Return the Numba type that a dtype is computed in: its own, but float32 for 16-bit floats."""
+    """Return the Numba type of a register: float32 for 16-bit floats, else the dtype."""
     return "float32" if dtype in SIXTEEN_BIT_FLOATS else "boolean" if dtype == "bool" else dtype
 
 
 def memory_type(dtype: str) -> str:
-    """Return the Numba type that a dtype has in memory: that of its bits for 16-bit floats."""
+    """Return the Numba type in memory: uint16 for 16-bit floats, else the dtype."""
     return "uint16" if dtype in SIXTEEN_BIT_FLOATS else register_type(dtype)
 
 
 class _Numba(Language):
-    """Python as Numba reads it. Numba widens narrow integers, whose results are cast to their dtype."""
+    """Python for Numba. Numba widens narrow integers, so their results are cast to their dtype."""
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
         return f"{name} = {register_type(dtype)}({expression})" if dtype in _NARROW else f"{name} = {expression}"
@@ -103,8 +104,8 @@ class _Numba(Language):
             return code
         if target == "bool":
             return f"({code} != 0)"
-        found = f"{register_type(target)}({code})"
-        return f"{target}_value({target}_bits({found}))" if target in SIXTEEN_BIT_FLOATS else found
+        converted = f"{register_type(target)}({code})"
+        return f"{target}_value({target}_bits({converted}))" if target in SIXTEEN_BIT_FLOATS else converted
 
     def part(self, code: str, _dtype: str, part: str) -> str:
         return f"{code}.{'real' if part == 're' else 'imag'}"
@@ -147,9 +148,23 @@ class _Numba(Language):
 NUMBA = _Numba()
 
 
+def untraceable(trace: Callable[[], Any]) -> str | None:
+    """Return the reason why an operator has no trace, or None; ``trace`` makes it."""
+    try:
+        trace()
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
 def loaded(dtype: str, code: str) -> str:
     """Return the code that converts a value from memory to its register type."""
     return f"{dtype}_value({code})" if dtype in SIXTEEN_BIT_FLOATS else code
+
+
+def register_cast(code: str, source: str, target: str) -> str:
+    """Return the code that converts a register to the register type of another dtype."""
+    return code if register_type(source) == register_type(target) else NUMBA.cast(code, source, target)
 
 
 def stored(dtype: str, code: str) -> str:

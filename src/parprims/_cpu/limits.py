@@ -1,4 +1,4 @@
-"""How many threads kernels for CPUs may have: what the process, its environment and its callers allow."""
+"""The limit of threads of kernels for CPUs, from the process, its environment and its callers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _asked = threading.local()
 
 
 def limit() -> int:
-    """Return how many threads a call may have: one for each CPU of the process, or fewer where that is asked for.
+    """Return the most threads of a call: one for each CPU of the process, or fewer if a limit is set.
 
-    threadpoolctl asks for one thread and comes first; then `PARPRIMS_NUM_THREADS`, then `OMP_NUM_THREADS`.
+    The limit of threadpoolctl for the calling thread comes first, then `PARPRIMS_NUM_THREADS`, then `OMP_NUM_THREADS`.
     """
     most = _most()
     return min(getattr(_asked, "threads", None) or most, most)
 
 
 def _most() -> int:
-    """Return how many threads there may be where threadpoolctl asks for nothing."""
+    """Return the most threads of a call if threadpoolctl sets no limit."""
     cpus = _cpus()
     return max(1, min(_in_environment() or cpus, quota() or cpus, cpus))
 
 
 def _cpus() -> int:
-    """Return how many CPUs the process may run on now."""
-    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on, and for some what the user says they are
+    """Return the number of CPUs that the process may run on now."""
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on; a user can set it
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -44,18 +44,18 @@ def _in_environment() -> int | None:
         word = os.environ.get(name, "").partition(",")[0].strip()
         if word.isdecimal() and int(word) > 0:
             return int(word)
-        if word and name == "PARPRIMS_NUM_THREADS":  # the other is for OpenMP to judge
+        if word and name == "PARPRIMS_NUM_THREADS":  # OpenMP judges the other
             warnings.warn(f"{name} must be a positive integer, got {word!r}, and is left out", stacklevel=2)
     return None
 
 
 @functools.cache
 def quota(groups: str = "/proc/self/cgroup", folder: str = "/sys/fs/cgroup") -> int | None:
-    """Return how many CPUs Linux's control groups leave the process, or None; containers are limited so.
+    """Return the number of CPUs that Linux's control groups leave to the process, or None; containers set them.
 
-    A part of a CPU counts as one. More threads would be stopped together when the time of all is spent.
+    A part of a CPU counts as one. With more threads the kernel would stop all of them when their time is spent.
     """
-    found: list[float] = []
+    shares: list[float] = []
     with contextlib.suppress(OSError):
         for line in Path(groups).read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -63,13 +63,13 @@ def quota(groups: str = "/proc/self/cgroup", folder: str = "/sys/fs/cgroup") -> 
                 continue
             top = Path(folder) / "cpu" if controllers else Path(folder)
             own = top / path.lstrip("/")
-            found += [_share(one) for one in (own, *own.parents) if one.is_relative_to(top)]
-    least = min(found, default=float("inf"))
+            shares += [_share(group) for group in (own, *own.parents) if group.is_relative_to(top)]
+    least = min(shares, default=float("inf"))
     return None if least == float("inf") else max(1, -int(-least // 1))
 
 
 def _share(group: Path) -> float:
-    """Return how many CPUs one control group has, by the files of both versions; infinity where it is not limited."""
+    """Return the CPUs of a control group, by the files of either version, or infinity if it has no limit."""
     with contextlib.suppress(OSError, ValueError):
         time, _, period = (group / "cpu.max").read_text().partition(" ")
         return int(time) / int(period)
@@ -80,13 +80,14 @@ def _share(group: Path) -> float:
 
 
 def _register() -> None:
-    """Have `threadpoolctl.threadpool_limits` limit the thread that calls it.
+    """Let `threadpoolctl.threadpool_limits` limit the thread that calls it.
 
-    threadpoolctl knows thread pools by shared libraries. Ours has none, and stands with one that is always loaded.
+    threadpoolctl finds thread pools by their shared libraries. This pool has none, so it is registered with a library
+    of NumPy that is always loaded.
     """
     try:
         threadpoolctl: Any = importlib.import_module("threadpoolctl")
-    except Exception:  # not installed, or broken: not for us to say
+    except Exception:  # not installed, or broken
         return
     if not hasattr(threadpoolctl, "register"):
         return
@@ -99,7 +100,7 @@ def _register() -> None:
             return limit()
 
         def set_num_threads(self, num_threads: int) -> None:
-            # What was in force before is set again at the end: then nothing is asked for any more.
+            # threadpoolctl restores the earlier limit at its end; the limit of the process means that none is set.
             _asked.threads = num_threads if num_threads < _most() else None
 
         def get_version(self) -> None:
@@ -112,7 +113,7 @@ def _forget() -> None:
     _in_environment.cache_clear()
 
 
-# At once and not when the first kernel runs: limits that are in force by then would not be known of.
+# At import, because threadpoolctl does not apply a limit in force to a library that is registered later.
 _register()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""Load the object code of a kernel, and make of it what Python calls. This takes LLVM, but not Numba."""
+"""Load the object code of a kernel as a function of Python. This takes LLVM, but not Numba."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Method(ctypes.Structure):
-    """PyMethodDef: what Python is told of a function."""
+    """PyMethodDef: the description of a C function for Python."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -25,21 +25,21 @@ _FASTCALL = 0x80
 
 
 def load(name: str, code: bytes) -> Callable[..., None]:
-    """Return the function of a name in object code, which raises MemoryError where it has none left.
+    """Return the function of a name in object code; it raises MemoryError if no memory is left.
 
-    One thread at a time may do so.
+    Only one thread at a time may call this.
     """
-    llvm, engine = _llvm(), _engine()  # which has LLVM look for names in the whole process
+    llvm, engine = _llvm(), _engine()  # with an engine, LLVM looks for names in the whole process
     names = _undefined(code)
     if names is None or any(llvm.address_of_symbol(one) is None for one in names):
         from numba.core.registry import cpu_target
 
-        _ = cpu_target.target_context  # which tells LLVM of all functions of Numba
+        _ = cpu_target.target_context  # makes all functions of Numba known to LLVM
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
     method = _Method(name.encode(), engine.get_function_address(name), _FASTCALL, None)
-    made: Callable[..., None] = _function(ctypes.addressof(method), None, method)  # which keeps the latter
-    return made
+    function: Callable[..., None] = _function(ctypes.addressof(method), None, method)  # keeps `method` alive
+    return function
 
 
 _function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
@@ -63,13 +63,13 @@ def _engine() -> Any:
 
 @functools.cache
 def processor() -> str:
-    """Return a text that identifies processors that can run each other's code."""
+    """Return a text that is equal for processors that can run each other's code."""
     llvm = _llvm()
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 def _undefined(code: bytes) -> list[str] | None:
-    """Return the names that object code takes from elsewhere, or None where it is not ELF of 64 bits."""
+    """Return the names that object code does not define, or None if it is not ELF of 64 bits."""
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     (start,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)

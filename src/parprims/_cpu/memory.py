@@ -18,7 +18,7 @@ from parprims._operators.languages import C_TYPES
 
 
 def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
-    """Return whether arrays are in the memory of a CPU and of a library whose memory kernels for CPUs can read."""
+    """Return whether arrays are in the memory of a CPU and belong to a library that lets kernels read it."""
     kind = library(xp)
     if kind == "torch":
         return all(x.device.type == "cpu" for x in arrays)
@@ -35,7 +35,7 @@ def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 
 
 def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = False) -> str | None:
-    """Return the sentence why no kernel can take these arrays, for which `on_cpu` holds, or None.
+    """Return the sentence why no kernel can take these arrays on a CPU, or None.
 
     ``differentiable`` says whether the method carries derivatives on PyTorch.
     """
@@ -58,17 +58,17 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
 
 
 def unknown_dtype(typed: Iterable[Any]) -> str | None:
-    """Return the sentence why a kernel cannot take arrays, or other things with a dtype, because of that, or None."""
+    """Return the sentence why a kernel cannot take the dtype of an array, or of another object, or None."""
     unknown = next((name for x in typed if (name := dtype_name(x.dtype)) not in C_TYPES), None)
     return None if unknown is None else f"the kernel has no dtype {unknown}"
 
 
 _MOST_ARRAYS = 30
-"""The most parts of a tuple that Numba reads in a function, and more would take minutes to compile."""
+"""The most arrays of an element: Numba reads no longer tuples, and they would take minutes to compile."""
 
 
 def too_many(*groups: Sequence[Any]) -> str | None:
-    """Return the sentence why a kernel cannot take elements of so many arrays, or None."""
+    """Return the sentence why a kernel cannot take elements with this number of arrays, or None."""
     count = max(map(len, groups))
     if count <= _MOST_ARRAYS:
         return None
@@ -76,16 +76,16 @@ def too_many(*groups: Sequence[Any]) -> str | None:
 
 
 def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
-    """Return what makes NumPy's arrays in the same memory of arrays like one, or None where they are that already.
+    """Return a function that views arrays like one as NumPy's, or None if they are NumPy's already.
 
-    16-bit floats are returned by their bits.
+    16-bit floats are viewed as their bits.
     """
     by_bits = dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
     if is_tensor(x):
         bits = sys.modules["torch"].uint16
         if by_bits:
             return lambda x: x.detach().view(bits).numpy()
-        return operator.methodcaller("numpy", force=True)  # of one that is to be conjugated a copy
+        return operator.methodcaller("numpy", force=True)  # a copy if the conjugate is not computed yet
     if isinstance(x, np.ndarray):
         return (lambda x: x.view(np.uint16)) if by_bits else None
     if by_bits:  # of JAX
@@ -94,9 +94,9 @@ def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
 
 
 def host(x: Array) -> np.ndarray[Any, Any]:
-    """Return an array that kernels can read as NumPy's: of the same memory, or a copy where that is not aligned.
+    """Return a view of an array that kernels can read, or a copy if it is not aligned.
 
-    16-bit floats are returned by their bits.
+    16-bit floats are viewed as their bits.
     """
     read = _in_memory(x)
     return _aligned(x if read is None else read(x))
@@ -116,7 +116,7 @@ def strides(x: np.ndarray[Any, Any]) -> tuple[int, ...]:
 
 
 def flat(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the elements of an array and all between them, from the lowest address on, as an array of one axis."""
+    """Return the memory of an array from its lowest to its highest element as an array of one axis."""
     if x.flags.c_contiguous:
         return x.reshape(-1)
     itemsize, low, high = x.dtype.itemsize, 0, 1
@@ -125,52 +125,64 @@ def flat(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     for length, stride in zip(x.shape, x.strides, strict=True):
         low += min(0, stride * (length - 1))
         high += max(0, stride * (length - 1)) // itemsize
-    if low:  # begin at the lowest address: axes that descend are turned round
+    if low:  # begin at the lowest address: descending axes are reversed
         x = x[tuple([slice(None, None, -1) if stride < 0 else slice(None) for stride in x.strides])]
     return np.lib.stride_tricks.as_strided(x, (high - low // itemsize,), (itemsize,), writeable=False)
 
 
 def first(x: np.ndarray[Any, Any]) -> int:
-    """Return where in `flat` the first element of an array is."""
-    found: int = sum([(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0])
-    return found
+    """Return the position of the first element of an array in `flat`."""
+    position: int = sum(
+        [(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0]
+    )
+    return position
 
 
 def is_flat(x: Array) -> bool:
-    """Return whether an array is already what `reader` makes of it."""
+    """Return whether `reader` would return the array itself."""
     if not isinstance(x, np.ndarray) or dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS:
         return False
     return x.ndim == 1 and x.flags.c_contiguous and x.flags.aligned
 
 
 def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return the function that makes what `flat` returns of arrays of the library and the layout of one."""
+    """Return a function that computes `flat` of arrays with the library and the layout of one."""
     read = _in_memory(x)
-    found = x if read is None else read(x)
-    if found.flags.c_contiguous and found.flags.aligned:
+    seen = x if read is None else read(x)
+    if seen.flags.c_contiguous and seen.flags.aligned:
         return operator.methodcaller("reshape", -1) if read is None else lambda x: read(x).reshape(-1)
     return lambda x: flat(host(x))
 
 
 def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return the function that makes of arrays like one their elements in row-major order, after an axis is moved last.
+    """Return a function of arrays like one: their elements in row-major order, after an axis is moved last.
 
-    They are copied where they do not lie so.
+    Arrays in another order are copied.
     """
     if axis in (-1, x.ndim - 1) and host(x).flags.c_contiguous:
         return reader(x)
     if axis == -1:
-        return lambda x: np.ascontiguousarray(host(x)).reshape(-1)
+        return flat_in_order
     return lambda x: np.ascontiguousarray(np.moveaxis(host(x), axis, -1)).reshape(-1)
 
 
+def in_order(x: Array) -> np.ndarray[Any, Any]:
+    """Return the elements of an array in row-major order, as `host` returns them, or a copy."""
+    return np.ascontiguousarray(host(x))
+
+
+def flat_in_order(x: Array) -> np.ndarray[Any, Any]:
+    """Return the elements of an array in row-major order as an array of one axis."""
+    return in_order(x).reshape(-1)
+
+
 def allocator(like: Array) -> Callable[..., np.ndarray[Any, Any]]:
-    """Return an allocator of results, given shape and dtype, in memory that the library of an array can take over."""
+    """Return a function of shape and dtype that allocates a result in memory that the library of an array can own."""
     return np.empty if is_tensor(like) or isinstance(like, np.ndarray) else _empty_for_jax
 
 
 _ALIGNMENT = 64
-"""The alignment, in bytes, of memory that JAX takes over. What is not aligned it copies."""
+"""The alignment, in bytes, of memory that JAX can own. It copies other memory."""
 
 
 def _empty_for_jax(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -181,7 +193,7 @@ def _empty_for_jax(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[A
 
 
 Made = Callable[[list[np.ndarray[Any, Any]], tuple[Array, ...]], tuple[Array, ...]]
-"""Takes what was allocated and the arrays of the call; returns the results as arrays of their library."""
+"""Takes the allocated results and the arrays of the call; returns the results as arrays of the library."""
 
 
 def maker(like: Array, dtypes: Sequence[str]) -> Made:
@@ -211,7 +223,7 @@ def _taken(dtypes: Sequence[str], own: Callable[[str], Any], take: Callable[...,
 
 
 def bits_dtype(dtype: str) -> np.dtype[Any]:
-    """Return NumPy's dtype of a dtype in memory, for 16-bit floats that of their bits."""
+    """Return NumPy's dtype of a dtype in memory: uint16 for 16-bit floats."""
     return np.dtype("uint16" if dtype in SIXTEEN_BIT_FLOATS else dtype)
 
 
@@ -221,10 +233,10 @@ def bytes_of(dtypes: Iterable[str]) -> int:
 
 
 def own_dtype(name: str) -> np.dtype[Any]:
-    """Return NumPy's dtype of a name; that of bfloat16 comes with ml_dtypes, as arrays of it do."""
+    """Return NumPy's dtype of a name. ml_dtypes has bfloat16, and is there if an array has this dtype."""
     if name == "bfloat16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)

@@ -1,4 +1,4 @@
-"""Plans of kernels for CPUs, and the functions of arrays that carry them out."""
+"""Plans of kernels for CPUs, the lines that they see arrays as, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,111 @@ from typing import Any
 import numpy as np
 
 from parprims._compiling.plan_capture import observed
-from parprims._core.arrays import Array
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array
+from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import NUMBA, memory_type, register_type
 from parprims._operators.languages import Captured
+from parprims._operators.operator import Operator
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Arrays as lines along an axis: (high, low, n, inner), with one stride each.
+
+    Parameters
+    ----------
+    high, low, inner : int
+        The lengths of the axes that lines are counted by.
+    groups : tuple of (tuple of View)
+        The views of inputs, of outputs and of initial elements.
+    """
+
+    high: int
+    low: int
+    inner: int
+    groups: tuple[tuple[text.View, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """The number of lines."""
+        return self.high * self.low * self.inner
+
+    def steps(self, *, columns: bool) -> tuple[list[int], list[int]]:
+        """Return the strides of inputs and of outputs: from line to line if ``columns``, else along a line."""
+        inputs, outputs = ([view.outer[-1] if columns else view.along for view in group] for group in self.groups[:2])
+        return inputs, outputs
+
+    def by_low(self) -> Lines:
+        """Return the lines with ``low`` counted fastest, without a division, if no lines are adjacent."""
+        if self.inner != 1:
+            return self
+        groups = [
+            tuple([dataclasses.replace(view, outer=(view.outer[0], *view.outer[:0:-1])) for view in group])
+            for group in self.groups
+        ]
+        return Lines(self.high, 1, self.low, tuple(groups))
+
+
+def lines_of(
+    shape: tuple[int, ...],
+    axis: int,
+    inputs: Sequence[tuple[np.ndarray[Any, Any], str]],
+    outputs: Sequence[tuple[tuple[int, ...], str]],
+    *,
+    starts: Sequence[tuple[np.ndarray[Any, Any], str]] = (),
+    reverse: bool = False,
+    broadcast: bool = True,
+) -> Lines | None:
+    """Return arrays as lines along an axis of a shape, from the last element on if ``reverse``.
+
+    Inputs and initial elements are given with their dtypes, outputs by their shapes. Inputs ``broadcast`` to the shape,
+    or they have it. Return None if the other axes do not merge into three.
+    """
+
+    def read(x: np.ndarray[Any, Any]) -> tuple[tuple[int, ...], int]:
+        strides = memory.strides(x)
+        return broadcast_strides(strides, x.shape, len(shape)) if broadcast else strides, memory.first(x)
+
+    arrays = [*(read(x) for x, _ in inputs), *((row_major(made), 0) for made, _ in outputs)]
+    arrays += [read(x) for x, _ in starts]
+    lengths = [*[shape[axis]] * len(inputs), *(made[axis] for made, _ in outputs), *[1] * len(starts)]
+    merged = lines_along(shape, axis, [strides for strides, _ in arrays])
+    if merged is None:
+        return None
+    views = []
+    for at, (_, dtype) in enumerate((*inputs, *outputs, *starts)):
+        begin, along = arrays[at][1], merged.along[at]
+        if reverse:
+            begin, along = begin + (lengths[at] - 1) * along, -along
+        views.append(text.View(dtype, begin, (merged.upward[at], merged.downward[at], merged.across[at]), along))
+    first, last = len(inputs), len(inputs) + len(outputs)
+    groups = tuple(views[:first]), tuple(views[first:last]), tuple(views[last:])
+    return Lines(merged.high, merged.low, merged.inner, groups)
+
+
+def is_memory_bound(op: Operator, dtypes: Sequence[str]) -> bool:
+    """Return whether an operator takes less time than to read its elements, of one array."""
+    return op._built_in and op.name != "logaddexp" and not any(one in SIXTEEN_BIT_FLOATS for one in dtypes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A kernel, and how many tasks it has.
+    """A kernel and its tasks.
 
     Parameters
     ----------
     name : str
-        The function of the texts that is the kernel.
+        The name of the kernel's function in the texts.
     tasks : int
-        The number of its tasks, which may be done in any order by any number of threads.
+        The number of tasks. Any number of threads may run them in any order.
     least : int
-        How many of them are worth a thread.
+        The fewest tasks of a thread.
     reads : int, optional
-        The number of inputs that it is given, the first ones; all where nothing is said.
+        The number of inputs that the kernel gets, the first ones; by default all.
     writes : bool
-        Whether it is given the outputs. One that needs few arrays serves more plans, which compile it once.
+        Whether the kernel gets the outputs. More plans share a kernel that needs few arrays, and compile it once.
     """
 
     name: str
@@ -48,23 +130,23 @@ class Plan:
     Parameters
     ----------
     launches : tuple of Launch
-        The kernels in order; each finds in memory what those before it left.
+        The kernels in order; each reads the memory that earlier kernels wrote.
     texts : tuple of str
-        The functions that they consist of.
+        The functions of the kernels.
     inputs : tuple of str
         The dtypes of the inputs.
     outputs : tuple of (shape, dtype)
-        What is to be allocated.
+        The outputs to allocate.
     scratch : tuple of (int, dtype)
-        Arrays of one axis for states, which a call has for itself.
+        Arrays of states with one axis, allocated for each call.
     numbers : tuple of int
-        What all kernels are told.
+        The numbers that all kernels get.
     starts : tuple of str, optional
-        The dtypes of the inputs behind the others that kernels are given as a group of their own.
+        The dtypes of initial elements. Behind the inputs, they are a group of their own.
     seen : tuple of str, optional
-        The dtypes as which kernels see the outputs, where these only have as many bits.
+        The dtypes as which kernels see the outputs, if not as their own: dtypes of equal width.
     captured : tuple of Captured
-        The numbers of operators that no text holds. Kernels are told them behind the others.
+        The captured numbers of operators. Kernels get them behind the other numbers, so that texts do not hold them.
     """
 
     launches: tuple[Launch, ...]
@@ -92,7 +174,7 @@ class Plan:
         )
 
     def _named(self) -> Iterator[str]:
-        """Return the lines that give captured numbers the names by which the texts know them."""
+        """Return the lines that assign captured numbers to their names in the texts."""
         at = len(self.numbers)
         for one in self.captured:
             words = [f"numbers[{at + part}]" for part in range(len(one.words))]
@@ -111,12 +193,12 @@ class Plan:
 def runner(
     plan: Plan, like: Sequence[Array], readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]] | None = None
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like these that does what a plan says and returns the outputs.
+    """Return a function of arrays like these that runs a plan and returns the outputs.
 
-    ``readers`` make of each array one of one axis; they are those of `memory.reader` where none are given.
+    ``readers`` return each array with one axis; by default `memory.reader` makes them.
     """
     observed(plan, tuple(like))
-    given = readers is None and all(memory.is_flat(x) for x in like)
+    are_flat = readers is None and all(memory.is_flat(x) for x in like)
     readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [
         (
@@ -128,8 +210,8 @@ def runner(
         )
         for at, one in enumerate(plan.launches)
     ]
-    told = (*plan.numbers, *(word for one in plan.captured for word in one.words))
-    numbers = np.array(told, dtype=np.int64)
+    words = [word for captured in plan.captured for word in captured.words]
+    numbers = np.array((*plan.numbers, *words), dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     seen = None if plan.seen is None else [memory.bits_dtype(dtype) for dtype in plan.seen]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
@@ -139,39 +221,39 @@ def runner(
         memory.maker(like[0], [dtype for _, dtype in plan.outputs]),
     )
     first, tasks, least, *_ = kernels[0]
-    alone = len(kernels) == 1 and tasks < 2 * least
-    nothing = [empty(0, dtype) for _, dtype in scratch]  # which all calls may share
-    keeps = any(count for count, _ in scratch)
-    several = list(zip(scratch, nothing, strict=True))
+    is_single = len(kernels) == 1 and tasks < 2 * least
+    unused = [empty(0, dtype) for _, dtype in scratch]  # all calls may share these
+    has_scratch = any(count for count, _ in scratch)
+    several = list(zip(scratch, unused, strict=True))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
+        inputs = arrays if are_flat else [read(x) for read, x in zip(readers, arrays, strict=True)]
         outputs = [allocate(shape, dtype) for shape, dtype in shapes]
-        others = [one.reshape(-1) for one in outputs]
+        written = [output.reshape(-1) for output in outputs]
         if seen is not None:
-            others = [one.view(dtype) for one, dtype in zip(others, seen, strict=True)]
-        others += [empty(count, dtype) if count else none for (count, dtype), none in several] if keeps else nothing
-        everything = (*inputs, *others, numbers)
-        for kernel, count, enough, read, written in kernels:
-            some = everything if read is None else (*inputs[read], *others[written], numbers)
+            written = [output.view(dtype) for output, dtype in zip(written, seen, strict=True)]
+        written += [empty(n, dtype) if n else none for (n, dtype), none in several] if has_scratch else unused
+        everything = (*inputs, *written, numbers)
+        for kernel, count, enough, reads, writes in kernels:
+            arguments = everything if reads is None else (*inputs[reads], *written[writes], numbers)
             if count < 2 * enough:  # one thread does them all
-                kernel(*some, 0, count)
+                kernel(*arguments, 0, count)
             else:
-                _launch(kernel, count, enough, some)
+                _launch(kernel, count, enough, arguments)
         return made(outputs, arrays)
 
-    if not alone or keeps or len(shapes) > 1 or seen is not None:
+    if not is_single or has_scratch or len(shapes) > 1 or seen is not None:
         return run
     ((shape, dtype),) = shapes
 
-    def run_once(*arrays: Array) -> tuple[Array, ...]:  # the same: small calls wait for little else
+    def run_single(*arrays: Array) -> tuple[Array, ...]:  # `run` for one kernel on one thread, with less overhead
         output = allocate(shape, dtype)
-        inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
-        first(*inputs, output if len(shape) == 1 else output.reshape(-1), *nothing, numbers, 0, tasks)
+        inputs = arrays if are_flat else [read(x) for read, x in zip(readers, arrays, strict=True)]
+        first(*inputs, output if len(shape) == 1 else output.reshape(-1), *unused, numbers, 0, tasks)
         return made([output], arrays)
 
-    return run_once
+    return run_single
 
 
-def _launch(kernel: Callable[..., None], tasks: int, least: int, given: tuple[Any, ...]) -> None:
-    threads.run(lambda begin, end: kernel(*given, begin, end), tasks, least)
+def _launch(kernel: Callable[..., None], tasks: int, least: int, arguments: tuple[Any, ...]) -> None:
+    threads.run(lambda begin, end: kernel(*arguments, begin, end), tasks, least)

@@ -15,8 +15,8 @@ _ZEN_4 = (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))
 def compresses_slowly() -> bool:
     """Return whether the processor is a Zen 4 of AMD.
 
-    It takes hundreds of cycles for the instruction of AVX-512 that stores the lanes of a vector which a mask chooses.
-    NumPy sorts by that instruction, in ten times as long as on other processors.
+    Its instruction of AVX-512 that stores some lanes of a vector, by a mask, takes hundreds of cycles. NumPy sorts by
+    this instruction, and takes ten times as long as on other processors.
     """
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -26,7 +26,7 @@ def compresses_slowly() -> bool:
 
 
 def is_zen_4(text: str) -> bool:
-    """Return whether a processor is a Zen 4, given what Linux tells in /proc/cpuinfo, or Windows in one line."""
+    """Return whether a processor is a Zen 4, given the text of /proc/cpuinfo, or its description by Windows."""
     family = re.search(r"(?:^cpu family\s*:|Family) (\d+)", text, re.MULTILINE)
     model = re.search(r"(?:^model\s*:|Model) (\d+)", text, re.MULTILINE)
     if "AuthenticAMD" not in text or family is None or model is None or int(family[1]) != 25:

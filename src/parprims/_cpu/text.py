@@ -1,18 +1,11 @@
-"""The text of a kernel for CPUs: what is generated for an operator, and how it reaches strided arrays.
+"""The text of a kernel for CPUs: the functions of an operator and of strided arrays, joined with loops.
 
-A kernel is the text of templates/functions.numba and of one function. That function is made of the functions written
-here and of the loops of a primitive, called in each other. The loops see an element of all inputs as one thing, and a
-state as a tuple of its components:
+A kernel is the text of templates/ and of one function. That function consists of the loops of a primitive, such as
+scan_loops.py, and of functions that are written for a call, each in place of its calls. templates/declarations.py lists
+the functions that are written here. The loops see an element of all inputs as one state: a tuple with its components.
 
-- ``combine(earlier, later)`` is the state of two;
-- ``scratch(count)`` is an array of states, which ``get(states, i)`` and ``put(states, i, state)`` read and write.
-
-A group of arrays, such as the inputs, has a position in each of them, a tuple, which is moved by tuples of strides. The
-functions of a group end in its name:
-
-- ``place_in(numbers, ...)`` is the position of an element, given its indices along the axes that lines are counted by;
-- ``alongs_in(numbers)`` and ``acrosses_in(numbers)`` are the strides along a line and from line to line;
-- ``moved_in(at, steps, i)`` is the position i steps on.
+A group of arrays, such as the inputs, has one position: a tuple with an index for each array, moved by tuples of
+strides. The names of its functions end in its own: ``place_in`` belongs to the inputs.
 """
 
 from __future__ import annotations
@@ -34,9 +27,29 @@ def file(name: str) -> str:
     return (importlib.resources.files("parprims") / name).read_text(encoding="utf-8")
 
 
-def quotient(dtype: str) -> str:
-    """Return the text of the function quotient(a, b): a / b of a dtype, without an error where b is zero."""
-    return function("quotient(a, b)", (f"return {NUMBA.call('divide', dtype, 'a', 'b')}",))
+_FIRST_FUNCTION = re.compile(r"^def ", re.MULTILINE)
+_PROSE = re.compile(r'^ *"""[^"]*"""\n|^ *#.*\n|  #.*$', re.MULTILINE)
+
+
+@functools.cache
+def loops(name: str) -> str:
+    """Return the functions of a file of loops, without docstrings and comments, which change no kernel.
+
+    Before the functions are the docstring, the imports and the declarations of the file.
+    """
+    text = file(name)
+    first = _FIRST_FUNCTION.search(text)
+    assert first is not None
+    return _PROSE.sub("", text[first.start() :])
+
+
+_DECLARED = re.compile(r"^from parprims\..*\n", re.MULTILINE)
+
+
+@functools.cache
+def _template(name: str) -> str:
+    """Return the text of a module in templates/, without its imports of declarations."""
+    return _DECLARED.sub("", file(f"_cpu/templates/{name}"))
 
 
 def function(head: str, lines: Iterable[str]) -> str:
@@ -46,22 +59,22 @@ def function(head: str, lines: Iterable[str]) -> str:
 
 def packed(codes: Iterable[str]) -> str:
     """Return a tuple of expressions."""
-    found = list(codes)
-    return f"({', '.join(found)},)" if found else "()"
+    parts = list(codes)
+    return f"({', '.join(parts)},)" if parts else "()"
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """How a kernel sees an array: where its first element is, and its strides.
+    """An array as a kernel sees it: the position of its first element, and its strides.
 
     Parameters
     ----------
     dtype : str
         The dtype of the array.
     begin : int
-        Where the first element is, in elements from the lowest address.
+        The position of the first element, in elements from the lowest address.
     outer : tuple of int
-        The strides along the axes that lines are counted by; the last is that from line to line.
+        The strides along the axes that lines are counted by; the last is the stride from line to line.
     along : int
         The stride along a line.
     """
@@ -78,7 +91,7 @@ class View:
 
 
 def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
-    """Return the functions of a group of arrays, whose numbers come behind ``first`` others."""
+    """Return the functions of a group of arrays. Their numbers follow ``first`` other numbers."""
     size = axes + 2
     at = [first + size * index for index in range(len(views))]
     indices = [f"i{axis}" for axis in range(axes)]
@@ -99,12 +112,23 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
     )
 
 
+def groups(names: Sequence[str], views: Sequence[Sequence[View]], first: int, axes: int = 3) -> list[str]:
+    """Return the functions of groups of arrays. Their numbers follow ``first`` other numbers, group by group."""
+    begins = [first + len(numbers_of(views[:at])) for at in range(len(views))]
+    return [group(*one, axes) for one in zip(names, views, begins, strict=True)]
+
+
+def numbers_of(views: Sequence[Sequence[View]]) -> tuple[int, ...]:
+    """Return the numbers that kernels receive for groups of arrays."""
+    return tuple([number for group in views for view in group for number in view.numbers])
+
+
 _READ = 0
-"""The region of memory (see templates/functions.numba) of inputs, which nothing that is written overlaps."""
+"""The region of memory (see templates/functions.py) of inputs. No memory that is written overlaps it."""
 
 
 def _region(component: int) -> int:
-    """Return the region of the states of a component, whatever array they are in."""
+    """Return the region of a component of states, in all arrays of states."""
     return 1 + component % 9
 
 
@@ -130,7 +154,7 @@ def elements(views: Sequence[View], steps: Sequence[int]) -> list[str]:
 
 
 def operator(states: Sequence[str], combined: Trace) -> str:
-    """Return the functions on states of these dtypes, ``combine`` by the trace of an operator."""
+    """Return the functions on states of these dtypes, with ``combine`` from the trace of an operator."""
     names = [f"{side}_{at} = {side}[{at}]" for side in ("earlier", "later") for at in range(len(states))]
     lines = (*names, *combined.lines, f"return {packed(combined.outputs)}")
     return states_in_memory(states) + "\n" + function("combine(earlier, later)", lines)
@@ -153,6 +177,16 @@ def states_in_memory(states: Sequence[str]) -> str:
     )
 
 
+def arithmetic(dtype: str) -> tuple[str, ...]:
+    """Return the functions on numbers of a dtype: memory for them, zero, and a quotient without an error."""
+    number = register_type(dtype)
+    return (
+        function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
+        function("zero()", (f"return {number}(0)",)),
+        function("quotient(a, b)", (f"return {NUMBA.call('divide', dtype, 'a', 'b')}",)),
+    )
+
+
 def stores(dtypes: Sequence[str], codes: Sequence[str], places: Sequence[str]) -> list[str]:
     """Return the lines that write registers to places of the outputs."""
     return [
@@ -162,16 +196,16 @@ def stores(dtypes: Sequence[str], codes: Sequence[str], places: Sequence[str]) -
 
 
 def numpy_type(dtype: str) -> str:
-    """Return NumPy's name of the type that a dtype is computed in."""
+    """Return NumPy's name of the register type of a dtype."""
     return "bool_" if dtype == "bool" else register_type(dtype)
 
 
 _NUMBER = re.compile(r"\bnumbers\[(\d+)\]")
-"""A number that a kernel is told, which the compiler would read anew wherever it cannot see what is written."""
+"""A number of a call. The compiler would read it again behind every store, unless it is constant."""
 
 
 _EMPTY = re.compile(r"\bnp\.empty\(")
-"""Memory for a kernel itself."""
+"""An allocation, for which the entry of the kernel has a function of its own."""
 
 
 _FUNCTION = re.compile(r"^def (\w+).*?(?=^def |\Z)", re.DOTALL | re.MULTILINE)
@@ -180,42 +214,42 @@ _WORD = re.compile(r"\w+")
 
 @functools.lru_cache(maxsize=1024)
 def _functions(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Return the functions of a text by their names, each with all words in it."""
+    """Return the functions of a text by their names, each with the set of its words."""
     return {one[1]: (one[0], frozenset(_WORD.findall(one[0]))) for one in _FUNCTION.finditer(text)}
 
 
 def _used(texts: Iterable[str], lines: Iterable[str]) -> list[str]:
-    """Return the functions in texts that lines name, and those that these name, in the order of their names.
+    """Return the functions in texts that lines name, directly or through other functions, sorted by name.
 
-    What primitives share has more functions than any kernel: kernels that differ in others are the same.
+    Shared texts have more functions than any kernel, and kernels do not differ by unused functions.
     """
-    known = {name: found for text in texts for name, found in _functions(text).items()}
+    known = {name: function for text in texts for name, function in _functions(text).items()}
     used, left = set(), {word for line in lines for word in _WORD.findall(line)}
     while left:
-        one = left.pop()
-        if one in known and one not in used:
-            used.add(one)
-            left |= known[one][1]
-    return [known[one][0] for one in sorted(used)]
+        name = left.pop()
+        if name in known and name not in used:
+            used.add(name)
+            left |= known[name][1]
+    return [known[name][0] for name in sorted(used)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A kernel: the function of a name in texts.
+    """A kernel: a function in texts.
 
-    It takes groups of arrays that it reads and groups that it writes, then numbers, and which of its tasks to do, from
-    begin to end. Every array has one axis; one that is read may be read-only.
+    Its parameters are groups of arrays that it reads, groups that it writes, numbers, and the range of its tasks, from
+    begin to end. Every array has one axis. Arrays that it reads may be read-only.
 
     Parameters
     ----------
     name : str
         The name of the function.
     texts : tuple of str
-        The functions that it consists of.
+        The functions that the kernel consists of.
     read, written : tuple of tuple of str
         The types in memory of each group of arrays.
     begins : tuple of str
-        Its first lines, which name the captured numbers that the texts use.
+        The first lines of the kernel: they assign captured numbers to their names in the texts.
     """
 
     name: str
@@ -226,19 +260,19 @@ class Kernel:
 
     @property
     def identity(self) -> str:
-        """All that the text is made of, and what makes it."""
+        """A text that is equal for kernels with equal text: its parts, and the modules that join them."""
         used = _used(self.texts, (self.name, *self.begins))
         return "\0".join((self.name, repr((self.read, self.written)), *self.begins, *used, *map(file, _MADE_OF)))
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters of the function; behind what a call gives comes the kernel's own memory."""
+        """The names of the parameters of the function; the last is the memory that the kernel allocates."""
         count = sum(map(len, (*self.read, *self.written)))
         return *(f"a{index}" for index in range(count)), "numbers", "begin", "end", "memory"
 
     @functools.cached_property
     def text(self) -> str:
-        """The text of a module with the kernel, which is called ``run`` there."""
+        """The text of a module with the kernel as the function ``run``."""
         kinds = [f"types.Array({one}, 1, 'C', readonly=True)" for group in self.read for one in group]
         kinds += [f"{one}[::1]" for group in self.written for one in group]
         left = iter(self.parameters)
@@ -248,13 +282,12 @@ class Kernel:
         body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
         return "\n".join(
             (
-                file("_cpu/templates/entry.numba"),
-                file("_cpu/templates/functions.numba"),
+                *map(_template, _TEMPLATES),
                 f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
                 _EMPTY.sub("empty(memory, ", body),
             )
         )
 
 
-_TEMPLATES = ("templates/entry.numba", "templates/functions.numba")
-_MADE_OF = tuple(f"_cpu/{one}" for one in (*_TEMPLATES, "text.py", "inline.py"))
+_TEMPLATES = ("entry.py", "functions.py")
+_MADE_OF = tuple(f"_cpu/{one}" for one in (*(f"templates/{one}" for one in _TEMPLATES), "text.py", "inline.py"))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._dispatch.derivative_rules import detached, linear_system
@@ -22,16 +20,16 @@ _LEAST = 1 << 12
 
 
 def refusal(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     if s.periodic:
         return "the kernel solves no periodic systems"
     return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest rows for which the kernel is faster than LAPACK's routine, or than reflections by array operations.
+"""Rows from which the kernel is faster than LAPACK's routine, or than reflections in array operations.
 
-Eager JAX takes a second and more to compile the reflections for every new shape; the kernel does not.
+Eager JAX compiles the reflections for a second or more for every new shape; the kernel is compiled once.
 """
 
 
@@ -41,7 +39,7 @@ def kind(has_routine: bool) -> str:
 
 
 def slower(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     has_routine = native.refusal(xp, s) is None
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
 
@@ -80,22 +78,15 @@ def solver(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]
     """
     systems, n, width = rows.shape
     name, columns, text = dtype_name(rows.dtype), b.shape[-1], _cpu.text
-    number = _cpu.register_type(name)
-
-    def in_order(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
     plan = _cpu.Plan(
         (_cpu.Launch("solve_systems", systems, max(1, _LEAST // n)),),
         (
-            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("nothing()", (f"return {number}(0)",)),
-            text.quotient(name),
-            text.file("_primitives/banded/banded.numba"),
+            *text.arithmetic(name),
+            text.loops("_primitives/banded/banded_loops.py"),
         ),
         inputs=(name, name),
         outputs=(((systems, n, columns), name),),
         scratch=(),
         numbers=(n, below, width - 1 - below, columns),
     )
-    return _cpu.runner(plan, [rows, b], [in_order, in_order])
+    return _cpu.runner(plan, [rows, b], [_cpu.flat_in_order] * 2)

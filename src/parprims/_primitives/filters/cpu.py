@@ -22,21 +22,21 @@ _UNROLLED = 12
 
 
 def refusal(xp: Namespace, f: Filter) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest samples for which the kernel is faster than the array form."""
+"""Samples from which the kernel is faster than the array form."""
 
 
 def slower(xp: Namespace, f: Filter) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(f.shape))
 
 
 def _in_registers(k: int) -> tuple[str, list[str]]:
-    """Return the head and the lines of the kernel of filters.numba with coefficients and states in registers."""
+    """Return the head and the lines of the kernel of filters_loops.py with coefficients and states in registers."""
     each = range(k)
     setting = [f"b{i} = quotient(load(inputs[0], section * {k + 1} + {i}), first)" for i in range(k + 1)]
     setting += [f"a{i} = quotient(load(inputs[1], section * {k + 1} + {i}), first)" for i in range(1, k + 1)]
@@ -80,8 +80,7 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
     parts = f.parts(xp)
     name, sections, k = dtype_name(f.working), f.sections or 1, f.order
     lines, n = parts[2].shape
-    number, text = _cpu.register_type(name), _cpu.text
-
+    text = _cpu.text
     plan = _cpu.Plan(
         (
             _cpu.Launch(
@@ -89,10 +88,8 @@ def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:
             ),
         ),
         (
-            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
-            text.function("nothing()", (f"return {number}(0)",)),
-            text.quotient(name),
-            text.file("_primitives/filters/filters.numba") if k > _UNROLLED else text.function(*_in_registers(k)),
+            *text.arithmetic(name),
+            text.loops("_primitives/filters/filters_loops.py") if k > _UNROLLED else text.function(*_in_registers(k)),
         ),
         inputs=(name,) * 4,
         outputs=(((lines, n), name), ((lines, sections, k), name)),

@@ -22,7 +22,7 @@ _BLOCK, _BLOCKS = 1 << 15, 64
 _EACH = 4
 """The fewest elements of a block for each bin, if there is more than one block."""
 _LANES, _NARROW = 4, 1 << 11
-"""The tables in which neighbouring elements are counted, and the most bins with several tables."""
+"""The number of tables for the counts of neighbouring elements, and the most bins with several tables."""
 _ENDS = 6
 """The index of the bits of two ends among the numbers of a plan."""
 
@@ -52,7 +52,7 @@ def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | 
         text.function("zero_sum()", (f"return {working}(0)",)),
         text.function("sums(count)", (f"return np.empty(count, np.{working})",)),
         text.function("edges(count)", (f"return np.empty(count, np.{number})",)),
-        text.file("_primitives/histogram/histogram.numba"),
+        text.loops("_primitives/histogram/histogram_loops.py"),
     )
 
 
@@ -86,16 +86,16 @@ def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, h: Histogram) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.unknown_dtype(h.arrays) or _cpu.refusal(xp, h.arrays)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest elements for which kernels save 10 us over the library's own routine."""
+"""Elements from which kernels save 10 us over the library's own routine."""
 
 
 def slower(xp: Namespace, h: Histogram) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(h.arrays[0].shape))
 
@@ -116,7 +116,8 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
 def _runner(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges.
 
-    It is remembered for the signature of the arrays, because calls with edges have no key and come here every time.
+    It is kept under the signature of the arrays, because a call with edges has no key in the dispatch, so that it comes
+    here every time.
     """
     layouts = signature(h.arrays, gradient=True)
     if layouts is None:

@@ -28,7 +28,7 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN
-from parprims._operators.tracing import Trace, Untraceable, trace_combine
+from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.matmul.array import tiled_product
 from parprims._primitives.matmul.call import Product
 
@@ -59,13 +59,13 @@ def _traced(p: Product) -> tuple[Trace, Trace]:
     """Return the translations of add and multiply, remembered for the operators; raise Untraceable."""
     state = dtype_name(p.working)
     key = p.operation, state
-    found = _traces.get(key) if p.lasts else None
-    if found is None:
+    traces = _traces.get(key) if p.lasts else None
+    if traces is None:
         add = trace_combine(p.add, (state,), language=_cpu.NUMBA, told="captured_add")
-        found = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
+        traces = add, trace_combine(p.multiply, (state,), language=_cpu.NUMBA, told="captured_multiply")
         if p.lasts:
-            _traces.keep(key, found)
-    return found
+            _traces.keep(key, traces)
+    return traces
 
 
 def _is_long(p: Product) -> bool:
@@ -92,8 +92,9 @@ def _extremum(p: Product, cut: _Cut) -> str | None:
 
 
 def _calm(p: Product, comparison: str | None) -> str:
-    """Return the function that tells whether no product of a piece is NaN: for sums, whether there are no infinities
-    of one sign; for products, no infinities at all; and no NaN.
+    """Return the function that finds whether no product of a piece can be NaN.
+
+    Then factors have no NaN. If factors are multiplied, they have no infinities; if added, none of one sign.
     """
     head = "calm_of(inputs, left, right, depth, padded, d, at, pitch, w)"
     if comparison is None:
@@ -132,12 +133,11 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
     text, language = _cpu.text, _cpu.NUMBA
     add, multiply = _traced(p)
     state, result = dtype_name(p.working), dtype_name(p.dtype)
-    same = _cpu.register_type(state) == _cpu.register_type(result)
 
     def element(at: int) -> str:
         code = loaded(names[at], f"load(inputs[{at}], at)")
         code = code if names[at] == result else language.cast(code, names[at], result)
-        return code if same else language.cast(code, result, state)
+        return _cpu.register_cast(code, result, state)
 
     comparison = _extremum(p, cut)
     rows, deep = (1, 1) if _is_long(p) else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
@@ -167,9 +167,9 @@ def _texts(p: Product, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         text.function("across_result(numbers)", (f"return {'numbers[7]' if cut.swapped else '1'}",)),
         text.function(
             "finish(outputs, at, total)",
-            text.stores((result,), ("total" if same else language.cast("total", state, result),), ("at",)),
+            text.stores((result,), (_cpu.register_cast("total", state, result),), ("at",)),
         ),
-        text.file("_primitives/matmul/kernels/matmul.numba"),
+        text.loops("_primitives/matmul/kernels/matmul_loops.py"),
     )
 
 
@@ -270,7 +270,7 @@ def _plan(p: Product, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, p: Product) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, p.arrays, differentiable=True)
     if reason is not None:
         return reason
@@ -278,27 +278,20 @@ def refusal(xp: Namespace, p: Product) -> str | None:
         return f"kernel {p.kernel} runs in CUDA, and the arrays are not on a CUDA device"
     if p.tile is not None:
         return "the kernel for CPUs takes no tile"
-    reason = _cpu.unknown_dtype((*p.arrays, p))
-    if reason is not None:
-        return reason
-    try:
-        _traced(p)
-    except Untraceable as reason:
-        return str(reason)
-    return None
+    return _cpu.unknown_dtype((*p.arrays, p)) or _cpu.untraceable(lambda: _traced(p))
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""Products of elements in all, or of each matrix of a batch; lengths of sums, and the least side, where it is said.
+"""Numbers of products, in all or of each matrix of a batch; lengths of sums and least sides, if the kind says so.
 
-Integers are those whose product no BLAS has, operators those other than sums of products.
+"integers" are products of integers, which no BLAS has; "operators" are all operators but sums of products.
 """
 _THIN, _LENGTH = 16, 128
 """Rows or columns up to which a product is thin, and the length of its sums from which the kernel takes less time."""
 
 
 def slower(xp: Namespace, p: Product) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
         return f"{library_title(xp)}'s own way is preferred at any size"
     k = p.arrays[0].shape[-1]
@@ -331,7 +324,7 @@ def is_faster_for_integers(xp: Namespace, p: Product) -> bool:
     if library(xp) == "numpy":
         return bool(is_large)
     if matrices > 1:
-        return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
+        return bool(is_large and b.ndim > 2)  # with one b for all matrices, PyTorch computes one product
     is_thin = min(rows, columns) <= _THIN and k >= _LENGTH
     return bool(is_large and is_thin and results * k >= least["integers, thin"])
 

@@ -6,19 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._core.arrays import Namespace, dtype_kind, dtype_name
-from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._cpu.language import loaded
-from parprims._primitives.scan.cpu import firsts, has_few_long, least_tasks, width_of_tiles
+from parprims._primitives.scan.cpu import NUMBERS, has_few_long, width_of_tiles
 from parprims._primitives.scan.source import Adjoint
 
 
-def _functions(
-    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]
-) -> tuple[str, ...]:
+def _functions(views: Sequence[Sequence[_cpu.View]], steps: tuple[Sequence[int], Sequence[int]]) -> tuple[str, ...]:
     """Return the text of the functions that the loops call; ``steps`` are innermost strides of inputs and outputs."""
     inputs, outputs = views
     text, language, dtype = _cpu.text, _cpu.NUMBA, inputs[0].dtype
@@ -36,7 +31,7 @@ def _functions(
     written = [one if state == dtype else language.cast(one, state, dtype) for one in result]
     by_a = [f"state[0] * {conjugate(2, 'at')}"] if both else []
     return (
-        *(text.group(*one, 3) for one in zip(("in", "out"), views, firsts(views), strict=True)),
+        *text.groups(["in", "out"], views, NUMBERS),
         text.states_in_memory([state]),
         text.function("begun(inputs, at, steps, i)", [f"return ({read(1, 'at')},)"]),
         text.function(
@@ -46,47 +41,28 @@ def _functions(
         text.function("results(inputs, at, steps, i, state)", [f"return {text.packed(['state[0]', *by_a])}"]),
         text.function("last_results(state)", [f"return {text.packed(['state[0]', f'{state}(0)'][: len(outputs)])}"]),
         text.function("write(outputs, to, steps, i, results)", text.stores([dtype] * len(outputs), written, places)),
-        text.file("_primitives/recurrence/gradient.numba"),
+        text.loops("_primitives/recurrence/gradient_loops.py"),
     )
 
 
 def _plan(r: Adjoint) -> _cpu.Plan | None:
     """Return the plan of a call, or None if arrays cannot be viewed as (high, low, n, inner) with one stride each."""
-    hosts: list[np.ndarray[Any, Any]] = [_cpu.host(x) for x in r.arrays]
-    count, outputs, dtype = len(hosts), len(hosts) - 1, dtype_name(r.arrays[1].dtype)
-    strides = [
-        *(broadcast_strides(_cpu.strides(x), x.shape, len(r.shape)) for x in hosts),
-        *[row_major(r.shape)] * outputs,
-    ]
-    merged = lines_along(r.shape, r.axis, strides)
-    if merged is None:
+    count, dtype = len(r.arrays), dtype_name(r.arrays[1].dtype)
+    inputs, outputs = [(_cpu.host(x), dtype) for x in r.arrays], ((r.shape, dtype),) * (count - 1)
+    lines = _cpu.lines_of(r.shape, r.axis, inputs, outputs, reverse=r.reverse)
+    if lines is None:
         return None
-    begins, along = [*map(_cpu.first, hosts), *[0] * outputs], list(merged.along)
-    if r.reverse:
-        begins = [begin + (r.n - 1) * step for begin, step in zip(begins, along, strict=True)]
-        along = [-step for step in along]
-    views = [
-        _cpu.View(dtype, begin, (upward, downward, across), step)
-        for begin, step, upward, downward, across in zip(
-            begins, along, merged.upward, merged.downward, merged.across, strict=True
-        )
-    ]
-    groups, columns = (views[:count], views[count:]), merged.inner > 1
-    steps = merged.across if columns else along
-    outer, inner = merged.high * merged.low, merged.inner
-    width = width_of_tiles(outer * inner, inner, r.n)
-    tasks = outer * (-(-inner // width) if columns else inner)
+    inner, columns = lines.inner, lines.inner > 1
+    width = width_of_tiles(lines.count, inner, r.n)
+    tasks = lines.count // inner * -(-inner // width) if columns else lines.count
+    least = _cpu.threads.least_of_elements(tasks, lines.count * r.n)
     return _cpu.Plan(
-        (
-            _cpu.Launch(
-                "adjoint_columns" if columns else "adjoint_lines", tasks, least_tasks(tasks, outer * inner * r.n)
-            ),
-        ),
-        _functions(groups, (steps[:count], steps[count:])),
+        (_cpu.Launch("adjoint_columns" if columns else "adjoint_lines", tasks, least),),
+        _functions(lines.groups[:2], lines.steps(columns=columns)),
         (dtype,) * count,
-        ((r.shape, dtype),) * outputs,
+        outputs,
         (),
-        (merged.low, r.n, inner, width, *(number for view in views for number in view.numbers)),
+        (lines.low, r.n, inner, width, *_cpu.text.numbers_of(lines.groups)),
     )
 
 

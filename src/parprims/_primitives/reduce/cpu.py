@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import is_own
-from parprims._operators.operator import BUILT_IN
+from parprims._operators.operator import BUILT_IN, Operator
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce.array import array, native_refusal, prepare_native
 from parprims._primitives.reduce.call import OWN_MAPS, Reduction, assembled, conjugate_product, result_dtypes
@@ -41,10 +41,10 @@ _COLUMNS, _MOST_COLUMNS = 512, 4096
 The processor prefetches only along long rows, but every thread should have two tiles. Bits of results do not depend on
 the tiles.
 """
+_NUMBERS = 6
+"""The count of numbers before the numbers of views."""
 _NARROW = 16
 """Below this number of columns each column is reduced separately."""
-_LEAST = 1 << 16
-"""The fewest elements for each thread."""
 
 
 # ---- Specialisation ---------------------------------------------------------------------------------------------
@@ -66,13 +66,13 @@ def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
     return code.results if r.initial is None else code.states
 
 
-def _way(code: Traced) -> str:
-    """Return the name of the way in which a block of a line is combined: "all", "lanes" or "parts"."""
+def way_of(op: Operator, states: Sequence[str]) -> str:
+    """Return the way in which elements of a line are combined to states of these dtypes: "all", "lanes" or "parts"."""
     # A product of integers takes so long that it needs more lanes than the compiler gives it.
-    simple = code.op._built_in and code.op.name != "multiply" and len(code.states) == 1
-    if simple and dtype_kind(code.states[0]) in ("bool", "int", "uint"):
+    simple = op._built_in and op.name != "multiply" and len(states) == 1
+    if simple and dtype_kind(states[0]) in ("bool", "int", "uint"):
         return "all"
-    return "lanes" if code.op.commutative else "parts"
+    return "lanes" if op.commutative else "parts"
 
 
 def _initial_state(code: Traced) -> str:
@@ -81,7 +81,7 @@ def _initial_state(code: Traced) -> str:
     For integers the state is the identity: a loop over all elements of a short line compiles to little besides SIMD
     code. Otherwise it is the last element, so that the loop begins at aligned memory.
     """
-    identity = code.op.identity(*code.states) if _way(code) == "all" else None
+    identity = code.op.identity(*code.states) if way_of(code.op, code.states) == "all" else None
     if identity is None:
         return "element(inputs, at, steps, count - 1), count - 1"
     return f"({_cpu.NUMBA.literal(identity[0], code.states[0])},), count"
@@ -135,14 +135,12 @@ def _texts(
     pairs = list(zip(code.values, code.states, code.codes, strict=True))
     values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
     results = [
-        _cpu.NUMBA.cast(f"state[{at}]", state, output)
-        if _cpu.register_type(state) != _cpu.register_type(output)
-        else f"state[{at}]"
+        _cpu.register_cast(f"state[{at}]", state, output)
         for at, (state, output) in enumerate(zip(code.states, outputs, strict=True))
     ]
     text = _cpu.text
     return (
-        text.group("in", views, 6, 2),
+        *text.groups(["in"], [views], _NUMBERS, axes=2),
         text.function(
             "element(inputs, at, steps, i)",
             (*text.elements(views, steps), *code.lines, f"return {text.packed(values)}"),
@@ -156,14 +154,8 @@ def _texts(
         ),
         text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
         text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
-        text.file("_primitives/reduce/reduce.numba"),
+        text.loops("_primitives/reduce/reduce_loops.py"),
     )
-
-
-def _waits_for_memory(code: Traced, r: Reduction) -> bool:
-    """Return whether the call is memory-bound."""
-    simple = code.op._built_in and code.op.name != "logaddexp" and len(code.states) == 1 and r.fn in OWN_MAPS
-    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in code.inputs)
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
@@ -183,7 +175,7 @@ def _plan(
     if len(kept) == 1 and not abs(across[0]) < abs(along[0]):
         outer, outward, inner, across = inner, across, 1, (0,) * len(hosts)
     columns = inner >= _NARROW and all(step in (0, 1) for step in across)
-    way = _way(code)
+    way = way_of(code.op, code.states)
     if columns:
         size, steps = _ROWS, across
         share = outer * -(-n // size) * inner // (2 * _cpu.threads.limit())
@@ -209,19 +201,21 @@ def _plan(
     ]
     numbers = [inner, n, size, blocks, width, inner if columns else 1]
     name = "reduce_columns" if columns else "reduce_lines" if blocks > 1 else "reduce_short_lines"
-    least = -(-_LEAST * tasks // math.prod(r.shape))
-    if _waits_for_memory(code, r):
-        least = _cpu.threads.least_of_bytes(tasks, math.prod(r.shape) * _cpu.bytes_of(code.inputs))
+    elements = math.prod(r.shape)
+    least = _cpu.threads.least_of_elements(tasks, elements)
+    if len(code.states) == 1 and r.fn in OWN_MAPS and _cpu.is_memory_bound(code.op, code.inputs):
+        least = _cpu.threads.least_of_bytes(tasks, elements * _cpu.bytes_of(code.inputs))
     launches = [_cpu.Launch(name, tasks, least)]
     if blocks > 1:
-        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
+        least = _cpu.threads.least_of_elements(lines, lines * blocks)
+        launches.append(_cpu.Launch("fold_partials", lines, least, reads=0))
     return _cpu.Plan(
         tuple(launches),
         _texts(code, outputs, views, steps, way=way, in_order=in_order),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
-        (*numbers, *(number for view in views for number in view.numbers)),
+        (*numbers, *_cpu.text.numbers_of([views])),
         captured=code.captured,
     )
 
@@ -241,17 +235,13 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     return _cpu.too_many(code.inputs, code.states)
 
 
-_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Maps an operator to another operator with the crossovers measured for both."""
-
-
 def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    # Nodes of torch.compile get mapped elements, so their kind is that of the operator.
+    # Nodes of torch.compile get mapped elements, so the operator alone is their kind.
     name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
-    name = _FAMILIES.get(name, name)
+    name = _cpu.family(name)
     dtype = r.arrays[0].dtype
     if name == "logical_and":
         whole = " of bools" if dtype_kind(dtype) == "bool" else ""

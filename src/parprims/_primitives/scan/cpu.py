@@ -10,7 +10,6 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._core.arrays import (
-    SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
     dtype_bits,
@@ -21,7 +20,6 @@ from parprims._core.arrays import (
     mode,
     ring_dtype,
 )
-from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._core.memo import Memo
 from parprims._cpu.language import loaded
 from parprims._dispatch import derivative_rules
@@ -29,7 +27,7 @@ from parprims._dispatch.dispatch import directly
 from parprims._operators.in_place import is_own
 from parprims._operators.languages import Captured, captured_identity
 from parprims._operators.operator import BUILT_IN, Operator, check_components
-from parprims._operators.tracing import Trace, Untraceable, trace_combine
+from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import array as scan_array
@@ -37,7 +35,7 @@ from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """The least and the most columns of a tile: its states stay in the cache."""
-_LEAST = 1 << 16
+_LEAST = _cpu.threads.ELEMENTS
 """The fewest elements for each thread."""
 _FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
 """Several threads share a long line if there are fewer lines than ``_FEW``. A piece of a recurrence then has ``_PIECE``
@@ -103,7 +101,7 @@ def functions(
     xp: Namespace,
     r: Call,
     exclusive: bool,
-    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
+    views: Sequence[Sequence[_cpu.View]],
     steps: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[str, ...]:
     """Return the text of the functions that the loops call.
@@ -132,13 +130,13 @@ def functions(
     if starts:
         opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     results = [
-        one if _cpu.register_type(state) == _cpu.register_type(view.dtype) else language.cast(one, state, view.dtype)
-        for one, state, view in zip([f"state[{at}]" for at in range(len(states))], states, outputs, strict=True)
+        _cpu.register_cast(f"state[{at}]", state, view.dtype)
+        for at, (state, view) in enumerate(zip(states, outputs, strict=True))
     ]
     places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
     written = text.stores([one.dtype for one in outputs], results, places)
     return (
-        *(text.group(*one) for one in zip(("in", "out", "start"), views, firsts(views), (3, 3, 3), strict=True)),
+        *text.groups(["in", "out", "start"], views, NUMBERS),
         combine,
         *_way(r),
         _equal_bits(states),
@@ -157,7 +155,7 @@ def functions(
         ),
         text.function("shift()", (f"return {int(exclusive)}",)),
         text.function("finish(outputs, to, steps, i, state)", written),
-        text.file("_primitives/scan/scan.numba"),
+        text.loops("_primitives/scan/scan_loops.py"),
     )
 
 
@@ -237,9 +235,9 @@ def _equal_bits(states: Sequence[str]) -> str:
     bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
     equal = []
     for at, state in enumerate(states):
-        seen = bits.get(_cpu.register_type(state), "")
+        layout = bits.get(_cpu.register_type(state), "")
         for part in (".real", ".imag") if state.startswith("complex") else ("",):
-            equal.append(f"({seen}(one[{at}]{part}) == {seen}(other[{at}]{part}))")
+            equal.append(f"({layout}(one[{at}]{part}) == {layout}(other[{at}]{part}))")
     return _cpu.text.function("same(one, other)", [f"return {' & '.join(equal)}"])
 
 
@@ -287,13 +285,7 @@ def _way(r: Call) -> list[str]:
 
 
 NUMBERS = 4
-"""The count of parameters before those of views: low, n, inner and the width of a tile."""
-
-
-def firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
-    """Return the position of the first parameter of each group of views."""
-    counts = [sum(len(one.numbers) for one in views_) for views_ in views]
-    return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+"""The count of numbers before the numbers of views: low, n, inner and the width of a tile."""
 
 
 def has_few_long(lines: int, n: int) -> bool:
@@ -306,15 +298,9 @@ def width_of_tiles(lines: int, inner: int, n: int) -> int:
     return min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
 
 
-def least_tasks(tasks: int, elements: int) -> int:
-    """Return the fewest tasks for each thread."""
-    return -(-_LEAST * tasks // elements)
-
-
 def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
     """Return whether the call is memory-bound."""
-    simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
-    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
+    return isinstance(r, Scan) and len(r.inputs) == 1 and _cpu.is_memory_bound(r.op, kinds)
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
@@ -325,48 +311,32 @@ def _plan(
 ) -> _cpu.Plan | None:
     """Return the plan for the layouts and dtypes of inputs, then starts.
 
-    ``shared`` is the number of threads that share a line, or 0. Return None if arrays cannot be seen as
+    ``shared`` is the number of threads that share a line, or 0. Return None if arrays cannot be layout as
     (high, low, n, inner) with one stride each.
     """
     count, axis, n = len(r.inputs), r.axis, r.n
     result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    written = slice(count, count + len(dtypes))
-    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
-    strides[count:count] = [row_major(result)] * len(dtypes)
-    merged = lines_along(r.shape, axis, strides)
-    if merged is None:
+    arrays, outputs = [*zip(hosts, names, strict=True)], tuple([(result, dtype) for dtype in dtypes])
+    layout = _cpu.lines_of(r.shape, axis, arrays[:count], outputs, starts=arrays[count:], reverse=r.reverse)
+    if layout is None:
         return None
-    begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
-    begins[count:count] = [0] * len(dtypes)
-    if r.reverse:
-        for at in range(written.stop):
-            begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
-            along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
-    low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
-    if inner == 1:  # kernels step from line to line without a division
-        low, inner, downward, across = 1, low, across, downward
-    views = [
-        _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
-        for at, kind in enumerate(kinds)
-    ]
-    outer = merged.high * low
-    lines = outer * inner
+    has_columns, layout = layout.inner > 1, layout.by_low()
+    low, inner, lines, outer = layout.low, layout.inner, layout.count, layout.high * layout.low
     long = has_few_long(lines, n) if isinstance(r, Recurrence) else lines < _FEW and n >= 8 * _LEAST
     in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
-    columns = merged.inner > 1 and not (in_parts or (shared and long))
+    columns = has_columns and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
-    steps = merged.across if columns else along
-    groups = views[:count], views[written], views[written.stop :]
+    numbers = _cpu.text.numbers_of(layout.groups)
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
     if isinstance(r, Recurrence) and not columns:
         name = "scan_pairs_of_lines"
-    least = least_tasks(tasks, lines * n)
+    least = _cpu.threads.least_of_elements(tasks, lines * n)
     if waits_for_memory(r, kinds):
-        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: written.stop]))
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: count + len(dtypes)]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch: list[tuple[int, str]] = []
     shares: tuple[int, ...] = ()
@@ -400,18 +370,17 @@ def _plan(
                 ]
                 parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
                 scratch = [(lines, "int64"), *parts, *scratch]
-    first = NUMBERS + sum(len(view.numbers) for view in views)
-    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(shares)), strict=False)
+    named = enumerate(("front_of", "stretch_of", "totals_of")[: len(shares)], start=NUMBERS + len(numbers))
     return _cpu.Plan(
         tuple(launches),
         (
-            *functions(xp, r, exclusive, views=groups, steps=(steps[:count], steps[written])),
-            *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
+            *functions(xp, r, exclusive, views=layout.groups, steps=layout.steps(columns=columns)),
+            *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for at, name in named),
         ),
         tuple(names[:count]),
-        tuple([(result, dtype) for dtype in dtypes]),
+        outputs,
         tuple(scratch),
-        (low, n, inner, width, *(number for view in views for number in view.numbers), *shares),
+        (low, n, inner, width, *numbers, *shares),
         starts=tuple(names[count:]),
         captured=captured(xp, r),
     )
@@ -438,18 +407,9 @@ def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
     reason = reason or _cpu.too_many(r.inputs)
-    if reason is not None:
+    if reason is not None or not isinstance(r, Scan):
         return reason
-    if isinstance(r, Scan):
-        try:
-            _traced(xp, r)
-        except Untraceable as reason:
-            return str(reason)
-    return None
-
-
-_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
-"""Maps an operator to another operator with the crossovers measured for both."""
+    return _cpu.untraceable(lambda: _traced(xp, r))
 
 
 def kind(xp: Namespace, r: Call) -> str:
@@ -459,15 +419,15 @@ def kind(xp: Namespace, r: Call) -> str:
     if is_jax(xp) or scan_array.native_refusal(xp, r) is not None:
         return "operator"
     whole = _cpu.of_elements(library(xp), r.inputs[0].dtype, r.dtypes[0])
-    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
+    return f"{_cpu.family(r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
 
 
 _PAGED = 1 << 25
-"""Bytes of a result from which on glibc requests new memory from Linux in every call. PyTorch gets small pages, which
-take longer than the scan; NumPy, which allocates for kernels, gets huge pages.
+"""Bytes of a result from which on glibc requests new memory from Linux in every call. The small pages of PyTorch take
+longer than the scan. NumPy allocates for kernels, and gets huge pages.
 """
 
 
@@ -505,10 +465,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
         def copied(x: Array) -> np.ndarray[Any, Any]:
             return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
 
-        def copied_start(x: Array) -> np.ndarray[Any, Any]:
-            return np.ascontiguousarray(_cpu.host(x))
-
-        copies = [copied] * count + [copied_start] * len(r.starts)
+        copies = [copied] * count + [_cpu.in_order] * len(r.starts)
         hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
         plan = _plan(xp, r, hosts, names)
         readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]

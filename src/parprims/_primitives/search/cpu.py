@@ -30,7 +30,7 @@ def _plan(c: Search, names: tuple[str, str], index: str, n: int) -> _cpu.Plan:
         text.function("wanted_key(inputs, i)", (f"return {other}",)),
         text.function("is_before(key, wanted)", (f"return int64(key {'<=' if right else '<'} wanted)",)),
         text.function("keys(count)", (f"return np.empty(count, np.{_cpu.register_type(dtype)})",)),
-        text.file("_primitives/search/search.numba"),
+        text.loops("_primitives/search/search_loops.py"),
     )
     tasks = -(-m // _TOGETHER)
     numbers = n, m, _TOGETHER, int(right)
@@ -45,16 +45,16 @@ def _plan(c: Search, names: tuple[str, str], index: str, n: int) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, c: Search) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest elements of x2 for which kernels save 10 us over the library's own routine."""
+"""Elements of x2 from which kernels save 10 us over the library's own routine."""
 
 
 def slower(xp: Namespace, c: Search) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.arrays[1].shape))
 
 

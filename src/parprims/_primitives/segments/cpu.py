@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._operators.in_place import is_own
-from parprims._operators.tracing import Trace, Untraceable
+from parprims._operators.tracing import Trace
 from parprims._primitives.scan.cpu import code_of, identity_codes, identity_parameters
 from parprims._primitives.segments.call import Segmented
 
@@ -53,8 +51,6 @@ def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
         start = as_state("load(inputs[2], at)", names[2])
     else:
         (start,) = identity_codes(*_identity(xp, c))
-    same = _cpu.register_type(state) == _cpu.register_type(result)
-    written = "state[0]" if same else language.cast("state[0]", state, result)
     return (
         text.operator((state,), _code(xp, c)),
         text.function("segment(inputs, i)", ("return int64(load(inputs[1], i))",)),
@@ -67,8 +63,10 @@ def _texts(xp: Namespace, c: Segmented, inner: int) -> tuple[str, ...]:
         text.function("begins()", (f"return {bool(c.starts)}",)),
         text.function("width(numbers)", (f"return {1 if inner == 1 else 'numbers[1]'}",)),
         text.function("mem_of(parts)", ("return (parts[0],)",)),
-        text.function("finish(outputs, at, state)", text.stores([result], [written], ["at"])),
-        text.file("_primitives/segments/segments.numba"),
+        text.function(
+            "finish(outputs, at, state)", text.stores([result], [_cpu.register_cast("state[0]", state, result)], ["at"])
+        ),
+        text.loops("_primitives/segments/segments_loops.py"),
     )
 
 
@@ -100,13 +98,7 @@ def _plan(xp: Namespace, c: Segmented) -> _cpu.Plan:
 def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
-    if reason is not None:
-        return reason
-    try:
-        _code(xp, c)
-    except Untraceable as reason:
-        return str(reason)
-    return None
+    return reason or _cpu.untraceable(lambda: _code(xp, c))
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
@@ -122,8 +114,4 @@ def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
 
 def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     """Return a function of non-empty arrays that computes the result."""
-
-    def in_order(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
-    return _cpu.runner(_plan(xp, c), c.arrays, [in_order] * len(c.arrays))
+    return _cpu.runner(_plan(xp, c), c.arrays, [_cpu.flat_in_order] * len(c.arrays))

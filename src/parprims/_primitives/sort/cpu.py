@@ -21,7 +21,6 @@ from parprims._core.arrays import (
     library,
     library_title,
 )
-from parprims._core.layout import lines_along, row_major
 from parprims._cpu.language import loaded
 from parprims._operators.languages import C_TYPES
 from parprims._primitives.sort.call import FRACTION_BITS, Sorting, index_dtype
@@ -187,11 +186,11 @@ def sorting_texts(kind: Kind) -> tuple[str, ...]:
         text.function("as_key(x)", (f"return {kind.word}(x)",)),
         text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
         text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
-        text.file("_primitives/sort/sort.numba"),
+        text.loops("_primitives/sort/sort_loops.py"),
     )
 
 
-def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
+def _texts(kind: Kind, views: Sequence[Sequence[_cpu.View]]) -> tuple[str, ...]:
     """Return the functions that the loops call, for views of inputs and outputs."""
     text, (inputs, outputs) = _cpu.text, views
     restores = kind.alone and kind.is_float
@@ -206,8 +205,7 @@ def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -
     ]
     ways = ["rows" if 0 < abs(one.outer[-1]) < abs(one.along) else "lines" for one in (inputs[0], outputs[0])]
     return (
-        text.group("in", inputs, _NUMBERS, 3),
-        text.group("out", outputs, _NUMBERS + sum(len(one.numbers) for one in inputs), 3),
+        *text.groups(["in", "out"], views, _NUMBERS),
         *adjacent,
         text.function(f"read({read})", (f"read_{ways[0]}({read})",)),
         text.function(f"write({write})", (f"write_{ways[1]}({write})",)),
@@ -231,7 +229,7 @@ def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _NUMBERS = 9
-"""The count of parameters before those of views."""
+"""The count of numbers before the numbers of views."""
 
 
 def seen_as(dtype: str, *, moved: bool) -> str:
@@ -251,26 +249,21 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
 
     Return None if the axes do not merge into (high, low, n, inner).
     """
-    shape, axis, given = hosts[0].shape, call.axis, len(hosts)
-    results = kind.results
-    strides = [*(_cpu.strides(x) for x in hosts), *(row_major(shape) for _ in results)]
-    merged = lines_along(shape, axis, strides)
-    if merged is None:
+    shape, axis = hosts[0].shape, call.axis
+    dtypes, results = (kind.key, *kind.values), kind.results
+    inputs, outputs = [*zip(hosts, dtypes, strict=True)], [(shape, name) for name in results]
+    layout = _cpu.lines_of(shape, axis, inputs, outputs, broadcast=False)
+    if layout is None:
         return None
-    begins = [*(_cpu.first(x) for x in hosts), *(0 for _ in results)]
-    views = [
-        _cpu.View(name, begins[at], (merged.upward[at], merged.downward[at], merged.across[at]), merged.along[at])
-        for at, name in enumerate((kind.key, *kind.values, *results))
-    ]
-    n, inner, outer = shape[axis], merged.inner, merged.high * merged.low
-    lines = outer * inner
+    views = layout.groups[:2]
+    n, inner, lines, outer = shape[axis], layout.inner, layout.count, layout.high * layout.low
     width = max(1, min(inner, _ADJACENT, _TILE // n))
     blocks = min(_BLOCKS, -(-n // _BLOCK))
     size = -(-n // blocks)
     numbers = (
-        *(merged.low, n, inner, width, flip(call.keys.dtype, call.descending)),
+        *(layout.low, n, inner, width, flip(call.keys.dtype, call.descending)),
         *(kind.slack, blocks, size, int(call.descending)),
-        *(number for view in views for number in view.numbers),
+        *_cpu.text.numbers_of(views),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
     if n >= _COUNTED.get(kind.bits, n + 1) and (kind.alone or kind.bits == 8):
@@ -291,8 +284,8 @@ def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.nd
         numbers = (*numbers[:5], _SLACK, *numbers[6:])
     return _cpu.Plan(
         tuple(launches),
-        _texts(kind, (views[:given], views[given:])),
-        (kind.key, *kind.values),
+        _texts(kind, views),
+        dtypes,
         tuple([(shape, name) for name in names]),
         tuple(scratch),
         numbers,
@@ -363,12 +356,9 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
         return _cpu.runner(plan, call.arrays, readers)
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(x))
-
-    plan = _plan(call, kind, names, [copied(x) for x in call.arrays])
+    plan = _plan(call, kind, names, [_cpu.in_order(x) for x in call.arrays])
     assert plan is not None
-    return _cpu.runner(plan, call.arrays, [viewed(lambda x: copied(x).reshape(-1), view) for view in views])
+    return _cpu.runner(plan, call.arrays, [viewed(_cpu.flat_in_order, view) for view in views])
 
 
 def viewed(

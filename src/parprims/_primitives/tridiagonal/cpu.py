@@ -41,24 +41,24 @@ def _arithmetic(dtype: str) -> list[str]:
     """Return the functions on numbers of a dtype."""
     function, literal = _cpu.text.function, _cpu.NUMBA.literal
     is_complex = dtype.startswith("complex")
-    found = [
+    functions = [
         function("zero()", [f"return {literal(0, dtype)}"]),
         function("unit()", [f"return {literal(1, dtype)}"]),
         function("nan()", [f"return {literal(complex(math.nan, 0) if is_complex else math.nan, dtype)}"]),
         function("finite(x)", ["return x + (x - x)"]),
-        function("array(count)", [f"return np.empty(count, np.{dtype})"]),
+        function("numbers_of(count)", [f"return np.empty(count, np.{dtype})"]),
         function("chunk()", [f"return {_CHUNK}"]),
     ]
     if not is_complex:
         return [
-            *found,
+            *functions,
             function("size(x)", ["return abs(x)"]),
             function("quotient(y, x)", ["return y / x"]),
         ]
     return [
-        *found,
+        *functions,
         function("size(x)", ["return abs(x.real) + abs(x.imag)"]),
-        function(  # Smith's, which neither overflows nor branches
+        function(  # Smith's division: it neither overflows nor branches
             "quotient(y, x)",
             [
                 "steep = abs(x.real) < abs(x.imag)",
@@ -74,15 +74,15 @@ def _arithmetic(dtype: str) -> list[str]:
 
 
 def _access(views: Sequence[_cpu.View]) -> list[str]:
-    """Return the functions by which tiles reach lower, diag, upper, rhs and x."""
+    """Return the functions that read lower, diag, upper and rhs for tiles, and that write x."""
     function = _cpu.text.function
     *inputs, x = views
-    found, copies = [], []
-    for at, one in enumerate(inputs):
-        if one.outer[-1] in (0, 1):
-            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if one.outer[-1] else ''})"
+    functions, copies = [], []
+    for at, view in enumerate(inputs):
+        if view.outer[-1] in (0, 1):
+            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if view.outer[-1] else ''})"
         else:
-            along = "1" if one.along == 1 else f"alongs_in(numbers)[{at}]"
+            along = "1" if view.along == 1 else f"alongs_in(numbers)[{at}]"
             place = f"load_from(8, rows, ({at * _CHUNK} + k) * width + j)"
             copies += [
                 "for j in range(columns):",
@@ -91,11 +91,11 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
                 f"        x = load_from(0, inputs[{at}], begin + {along} * i)",
                 f"        store_to(8, rows, ({at * _CHUNK} + i) * numbers[3] + j, x)",
             ]
-        found.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
-    found.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
+        functions.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
+    functions.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
     if x.outer[-1] == 1:
         return [
-            *found,
+            *functions,
             function("solutions(outputs, count)", ["return outputs[0]"]),
             function("origin(to)", ["return to[0]"]),
             function("stride(numbers)", ["return alongs_out(numbers)[0]"]),
@@ -103,8 +103,8 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
         ]
     along = "1" if x.along == 1 else "alongs_out(numbers)[0]"
     return [
-        *found,
-        function("solutions(outputs, count)", ["return array(count)"]),
+        *functions,
+        function("solutions(outputs, count)", ["return numbers_of(count)"]),
         function("origin(to)", ["return 0"]),
         function("stride(numbers)", ["return numbers[3]"]),
         function(
@@ -135,10 +135,10 @@ def _plan(
     With ``columns`` the first axis of x is its last in memory. None if no view of the arrays has axes
     (high, low, n, lanes) with one stride each.
     """
-    made = (*shape[1:], shape[0]) if columns else shape
-    own = row_major(made)
+    result_shape = (*shape[1:], shape[0]) if columns else shape
+    result_strides = row_major(result_shape)
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
-    strides.append((own[-1], *own[:-1]) if columns else own)
+    strides.append((result_strides[-1], *result_strides[:-1]) if columns else result_strides)
     n, along = shape[axis], [one[axis] for one in strides]
     before, behind = before_and_behind(shape, axis % len(shape), strides)
     kept = merged(before + behind)
@@ -170,24 +170,23 @@ def _plan(
                 width = min(width, max(_NARROW, lanes // threads.limit()))
     width = min(width, lanes)
     tasks = high * low * -(-lanes // width)
-    text = _cpu.text
+    text, groups = _cpu.text, (views[:4], views[4:])
     return _cpu.Plan(
         (_cpu.Launch(name, tasks, -(-_LEAST // (n * width))),),
         (
-            text.group("in", views[:4], _NUMBERS, 3),
-            text.group("out", views[4:], _NUMBERS + sum(len(one.numbers) for one in views[:4]), 3),
+            *text.groups(["in", "out"], groups, _NUMBERS),
             *_arithmetic(dtype),
             *(_access(views) if name in ("solve_tiles", "solve_shared") else ()),
-            text.file(
-                "_primitives/tridiagonal/solvers/join_parts.numba"
+            text.loops(
+                "_primitives/tridiagonal/solvers/join_parts_loops.py"
                 if s.pivot == "none" and not s.periodic
-                else "_primitives/tridiagonal/solvers/tridiagonal.numba"
+                else "_primitives/tridiagonal/solvers/tridiagonal_loops.py"
             ),
         ),
         inputs=(dtype,) * 4,
-        outputs=((made, dtype),),
+        outputs=((result_shape, dtype),),
         scratch=(),
-        numbers=(low, n, lanes, width, *(number for one in views for number in one.numbers)),
+        numbers=(low, n, lanes, width, *text.numbers_of(groups)),
     )
 
 
@@ -195,7 +194,7 @@ def _plan(
 
 
 def refusal(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, s.arrays)
     dtype = dtype_name(s.rhs.dtype)
     if reason is None and dtype not in LAPACK:
@@ -207,7 +206,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 
 def slower(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why another method is to be preferred, or None.
+    """Return the reason why another method is faster, or None.
 
     LAPACK's routine was measured on arrays without conversions; a broadcast of numbers takes longer than a solve.
     """
@@ -220,9 +219,9 @@ _runs: Memo[Callable[..., Array]] = Memo()
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return a function of the arrays that computes the solutions, remembered for the signature of the arrays.
+    """Return a function of the arrays that computes the solutions; it is kept under the signature of the arrays.
 
-    Calls that give coefficients as numbers have no key, and come here every time.
+    A call with numbers as coefficients has no key in the dispatch, so it comes here every time.
     """
     layouts = signature(s.arrays, gradient=True)
     if layouts is None:
@@ -236,7 +235,7 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
         return directly(empty)(xp, s)
     if s.periodic and s.n == 1:
         return directly(array)(xp, s)
-    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
+    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # arrays of JAX have one order in memory
     plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns=columns)
     if plan is not None:
         run = _cpu.runner(plan, s.arrays)

@@ -28,7 +28,7 @@ def prepare(xp: Namespace, c: Differences) -> Callable[..., Array]:
     lines = math.prod(moved[:-1]) if n else 0
     plan = _cpu.Plan(
         (_cpu.Launch("differences", lines, -(-_LEAST // max(n, 1))),),
-        (_cpu.text.file("_primitives/adjacent_difference/adjacent_difference.numba"),),
+        (_cpu.text.loops("_primitives/adjacent_difference/adjacent_difference_loops.py"),),
         (name,),
         ((moved, name),),
         (),

@@ -41,7 +41,7 @@ def _plan(c: Selection, name: str, index: str, shape: tuple[int, ...]) -> _cpu.P
         (
             *sorting_texts(kind),
             _cpu.text.function("block()", (f"return {block}",)),
-            _cpu.text.file("_primitives/order_statistics/top_k/top_k.numba"),
+            _cpu.text.loops("_primitives/order_statistics/top_k/top_k_loops.py"),
         ),
         inputs=(kind.key,),
         outputs=((shape, name), (shape, index)),

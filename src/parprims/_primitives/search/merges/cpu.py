@@ -40,7 +40,7 @@ def _plan(c: Merge) -> _cpu.Plan:
             "put(inputs, outputs, at, i, j, takes)",
             [f"store(outputs[{at}], at, {moved(at)})" for at in range(each)],
         ),
-        text.file("_primitives/search/merges/merge.numba"),
+        text.loops("_primitives/search/merges/merge_loops.py"),
     )
     chunks = -(-(n + m) // _CHUNK)
     tasks = math.prod(shape[:-1]) * chunks
@@ -52,16 +52,16 @@ def _plan(c: Merge) -> _cpu.Plan:
 
 
 def refusal(xp: Namespace, c: Merge) -> str | None:
-    """Return the sentence why the kernel cannot serve the call, or None."""
+    """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
-"""The fewest elements of the result for which kernels save 10 us over the library's own routine."""
+"""Elements of the result from which kernels save 10 us over the library's own routine."""
 
 
 def slower(xp: Namespace, c: Merge) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
+    """Return the reason why another method is faster, or None."""
     return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.results[0][0]))
 
 

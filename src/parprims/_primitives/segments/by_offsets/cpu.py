@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, cast, dtype_kind, dtype_name, library
-from parprims._core.layout import broadcast_strides, lines_along, row_major
+from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
+from parprims._primitives.reduce.cpu import way_of
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan.call import Scan
 from parprims._primitives.segments.call import Segmented
@@ -24,24 +24,17 @@ _BLOCK, _ROWS = 1 << 14, 256
 """Elements of a block of a segment, and the fewest rows of a block. Threads reduce blocks side by side."""
 _COLUMNS = 512
 """Columns of a tile: its states stay in the cache."""
-_LEAST = 1 << 16
-"""The fewest elements for each thread."""
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
-def _way(r: Scan) -> str:
-    """Return the name of the function in by_offsets.numba that reduces the elements of a line."""
-    # As in `reduce`: a product of integers takes so long that it needs more lanes than the compiler gives it.
-    simple = r.op._built_in and r.op.name != "multiply" and len(r.working) == 1
-    if simple and dtype_kind(r.working[0]) in ("bool", "int", "uint"):
-        return "part_of_integers"
-    return "part_by_lanes" if r.op.commutative else "part_in_order"
+_WAYS = {"all": "part_of_integers", "lanes": "part_by_lanes", "parts": "part_in_order"}
+"""The functions in by_offsets_loops.py that combine elements of a line, by the ways of `way_of`."""
 
 
 def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
-    """Return the functions that the loops call besides those of a scan; their parameters begin at ``first``."""
+    """Return the functions that the loops of segments add to a scan; their parameters begin at ``first``."""
     function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
     along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count"
     down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier"
@@ -58,6 +51,7 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
     if c.reduces:
         assert isinstance(r, Scan)
         last = "element(inputs, at, steps, count - 1), count - 1"
+        way = way_of(r.op, [dtype_name(one) for one in r.working])
         functions += [
             function(
                 "closed(starts, from_, state)",
@@ -67,11 +61,11 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
             function("begun(inputs, at, steps, count)", (f"return {last}",)),
             function(
                 "state_of_part(inputs, at, steps, count, lanes)",
-                (f"return {_way(r)}(inputs, at, steps, count, lanes)",),
+                (f"return {_WAYS[way]}(inputs, at, steps, count, lanes)",),
             ),
-            _cpu.text.file("_primitives/reduce/reduce.numba"),
+            _cpu.text.loops("_primitives/reduce/reduce_loops.py"),
         ]
-    return *functions, _cpu.text.file("_primitives/segments/by_offsets/by_offsets.numba")
+    return *functions, _cpu.text.loops("_primitives/segments/by_offsets/by_offsets_loops.py")
 
 
 def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
@@ -79,33 +73,16 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     count, axis, shape = c.count, c.axis, r.shape
     n, names = shape[axis], [dtype_name(x.dtype) for x in r.arrays]
     dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
-    written = slice(count, count + len(dtypes))
     result = (*shape[:axis], c.segments if c.reduces else n, *shape[axis + 1 :])
-    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(shape)) for x in hosts]
-    strides[written.start : written.start] = [row_major(result)] * len(dtypes)
-    merged = lines_along(shape, axis, strides)
-    if merged is None:
+    arrays, outputs = [*zip(hosts, names, strict=True)], tuple([(result, dtype) for dtype in dtypes])
+    layout = _cpu.lines_of(shape, axis, arrays[:count], outputs, starts=arrays[count:], reverse=c.reverse)
+    if layout is None:
         return None
-    begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
-    begins[written.start : written.start] = [0] * len(dtypes)
-    if c.reverse:
-        for at in range(written.stop):
-            begins[at] += (n - 1) * along[at]
-            along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
-    low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
-    columns = inner > 1
-    if not columns:
-        low, inner, downward, across = 1, low, across, downward
-    views = [
-        _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
-        for at, kind in enumerate(kinds)
-    ]
-    groups = views[:count], views[written], views[written.stop :]
-    first = scan_cpu.NUMBERS + sum(len(view.numbers) for view in views)
-    steps = across if columns else along
-    width = min(inner, _COLUMNS)
-    lines = merged.high * low * (-(-inner // width) if columns else inner)
+    columns, layout = layout.inner > 1, layout.by_low()
+    inner, width = layout.inner, min(layout.inner, _COLUMNS)
+    lines = layout.high * layout.low * (-(-inner // width) if columns else inner)
+    numbers = layout.low, n, inner, width, *_cpu.text.numbers_of(layout.groups)
     wide = width if columns else 1
     shares = max(1, n * wide // _SHARE)
     share = -(-n // shares)
@@ -115,14 +92,14 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         block = max(_ROWS, _BLOCK // wide)
         slots = -(-n // block)
     texts = (
-        *scan_cpu.functions(xp, r, c.exclusive, views=groups, steps=(steps[:count], steps[written])),
-        *_texts(c, r, first),
+        *scan_cpu.functions(xp, r, c.exclusive, views=layout.groups, steps=layout.steps(columns=columns)),
+        *_texts(c, r, len(numbers)),
     )
-    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else written.stop])
+    nbytes = math.prod(shape) * _cpu.bytes_of(kinds[: count if c.reduces else count + len(dtypes)])
     simple = isinstance(r, Scan) and scan_cpu.waits_for_memory(r, kinds)
 
     def launch(name: str, tasks: int) -> _cpu.Launch:
-        least = -(-_LEAST * tasks // math.prod(shape))
+        least = _cpu.threads.least_of_elements(tasks, math.prod(shape))
         return _cpu.Launch(name, tasks, _cpu.threads.least_of_bytes(tasks, nbytes) if simple else least)
 
     ending = ("_of_rows" if c.reduces else "_down") if columns else ""
@@ -138,9 +115,9 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
         tuple(launches),
         texts,
         (*names[:count], dtype_name(c.arrays[count].dtype)),
-        tuple([(result, dtype) for dtype in dtypes]),
+        outputs,
         tuple(scratch),
-        (low, n, inner, width, *(one for view in views for one in view.numbers), *shares_and_blocks),
+        (*numbers, *shares_and_blocks),
         starts=tuple(names[count:]),
         captured=scan_cpu.captured(xp, r),
     )
@@ -203,12 +180,8 @@ def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     readers[count] = _cpu.reader_in_order(c.arrays[count])
     plan = _plan(xp, c, r, [*elements, *map(like_starts, starts)])
     if plan is None:
-
-        def copied(x: Array) -> np.ndarray[Any, Any]:
-            return np.ascontiguousarray(_cpu.host(x))
-
-        plan = _plan(xp, c, r, [*map(copied, elements), *(like_starts(copied(x)) for x in starts)])
-        readers = [lambda x: copied(x).reshape(-1)] * len(readers)
+        plan = _plan(xp, c, r, [*map(_cpu.in_order, elements), *(like_starts(_cpu.in_order(x)) for x in starts)])
+        readers = [_cpu.flat_in_order] * len(readers)
     elif _cpu.host(c.arrays[count]).flags.c_contiguous:
         return _cpu.runner(plan, c.arrays)
     assert plan is not None

@@ -1,15 +1,62 @@
-# Histograms on CPUs, with the functions that cpu.py writes.
-#
-#   element(inputs, i), weight(inputs, i)   an element in the dtype of the edges, and what it counts
-#   given(inputs, numbers, i)               an edge that is given, or one of the two ends of even ones
-#   edge_type(x), nan_edge(), previous(x)   the dtype of edges; the number before one
-#   sums(count), edges(count)               memory for counts or sums of weights, and for edges
-#
-# numbers: n, bins, blocks, size, even, the lanes of a table, the bits of two ends.
-# parts: what each block has counted; the least and the largest element of each block; how bins are guessed.
-#
-# The elements are cut into blocks by their number and that of the bins, and what blocks have counted is added in their
-# order: a result does not depend on the number of threads.
+"""Histograms on CPUs.
+
+numbers: n, bins, blocks, size, even, the lanes of a table, the bits of two ends.
+parts: the counts of each block; the least and the largest element of each block; how bins are guessed.
+
+The elements are cut into blocks by the numbers of elements and bins, and the counts of blocks are added in their order:
+a result does not depend on the number of threads.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    float64,
+    int32,
+    int64,
+    load,
+    load_from,
+    store,
+    store_to,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def element(inputs: Arrays, i: int) -> Number:
+        """Return an element in the dtype of the edges."""
+
+    def weight(inputs: Arrays, i: int) -> Number:
+        """Return the weight of an element."""
+
+    def given(inputs: Arrays, numbers: Numbers, i: int) -> Number:
+        """Return an edge of the caller, or one of the two ends of even edges."""
+
+    def edge_type(x: Number) -> Number:
+        """Return a number in the dtype of the edges."""
+
+    def nan_edge() -> Number:
+        """Return NaN as an edge, or 0 if edges are integers."""
+
+    def previous(x: Number) -> Number:
+        """Return the number before an edge."""
+
+    def zero_sum() -> Number:
+        """Return zero in the dtype of sums."""
+
+    def sums(count: int) -> Memory:
+        """Return memory for counts or sums of weights."""
+
+    def edges(count: int) -> Memory:
+        """Return memory for edges."""
 
 
 def find_ends(inputs, outputs, parts, numbers, begin, end):
@@ -75,10 +122,11 @@ def make_edges(inputs, outputs, parts, numbers, begin, end):
 
 
 def judge_guesses(outputs, parts, numbers):
-    """Find how far a guess may be from an edge so that the bin is certain: -1 if it always is, 2 if it never is.
+    """Find the distance from an edge from which a guess gives the right bin: -1 if it always does, 2 if never.
 
-    A guess is (x - first) scale, which does not descend as x ascends. So it tells the bin of x if those of the edges
-    are whole numbers, and of the numbers before them less, or if it is further from a whole number than any of these.
+    The guess of x is (x - first) scale, which does not descend as x ascends. It always gives the bin of x if the
+    guesses of edges are whole numbers, and the guesses of the numbers before edges are less. Otherwise it gives the bin
+    if it is further from a whole number than the guess of any edge.
     """
     bins, even = numbers[1], numbers[4]
     first, scale = float64(load(outputs[1], 0)), float64(0)
@@ -99,7 +147,7 @@ def judge_guesses(outputs, parts, numbers):
 def count_elements(inputs, outputs, parts, numbers, begin, end):
     """Count the elements of blocks, or add their weights.
 
-    Bins between even edges are guessed. Where a guess is not certain, or edges are given, they are searched for.
+    Bins between even edges are guessed. If a guess is not certain, or the caller gives edges, they are searched.
     """
     n, bins, blocks, size, lanes = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
     first, last = load(outputs[1], 0), load(outputs[1], bins)
@@ -138,7 +186,7 @@ def count_elements(inputs, outputs, parts, numbers, begin, end):
                     inside = (x >= first) & (x <= last)
                     store(found, i, int32(min(load(found, i), int32(bins - 1)) if inside else bins))
             for i in range(few):
-                # Neighbours have tables of their own: one waits for another where both are in one bin.
+                # Neighbours are counted in different tables: in one table, equal bins would wait for each other.
                 place = (i & (lanes - 1)) * (bins + 1) + int64(load(found, i))
                 store(table, place, load(table, place) + weight(inputs, chunk + i))
         for i in range(bins):
@@ -152,7 +200,7 @@ def count_elements(inputs, outputs, parts, numbers, begin, end):
 
 
 def add_blocks(inputs, outputs, parts, numbers, begin, end):
-    """Add what blocks have counted, in their order; a task is 1024 bins."""
+    """Add the counts of blocks in their order; a task is 1024 bins."""
     bins, blocks = numbers[1], numbers[2]
     for i in range(1024 * begin, min(1024 * end, bins)):
         total = load(parts[0], i)

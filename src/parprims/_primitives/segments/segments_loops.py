@@ -1,17 +1,45 @@
-# Reductions by segment numbers on CPUs, with the functions that cpu.py writes.
-#
-#   segment(inputs, i)           the number of the segment of row i
-#   element(inputs, at)          the state of an element
-#   width(numbers)               how many lines lie side by side: a constant where that is 1
-#   mem_of(parts)                the states of tables
-#   joined(seen, state, later)   two states combined if seen, else the later; no branch, which would often be guessed wrong
-#   before(inputs, at)           what a segment begins with: the initial element, or the identity
-#   begins()                     whether that is combined with the elements too
-#   finish(outputs, at, state)   writes a result
-#
-# numbers: n, inner, segments, blocks, size. The elements are (outer, n, inner). The n rows are cut into blocks by n and
-# the number of segments; each has a table of states of all segments, and marks of those that it has seen. Rows are
-# combined in their order, and then the tables in theirs: a result does not depend on the number of threads.
+"""Reductions by segment numbers on CPUs.
+
+numbers: n, inner, segments, blocks, size. The elements are (outer, n, inner).
+
+The n rows are cut into blocks by n and the number of segments. Each block has a table with the states of all segments,
+and a mark for each segment that it has seen. Rows are combined in their order, and then tables in theirs: a result does
+not depend on the number of threads.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import Arrays, Numbers, State, States, combine, get, load, put, store, uint8
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def segment(inputs: Arrays, i: int) -> int:
+        """Return the number of the segment of row i."""
+
+    def element(inputs: Arrays, at: int) -> State:
+        """Return the state of an element."""
+
+    def width(numbers: Numbers) -> int:
+        """Return the number of adjacent lines: a constant if it is 1."""
+
+    def mem_of(parts: States) -> States:
+        """Return the states of tables."""
+
+    def joined(seen: bool, state: State, later: State) -> State:
+        """Return two states combined if seen, else the later: without a branch, which would often be guessed wrong."""
+
+    def before(inputs: Arrays, at: int) -> State:
+        """Return the initial element of a segment, or the identity."""
+
+    def begins() -> bool:
+        """Return whether segments have an initial element, which is combined with their elements."""
+
+    def finish(outputs: Arrays, at: int, state: State) -> None:
+        """Write a result."""
 
 
 def gather_blocks(inputs, outputs, parts, numbers, begin, end):

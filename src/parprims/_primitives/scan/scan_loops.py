@@ -1,29 +1,134 @@
-# Scans and linear recurrences on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   opening(inputs, starts, at, steps, from_)   the state that is the first result of an inclusive scan
-#   before(starts, from_)                       the state before the first element
-#   advance(state, inputs, at, steps, i)        the state after the element i steps behind a position
-#   finish(outputs, to, steps, i, state)        writes the result i steps behind a position
-#   go_along(...), go_down(...)                 the rest of a line, and of a tile of columns: one of those of each below
-#   go_through(...), go_behind(...)             the state of a group of pieces, and the results of groups, likewise
-#   element(...), combine(earlier, later)       the state of one element, and of two states, for those in pieces
-#   first_state(...)                            the state after the first element
-#   in_parts(kept, line), composed(...), walked(...)    of lines of recurrences that are composed of parts, see `weigh_lines`
-#   loses(state, inputs, at, steps, i)          whether an element is seen to change nothing by less than all of it
-#   front_of(numbers), stretch_of(numbers)      how many groups the front of a line has, and each stretch behind it
-#   totals_of(numbers)                          how many groups behind the front come before the last stretch
-#   begin_line(...), shift()                    writes the result before it of an exclusive scan; 1 there, and else 0
-#
-# numbers: low, n, inner, width, then what the views of inputs, outputs and starts need. A line is what is scanned.
-# Lines are walked from the first element to the last, which for a reverse scan is the last in memory.
-#
-# The result of a floating-point sum has an error in proportion to the number of roundings that a term goes through. So
-# lines are cut into pieces of 32 elements, and these are grouped by 64: a result is the state of the groups before it,
-# of the pieces before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
+"""Scans and linear recurrences on CPUs.
+
+numbers: low, n, inner, width, then the numbers of the views of inputs, outputs and starts. A line is scanned from its
+first element to its last; the first element of a reverse scan is the last in memory.
+
+The error of a floating-point sum grows with the number of roundings that a term goes through. So lines are cut into
+pieces of 32 elements, and 64 pieces are a group. A result combines three states: of the groups before it, of the pieces
+before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
+
+``go_along`` is one of the functions ``along_...`` below, and ``go_down``, ``go_through`` and ``go_behind`` are likewise
+among the functions ``down_...``, ``through_...`` and ``behind_...``.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    Position,
+    State,
+    States,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    acrosses_start,
+    alongs_in,
+    alongs_out,
+    combine,
+    get,
+    int64,
+    load,
+    moved_in,
+    moved_out,
+    moved_start,
+    place_in,
+    place_out,
+    place_start,
+    put,
+    scratch,
+    store,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def element(inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state of the element i steps behind a position."""
+
+    def advance(state: State, inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state after the element i steps behind a position."""
+
+    def opening(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
+        """Return the first result of an inclusive scan, as a state."""
+
+    def before(starts: Arrays, from_: Position) -> State:
+        """Return the state before the first element."""
+
+    def first_state(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
+        """Return the state after the first element."""
+
+    def finish(outputs: Arrays, to: Position, steps: Steps, i: int, state: State) -> None:
+        """Write the result i steps behind a position."""
+
+    def begin_line(outputs: Arrays, to: Position, steps: Steps, starts: Arrays, from_: Position) -> None:
+        """Write the result before the first element, if the scan is exclusive."""
+
+    def shift() -> int:
+        """Return 1 if the scan is exclusive, else 0."""
+
+    def same(one: State, other: State) -> bool:
+        """Return whether two states have equal bits."""
+
+    def loses(state: State, inputs: Arrays, at: Position, steps: Steps, i: int) -> bool:
+        """Return whether the first component of an element already shows that it changes nothing."""
+
+    def go_along(
+        inputs: Arrays,
+        outputs: Arrays,
+        at: Position,
+        to: Position,
+        steps: Steps,
+        steps_out: Steps,
+        n: int,
+        state: State,
+    ) -> State:
+        """Write n results of a line, given the first; return the last state."""
+
+    def go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
+        """Write n rows of results of a tile of columns, given the first row in ``lanes``."""
+
+    def go_through(inputs: Arrays, at: Position, steps: Steps, state: State) -> State:
+        """Return the state of a group, given the state of its first element."""
+
+    def go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state):
+        """Write n results of groups, given the states of the groups before them and of their first element."""
+
+    def front_of(numbers: Numbers) -> int:
+        """Return the number of groups in the front of a line."""
+
+    def stretch_of(numbers: Numbers) -> int:
+        """Return the number of groups in each stretch behind the front."""
+
+    def totals_of(numbers: Numbers) -> int:
+        """Return the number of groups between the front and the last stretch."""
+
+    def in_parts(kept: States, line: int) -> bool:
+        """Return whether a line of a recurrence is composed of parts, see `weigh_lines`."""
+
+    def marks_of(kept: States) -> Memory:
+        """Return the marks of pieces, see `follow_lines`."""
+
+    def size_of(inputs: Arrays, at: Position, steps: Steps, i: int) -> Number:
+        """Return the absolute value of a coefficient, or an upper bound if it is complex."""
+
+    def result(outputs: Arrays, to: Position, steps: Steps, i: int) -> State:
+        """Return the state of a result that is written."""
+
+    def composed(inputs: Arrays, at: Position, steps: Steps, kept: States, to: int) -> None:
+        """Leave the maps of the eight parts of a piece."""
+
+    def walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state):
+        """Write the results of the eight parts of a piece, given the first and the states before the others."""
 
 
 def indices_of(line, low, inner):
-    """Return the indices of a line along the axes that lines are counted by."""
+    """Return the indices of a line along the axes high, low and inner."""
     outer = line // inner
     return outer // low, outer % low, line % inner
 
@@ -45,19 +150,19 @@ def scan_lines(inputs, starts, outputs, numbers, begin, end):
 
 
 def place_of(numbers, high, middle, across):
-    """Return where a line is in inputs, outputs and starts."""
+    """Return the positions of a line in inputs, outputs and starts."""
     at, to = place_in(numbers, high, middle, across), place_out(numbers, high, middle, across)
     return at, to, place_start(numbers, high, middle, across)
 
 
 def place_beside(numbers, at, to, from_, j):
-    """Return where the line j across from another is: without a division, which takes as long as to scan ten elements."""
+    """Return the positions of the line j across from another. A division would take as long as ten elements."""
     beside, beside_to = moved_in(at, acrosses_in(numbers), j), moved_out(to, acrosses_out(numbers), j)
     return beside, beside_to, moved_start(from_, acrosses_start(numbers), j)
 
 
 def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
-    """The same for recurrences, two lines at once: while an element waits for the one before it, there is time for another."""
+    """Solve recurrences, two lines at once: while an element waits for the one before it, the other line goes on."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     line = begin
@@ -78,7 +183,7 @@ def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
 
 
 def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """The same, where every result leaves its own element out: the results move on by one."""
+    """Scan lines as `scan_lines`, with results that leave their own element out: they move on by one."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     line = begin
@@ -99,11 +204,12 @@ def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
 def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
     """Scan the front of each line, and combine the elements of groups behind it: the first of three kernels.
 
-    By these, several threads share a long line. One thread scans the front, while others combine the groups behind it.
-    When the states of these are known, the rest is scanned in several places at once. The first task of a line is its
-    front, and every other one a group. All combine what a scan of the whole line combines: the results have the same bits.
+    With three kernels, several threads share a long line. A thread scans the front, while others combine the groups
+    behind it. Then the states of groups are scanned, and then the rest of the line, in several places at once. The
+    first task of a line is its front, and every other task is a group. States are combined as in a scan of the whole
+    line, so results have equal bits.
     """
-    low, n, inner = numbers[0], numbers[1], numbers[2]
+    low, inner = numbers[0], numbers[2]
     steps, steps_out, front = alongs_in(numbers), alongs_out(numbers), front_of(numbers)
     tasks = 1 + totals_of(numbers)
     for task in range(begin, end):
@@ -122,7 +228,7 @@ def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
 
 
 def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
-    """Scan the states that `scan_fronts` left of each line: that of its front, and those of groups."""
+    """Scan the states of the front and of the groups of each line, which `scan_fronts` left."""
     tasks = 1 + totals_of(numbers)
     for line in range(begin, end):
         state = get(totals, line * tasks)
@@ -132,7 +238,7 @@ def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
 
 
 def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
-    """Write the results behind the fronts. A task is a stretch of groups; the state of all before it is known."""
+    """Write the results behind the fronts. A task is a stretch of groups, and the state before it is known."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, front, stretch = alongs_in(numbers), alongs_out(numbers), front_of(numbers), stretch_of(numbers)
     tasks, stretches = 1 + totals_of(numbers), 1 + totals_of(numbers) // stretch
@@ -151,11 +257,11 @@ def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
 def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
     """Solve recurrences along few long lines. A task is a piece of width elements of a line, and a line has several.
 
-    The tasks of one call that are of one line are walked in two halves at once, each in order: an element waits for the
-    one before it, and meanwhile there is time for one of the other half. The state before the second half is not known
-    yet, nor is that before the first unless the line begins there: it begins as if that were 0. A recurrence that decays
-    forgets it: from some element on it has the very bits that it has in order, and `mend_lines` goes no further than
-    that. The marks tell where it has to look: 1, and 2 where nothing was done because the coefficients do not decay.
+    The tasks of a line in one call are walked in two halves at once, each in order: while an element waits for the one
+    before it, the other half goes on. The state before the second half is not known yet, nor is the state before the
+    first half unless the line begins there: each half begins as if that state were 0. A recurrence that decays forgets
+    it: from some element on results have the bits that they have in order, and `mend_lines` stops there. It begins at
+    pieces with a mark: 1, or 2 if nothing was written because the coefficients do not decay.
     """
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
@@ -186,13 +292,15 @@ def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
             if both:
                 store(marks_of(kept), line * pieces + piece + half, 1)
                 second = element(inputs, other, steps, 0)
-                along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second)
+                along_two(
+                    inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second
+                )
             else:
                 along_in_order(inputs, outputs, at, to, steps, steps_out, count, state)
 
 
 def forgets(inputs, at, steps, count):
-    """Return whether nothing is left of the state before these elements after an eighth of them."""
+    """Return whether an eighth of these elements makes the state before them negligible."""
     size, i = 1.0, 0
     while i < count // 8 and size >= 1e-25:
         size *= size_of(inputs, at, steps, i)
@@ -201,10 +309,10 @@ def forgets(inputs, at, steps, count):
 
 
 def weigh_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave 1 for each line whose coefficients do not decay, as far as some of them tell, else 0.
+    """Leave 1 for each line with coefficients that do not decay in samples, else 0.
 
-    It is the first of four kernels by which threads share such lines, and one thread walks several places at once. They
-    compose what parts of 128 elements make of the state before them, so that the parts depend on the length alone.
+    With four kernels threads share such lines, and a thread walks several places at once. The kernels compose the maps
+    by which parts of 128 elements change the state before them. The parts depend on the length alone.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps = alongs_in(numbers)
@@ -219,9 +327,9 @@ def weigh_lines(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def compose_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave of parts how small their factor is on the way, the factor and the shift: x becomes factor x + shift.
+    """Leave the map of each part, x -> factor x + shift, and the least size that the factor has on the way.
 
-    A task is a piece of eight parts, which are walked side by side.
+    A task is a piece of eight parts that are walked side by side.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, pieces = alongs_in(numbers), n // 1024
@@ -236,7 +344,8 @@ def compose_parts(inputs, starts, outputs, kept, numbers, begin, end):
 def join_parts(inputs, starts, outputs, kept, numbers, begin, end):
     """Leave the state behind every part in place of its shift.
 
-    A part is walked where its factor is so small on the way that it may have lost digits, and where there is infinity.
+    A part is walked instead of mapped if its factor became so small that it may have lost digits, or if the result is
+    not finite.
     """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, parts = alongs_in(numbers), n // 1024 * 8
@@ -261,7 +370,7 @@ def join_parts(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def walk_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Write the results of pieces, given the states before their parts; the last has what is behind it too."""
+    """Write the results of pieces, given the states before their parts. The last task of a line goes on to its end."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, pieces = alongs_in(numbers), alongs_out(numbers), n // 1024
     for task in range(begin, end):
@@ -284,7 +393,7 @@ def walk_parts(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Write anew what `follow_lines` began without the state before it, up to where nothing changes any more."""
+    """Correct pieces that `follow_lines` began without the state before them, until results stay as they are."""
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     pieces = -(-n // width)
@@ -312,7 +421,7 @@ def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
 
 
 def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state):
-    """Write n results of a line, of which state is the first: one element after another. Return the last."""
+    """Write n results of a line, one element after another, given the first as ``state``. Return the last."""
     finish(outputs, to, steps_out, 0, state)
     for i in range(1, n):
         state = advance(state, inputs, at, steps, i)
@@ -321,7 +430,7 @@ def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, fewer, state, second):
-    """The same for n elements from one place on and fewer, at least one, from another, side by side."""
+    """Walk n elements from one place on and ``fewer``, at least one, from another as `along_in_order`, side by side."""
     finish(outputs, to, steps_out, 0, state)
     finish(outputs, other_to, steps_out, 0, second)
     for i in range(1, fewer):
@@ -335,7 +444,7 @@ def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, few
 
 
 def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
-    """The same by pieces, and groups of pieces. Return the state of all of them."""
+    """Write n results of a line by pieces and groups of pieces, given the first. Return the state of all."""
     finish(outputs, to, steps_out, 0, state)
     for i in range(1, min(n, 32)):
         state = combine(state, element(inputs, at, steps, i))
@@ -370,16 +479,16 @@ def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
-    """The same as in order, for operators that mostly leave a state as it is, such as the maximum.
+    """Write the results of `along_in_order`, for operators that mostly leave a state as it is, such as the maximum.
 
-    Where every one of 32 elements leaves the state before them as it is, in all its bits, all 32 results are that state.
-    That is found out with no wait of one element for another.
+    If each of 32 elements leaves all bits of the state before them as they are, all 32 results are that state. In this
+    test no element waits for another.
     """
     finish(outputs, to, steps_out, 0, state)
     for first in range(1, n, 32):
         row = moved_in(at, steps, first)
         results = moved_out(to, steps_out, first)
-        count = min(n - first, 32)  # a loop whose length the compiler knows is unrolled, and no SIMD code
+        count = min(n - first, 32)  # the compiler unrolls a loop of constant length, and makes no SIMD code of it
         if changed_by_some(state, inputs, row, steps, count):
             for i in range(count):
                 state = advance(state, inputs, row, steps, i)
@@ -391,7 +500,7 @@ def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
 
 
 def changed_by_some(state, inputs, at, steps, count):
-    """Return whether one of so many elements from a position on would change a state."""
+    """Return whether one of ``count`` elements from a position on would change a state."""
     changes = False
     for i in range(count):
         changes |= not loses(state, inputs, at, steps, i)
@@ -403,7 +512,7 @@ def changed_by_some(state, inputs, at, steps, count):
 
 
 def through_in_pieces(inputs, at, steps, state):
-    """Return the state of a group of 2048 elements, of which the first has this state: that of its pieces."""
+    """Return the state of a group of 2048 elements by pieces, given the state of the first element."""
     for i in range(1, 32):
         state = combine(state, element(inputs, at, steps, i))
     group = state
@@ -417,14 +526,14 @@ def through_in_pieces(inputs, at, steps, state):
 
 
 def through_in_order(inputs, at, steps, state):
-    """The same, one element after another."""
+    """Return the state of a group one element after another, given the state of the first element."""
     for i in range(1, 2048):
         state = advance(state, inputs, at, steps, i)
     return state
 
 
 def through_by_changes(inputs, at, steps, state):
-    """The same by `along_by_changes`."""
+    """Return the state of a group as `through_in_order`, by the test of `along_by_changes`."""
     for first in range(0, 2048, 32):
         row = moved_in(at, steps, first)
         if changed_by_some(state, inputs, row, steps, 32):
@@ -434,7 +543,7 @@ def through_by_changes(inputs, at, steps, state):
 
 
 def behind_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write n results of groups, given the state of the groups before them and that of their first element."""
+    """Write n results of groups by pieces, given the states of the groups before them and of their first element."""
     for first in range(0, n, 2048):
         row = moved_in(at, steps, first)
         results = moved_out(to, steps_out, first)
@@ -445,7 +554,7 @@ def behind_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state
 
 
 def group_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write the n results of a group, as above. Return its state."""
+    """Write the n results of a group, given the states before it and of its first element. Return its state."""
     finish(outputs, to, steps_out, 0, combine(groups, state))
     for i in range(1, min(n, 32)):
         state = combine(state, element(inputs, at, steps, i))
@@ -465,12 +574,12 @@ def group_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state)
 
 
 def behind_in_order(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """The same, one element after another."""
+    """Write n results of groups by `along_in_order`."""
     along_in_order(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
 
 
 def behind_by_changes(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """The same by `along_by_changes`."""
+    """Write n results of groups by `along_by_changes`."""
     along_by_changes(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
 
 
@@ -489,9 +598,19 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
         for j in range(columns):
             put(lanes, j, opening_column(inputs, starts, at, steps, from_, acrosses_start(numbers), j))
         go_down(
-            inputs, outputs, at, place_out(numbers, high, middle, left), numbers, n, columns, lanes, groups, group, earlier
+            inputs,
+            outputs,
+            at,
+            place_out(numbers, high, middle, left),
+            numbers,
+            n,
+            columns,
+            lanes,
+            groups,
+            group,
+            earlier,
         )
-        # The next tile, without a division: there may be little else to do.
+        # The next tile is found without a division: a tile may have little other work.
         left += width
         if left >= inner:
             left, middle = 0, middle + 1
@@ -500,7 +619,7 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
 
 
 def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """The same, where every result leaves its own element out: the results move on by one."""
+    """Scan tiles as `scan_columns`, with results that leave their own element out: they move on by one."""
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     tiles = -(-inner // width)
@@ -529,7 +648,7 @@ def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
 
 
 def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-    """Write n rows of results, of which lanes hold the first: one row after another."""
+    """Write n rows of results, one row after another, given the first row in ``lanes``."""
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     for j in range(columns):
         finish(outputs, to, steps_out, j, get(lanes, j))
@@ -543,7 +662,7 @@ def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, g
 
 
 def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-    """The same by pieces, and groups of pieces."""
+    """Write n rows of results by pieces and groups of pieces, given the first row in ``lanes``."""
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     for j in range(columns):
         finish(outputs, to, steps_out, j, get(lanes, j))
@@ -560,7 +679,7 @@ def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, 
                 state = combine(get(lanes, j), element(inputs, row, steps, j))
                 finish(outputs, results, steps_out, j, combine(get(earlier, j), state))
                 put(lanes, j, state)
-        else:  # loops without questions: stores that are masked out take long where memory was never written
+        else:  # loops without branches: a masked store to memory that was never written takes long
             if i % 2048 == 32:
                 for j in range(columns):
                     put(group, j, get(lanes, j))
@@ -589,5 +708,5 @@ def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, 
 
 
 def opening_column(inputs, starts, at, steps, from_, across, j):
-    """Return the first state of a column: that of a line one element on across."""
+    """Return the first state of column j of a tile."""
     return opening(inputs, starts, moved_in(at, steps, j), steps, moved_start(from_, across, j))

@@ -1,16 +1,38 @@
-# Merges of two sorted arrays on CPUs, with the functions that merge_cpu.py writes.
-#
-#   first_key(inputs, i), second_key(inputs, j)   a key of either array, in the dtype of the result
-#   comes_first(one, other)                       whether a key of the first array comes before one of the second; no NaN
-#   put(inputs, outputs, at, i, j, takes)         writes an element of the first array if `takes`, else of the second
-#
-# numbers: n, m, the elements of a chunk of the result, the chunks of a row, whether the order descends.
-#
-# A row of the result is cut into chunks, and a chunk into halves. A search along the merge path tells how many elements
-# before each are of the first array: so none waits for another. Which element comes next is no branch, whose outcome a CPU
-# would have to guess, but a choice between two values, and a step of 0 or 1 in either array. Both halves are merged in
-# turn, because the next step of one has to wait for its last. NaN, which are at one end of either array, are copied.
-# O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
+"""Merges of two sorted arrays on CPUs.
+
+numbers: n, m, the elements of a chunk of the result, the chunks of a row, whether the order descends.
+
+A row of the result is cut into chunks, and a chunk into halves. A search along the merge path finds how many elements
+before each are of the first array: so no chunk waits for another. The next element is not found by a branch, whose
+outcome a CPU would have to guess, but by a choice between two values, and a step of 0 or 1 in either array. Both halves
+are merged in turn, because the next step of a half has to wait for its last. NaN, which are at one end of either array,
+are copied.
+O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import Arrays, Number, int64, load, select, store
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def first_key(inputs: Arrays, i: int) -> Number:
+        """Return a key of the first array, in the dtype of the result."""
+
+    def second_key(inputs: Arrays, j: int) -> Number:
+        """Return a key of the second array, in the dtype of the result."""
+
+    def comes_first(one: Number, other: Number) -> bool:
+        """Return whether a key of the first array comes before a key of the second; neither is NaN."""
+
+    def put(inputs: Arrays, outputs: Arrays, at: int, i: int, j: int, takes: bool) -> None:
+        """Write element i of the first array if ``takes``, else element j of the second."""
 
 
 def merge(inputs, outputs, numbers, begin, end):
@@ -67,7 +89,7 @@ def merge(inputs, outputs, numbers, begin, end):
                 put(inputs, outputs, to, k, l, also)
                 i, j, at = i + int64(takes), j + int64(not takes), at + 1
                 k, l, to = k + int64(also), l + int64(not also), to + 1
-        for _ in range(2):  # what is left of the first half, then of the second
+        for _ in range(2):  # the rest of the first half, then of the second
             while True:
                 steps = min(stop - at, min(end1 - i, end2 - j))
                 if steps == 0:

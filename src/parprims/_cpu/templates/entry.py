@@ -1,8 +1,10 @@
-"""What Python calls to run a kernel, and where a kernel has memory from.
+"""The entry that Python calls to run a kernel, and the memory that a kernel allocates.
 
-`kernel` makes object code of a function. It needs Numba no more: it takes arrays of NumPy as they are, calls Python's own
-functions and those of C, and every process that loads it runs the same instructions.
+`kernel` compiles a function to object code, which needs Numba no more: it takes arrays of NumPy as they are, and calls
+functions of Python and C alone. Every process that loads it runs the same instructions.
 """
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-subclassing-any
 
 from llvmlite import ir
 from numba import types
@@ -11,6 +13,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+
+from parprims._cpu.templates.declarations import NAME
 
 _BYTE, _SIZE = ir.IntType(8), ir.IntType(64)
 _POINTER = _BYTE.as_pointer()
@@ -25,8 +29,8 @@ def _called(builder, name, result, *given):
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
 
 
-# An array of one axis whose elements nobody has written. The kernel's memory is a list: at the beginning of each piece is
-# the place of the one before. Where there is none left the kernel ends at once, with an error.
+# Returns an array of one axis whose elements are not set. The memory of a kernel is a list of pieces, and each piece
+# begins with the address of the piece before. If no memory is left, the kernel ends at once with an error.
 @intrinsic
 def empty(typing, memory, count, kind):
     found = types.Array(kind.dtype, 1, "C")
@@ -55,7 +59,7 @@ def _array(context, builder, kind, place, count):
     return made._getvalue()
 
 
-# The passes of Numba that these functions need. They have no closures, generators or expressions of whole arrays.
+# The passes of Numba that kernels need: these have no closures, no generators and no expressions of whole arrays.
 _PASSES = (
     untyped_passes.TranslateByteCode,
     untyped_passes.FixupArgs,
@@ -72,7 +76,7 @@ _PASSES = (
 
 
 class _Passes(PassManager):
-    _ENFORCING = False  # nothing is analysed anew behind every pass: those that need it do so
+    _ENFORCING = False  # no analysis is repeated behind every pass: the passes that need it repeat it
 
 
 class _Pipeline(compiler.CompilerBase):
@@ -84,8 +88,8 @@ class _Pipeline(compiler.CompilerBase):
         return [passes]
 
 
-# What Numba knows of types, which is asked once for every function and types of its arguments.
-class _Typing(type(cpu_target.typing_context)):
+# The typing context of Numba, asked once for each function and the types of its arguments.
+class _Typing(type(cpu_target.typing_context)):  # type: ignore[misc]
     def resolve_function_type(self, function, args, kws):
         if kws:
             return super().resolve_function_type(function, args, kws)
@@ -101,7 +105,7 @@ def _typing():
     return made
 
 
-# Code that is kept, and not run by Numba. LLVM does with it what Numba has it do: fewer of its passes make slower loops.
+# Code that is kept instead of run. LLVM makes all passes that Numba asks for: with fewer passes loops are slower.
 class _Library(codegen.JITCodeLibrary):
     def _finalize_final_module(self):
         self.code = self._codegen._tm.emit_object(self._final_module)
@@ -110,7 +114,7 @@ class _Library(codegen.JITCodeLibrary):
 
 @global_compiler_lock
 def _object_code(function, signature):
-    """Return object code with the function NAME: what Python calls (METH_FASTCALL) for a function of these arguments."""
+    """Return object code with the function NAME, which Python calls (METH_FASTCALL) with arguments of a signature."""
     context, typing = cpu_target.target_context, _typing()
     flags = compiler.Flags()
     cpu_target.options.parse_as_flags(flags, {"nopython": True, "nogil": True, "error_model": "numpy"})
@@ -150,7 +154,7 @@ def _add_entry(library, context, described):
     for at, kind in enumerate(described.argtypes[:-1]):
         one = builder.load(builder.gep(given, [_number(at)]))
         if isinstance(kind, types.Array):
-            # What every array of NumPy begins with: the place of its elements, a number, the place of its shape.
+            # Every array of NumPy begins with the address of its elements, a number, and the address of its shape.
             fields = builder.bitcast(builder.gep(one, [_number(object.__basicsize__)]), _POINTER.as_pointer())
             shape = builder.bitcast(builder.load(builder.gep(fields, [_number(2)])), _SIZE.as_pointer())
             values.append(_array(context, builder, kind, builder.load(fields), builder.load(shape)))

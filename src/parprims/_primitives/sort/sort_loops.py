@@ -1,29 +1,129 @@
-# Sorts on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   encoded(inputs, at)              the key of an element: an unsigned integer, in the order of the elements once the
-#                                    bits of flip are inverted
-#   is_special(inputs, at)           whether equal elements may have other bits, which its key does not tell
-#   fill(mem, spot, key, i)          writes the i-th key of a line to memory, with i where indices move with keys
-#   deliver(...)                     writes what is asked for of the element at one spot to its place in the results
-#   read(...), write(...)            one of the two of each below
-#   restore(...)                     writes the special elements of a line once more, in the order they came in
-#   mem_of(scratch), masks_of(scratch), counts_of(scratch), ...        the parts of the scratch
-#   as_key(x), as_state(x)           a number as a key by itself, and as one in memory
-#   low_bit()                        the lowest bit of a key in memory
-#   words(count), every_key()        memory for keys by themselves; how many keys there are
-#   deliver_key(outputs, to, key)    writes the element of a key
-#
-# numbers: low, n, inner, width, flip, slack, blocks, size, descending, then what the views of inputs and outputs need.
-#
-# A stable order is one order. So neither how lines are cut nor who sorts which part of them changes a result.
+"""Sorts on CPUs.
+
+numbers: low, n, inner, width, flip, slack, blocks, size, descending, then the numbers of the views of inputs and
+outputs.
+
+A key is an unsigned integer. Keys have the order of their elements once the bits of ``flip`` are inverted. Only one
+order is stable: so neither how lines are cut nor which thread sorts which part changes a result.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Position,
+    States,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    alongs_in,
+    alongs_out,
+    get,
+    int32,
+    int64,
+    load,
+    moved_in,
+    moved_out,
+    place_in,
+    place_out,
+    put,
+    scratch,
+    store,
+    uint16,
+    uint64,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def encoded(inputs: Arrays, at: Position) -> Number:
+        """Return the key of an element, before the bits of ``flip`` are inverted."""
+
+    def is_special(inputs: Arrays, at: Position) -> int:
+        """Return 1 if the key does not determine the bits of an element, else 0."""
+
+    def fill(mem: States, spot: int, key: Number, i: int) -> None:
+        """Write the i-th key of a line to memory, with i if indices move with keys."""
+
+    def deliver(
+        inputs: Arrays, outputs: Arrays, mem: States, spot: int, at: Position, steps: Steps, to: Position, flip: Number
+    ) -> None:
+        """Write the results of the element at a spot of memory."""
+
+    def deliver_key(outputs: Arrays, to: Position, key: Number) -> None:
+        """Write the element of a key."""
+
+    def read(inputs, mem, specials, at, steps, across, n, columns, flip):
+        """Read a tile by `read_lines` or `read_rows`."""
+
+    def write(inputs, outputs, mem, founds, at, to, steps, across, steps_out, across_out, n, columns, flip):
+        """Write a tile by `write_lines` or `write_rows`."""
+
+    def value(inputs: Arrays, at: Position) -> Number:
+        """Return an element."""
+
+    def copy(inputs: Arrays, outputs: Arrays, at: Position, to: Position) -> None:
+        """Copy an element to the results."""
+
+    def restore(
+        inputs: Arrays,
+        outputs: Arrays,
+        at: Position,
+        steps: Steps,
+        to: Position,
+        steps_out: Steps,
+        n: int,
+        descending: int,
+    ) -> int:
+        """Write the special elements of a line in their order there, by `restore_floats`."""
+
+    def mem_of(scratch: States) -> States:
+        """Return the memory for elements."""
+
+    def masks_of(scratch: States) -> Memory:
+        """Return the bits in which keys of blocks differ."""
+
+    def counts_of(scratch: States) -> Memory:
+        """Return the counts of digits in blocks."""
+
+    def shares_of(scratch: States) -> Memory:
+        """Return the buckets of digits."""
+
+    def places_of(scratch: States) -> Memory:
+        """Return the places where blocks write into buckets."""
+
+    def starts_of(scratch: States) -> Memory:
+        """Return the places where buckets begin."""
+
+    def as_key(x: Number) -> Number:
+        """Return a number as a key."""
+
+    def as_state(x: Number) -> Number:
+        """Return a number as a key in memory, perhaps beside an index."""
+
+    def low_bit() -> int:
+        """Return the lowest bit of a key in memory."""
+
+    def words(count: int) -> Memory:
+        """Return memory for keys without indices."""
+
+    def every_key() -> int:
+        """Return the number of possible keys."""
 
 
 def sort_part(mem, table, at, to, n, slack):
-    """Sort the n elements from `at` on, with room for as many from `to` on; return where they are then.
+    """Sort the n elements from `at` on, with room for as many from `to` on; return their place afterwards.
 
-    Some of the highest bits in which keys differ, a few more than number the elements, are sorted by, a digit at a time
-    from the lowest. Few elements agree in all of these. Runs of such are sorted by insertion, long ones in disorder by
-    the rest.
+    Keys are first sorted by some of the highest bits that differ, a digit at a time from the lowest digit. These are a
+    few more bits than number the elements, so few elements agree in all of them. Runs of equal bits are sorted by
+    insertion, or, if they are long and in disorder, by their other bits.
     """
     source, target, done = at, to, 0
     bottom, high, bits = low_bit(), low_bit(), 8
@@ -38,7 +138,7 @@ def sort_part(mem, table, at, to, n, slack):
         length = 0
         while n >> length > 0:
             length += 1
-        # No more digits than elements, and of 8 bits at most; of 9 where many elements are left with bits to tell apart.
+        # No more digits than elements, and at most 8 bits a digit, or 9 if many elements have bits to tell apart.
         bits = min(8, length - 1)
         passes = -(-min(length + slack, high - low_bit()) // bits)
         if length > 12:
@@ -53,7 +153,7 @@ def sort_part(mem, table, at, to, n, slack):
             for i in range(one, one + count):
                 digit = int64((uint64(load(mem[0], i)) >> uint64(shift)) & mask)
                 store(table, digit, load(table, digit) + 1)
-            # Where all have the same digit nothing moves.
+            # If all have one digit, nothing moves.
             if load(table, int64((uint64(load(mem[0], one)) >> uint64(shift)) & mask)) < count:
                 total = other
                 for digit in range(int64(mask) + 1):
@@ -74,7 +174,7 @@ def sort_part(mem, table, at, to, n, slack):
                 for i in range(count):
                     put(mem, source + done + i, get(mem, one + i))
             done += count
-        # Insert: no element leaves its run. One that passes some others asks how long its run is, if nothing has yet.
+        # Insert: no element leaves its run. An element that passes many others measures the run, if it is not known.
         count, known = 0, 0
         if bottom == low_bit() and n > 24:
             done = n
@@ -112,7 +212,7 @@ def read_lines(inputs, mem, specials, at, steps, across, n, columns, flip):
 
 
 def read_rows(inputs, mem, specials, at, steps, across, n, columns, flip):
-    """Read the keys of a tile row by row, where neighbouring lines are nearer than elements of a line."""
+    """Read the keys of a tile row by row, if neighbouring lines are nearer than elements of a line."""
     for j in range(columns):
         store(specials, j, 0)
     for i in range(n):
@@ -141,7 +241,7 @@ def write_rows(inputs, outputs, mem, founds, at, to, steps, across, steps_out, a
 
 
 def sort_tiles(inputs, outputs, numbers, begin, end):
-    """Sort tiles of adjacent lines: a task is a tile of at most `width`, which is read and written row by row."""
+    """Sort tiles of at most `width` adjacent lines. A task reads and writes a tile."""
     low, n, inner, width, slack = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
     flip = as_key(uint64(numbers[4]))
     steps, across = alongs_in(numbers), acrosses_in(numbers)
@@ -164,21 +264,21 @@ def sort_tiles(inputs, outputs, numbers, begin, end):
 
 
 def line_in(numbers, line):
-    """Return where a line begins in the inputs."""
+    """Return the position of the beginning of a line in the inputs."""
     outer = line // numbers[2]
     at = place_in(numbers, outer // numbers[0], outer % numbers[0], line % numbers[2])
     return at
 
 
 def line_out(numbers, line):
-    """Return where a line begins in the results."""
+    """Return the position of the beginning of a line in the results."""
     outer = line // numbers[2]
     to = place_out(numbers, outer // numbers[0], outer % numbers[0], line % numbers[2])
     return to
 
 
 def count_lines(inputs, outputs, numbers, begin, end):
-    """Sort lines of keys alone, of which there are few different ones, by counting each; a task is a line."""
+    """Sort lines of keys alone by counting each possible key; a task is a line."""
     n, descending, lanes = numbers[1], numbers[8], 4 if every_key() == 256 else 1
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     table = np.empty(lanes * every_key(), np.int64)
@@ -187,7 +287,7 @@ def count_lines(inputs, outputs, numbers, begin, end):
         for i in range(lanes * every_key()):
             store(table, i, 0)
         for i in range(n):
-            # Neighbours have tables of their own: one waits for another where both are the same.
+            # Neighbours are counted in different tables: in one table, equal keys would wait for each other.
             spot = moved_in(at, steps, i)
             place = (i & (lanes - 1)) * every_key() + int64(encoded(inputs, spot))
             store(table, place, load(table, place) + 1)
@@ -207,7 +307,7 @@ def count_lines(inputs, outputs, numbers, begin, end):
 
 
 def place_lines(inputs, outputs, numbers, begin, end):
-    """Sort lines of bytes with what moves with them: places are known once keys are counted; a task is a line."""
+    """Sort lines of bytes, with values or indices, to places that counts of keys give; a task is a line."""
     n, flip = numbers[1], as_key(uint64(numbers[4]) & uint64(255))
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     table, mem = np.empty(256, np.int64), scratch(1)
@@ -230,11 +330,11 @@ def place_lines(inputs, outputs, numbers, begin, end):
             deliver(inputs, outputs, mem, 0, at, steps, moved_out(to, steps_out, place), flip)
 
 
-# ---- Long lines: blocks are ordered by the highest digit, then what has one such digit by the others -----------------
+# ---- Long lines: blocks are ordered by the highest digit, then elements with equal highest digits by the others -----
 
 
 def shift_of(masks, line, blocks):
-    """Return where the highest digit of a line begins: its highest bit is the highest in which keys differ."""
+    """Return the lowest bit of the highest digit of a line: its highest bit is the highest that differs."""
     differ, shift = uint64(0), -12
     for block in range(blocks):
         differ |= load(masks, 2 * (line * blocks + block))
@@ -245,7 +345,7 @@ def shift_of(masks, line, blocks):
 
 
 def survey_blocks(inputs, outputs, parts, numbers, begin, end):
-    """Find the bits in which keys of a block differ from the first of their line, and whether it has special ones."""
+    """Find the bits in which the keys of a block differ from the first key of the line, and whether any is special."""
     n, blocks, size = numbers[1], numbers[6], numbers[7]
     steps, masks = alongs_in(numbers), masks_of(parts)
     for task in range(begin, end):
@@ -284,7 +384,7 @@ def count_blocks(inputs, outputs, parts, numbers, begin, end):
 
 
 def share_lines(inputs, outputs, parts, numbers, begin, end):
-    """Put neighbouring digits together in at most 256 buckets of about one size; find where blocks write them."""
+    """Group neighbouring digits in at most 256 buckets of about one size; find the places where blocks write them."""
     n, blocks = numbers[1], numbers[6]
     counts, shares, places, starts = counts_of(parts), shares_of(parts), places_of(parts), starts_of(parts)
     for line in range(begin, end):
@@ -329,7 +429,7 @@ def scatter_blocks(inputs, outputs, parts, numbers, begin, end):
         at = moved_in(line_in(numbers, line), steps, block * size)
         count = min(size, n - block * size)
         for chunk in range(0, count, 256):
-            # Keys first: the processor would wait for the place of each before it read the next.
+            # Keys are read first: otherwise each read would wait for the place of the key before.
             few = min(256, count - chunk)
             for i in range(few):
                 key = as_key(encoded(inputs, moved_in(at, steps, chunk + i)) ^ flip)
@@ -343,13 +443,13 @@ def scatter_blocks(inputs, outputs, parts, numbers, begin, end):
 
 
 def sort_buckets(inputs, outputs, parts, numbers, begin, end):
-    """Sort buckets, and write the results. Those that follow a larger one have its room, which stays in the cache."""
+    """Sort buckets, and write the results. A bucket uses the room of a larger one before it, which is in the cache."""
     n, slack = numbers[1], numbers[5]
     flip = as_key(uint64(numbers[4]))
     steps, steps_out, starts, mem = alongs_in(numbers), alongs_out(numbers), starts_of(parts), mem_of(parts)
     table, room, width = np.empty(512, np.int64), 0, 0
     for task in range(begin, end):
-        # Neighbouring tasks are buckets far apart: where elements have few digits all buckets are the first few.
+        # Neighbouring tasks are buckets far apart: if elements have few digits, only the first buckets are filled.
         line, bucket = task // 256, (task % 32) * 8 + task % 256 // 32
         first = load(starts, 257 * line + bucket)
         count = load(starts, 257 * line + bucket + 1) - first
@@ -364,7 +464,7 @@ def sort_buckets(inputs, outputs, parts, numbers, begin, end):
 
 
 def restore_lines(inputs, outputs, parts, numbers, begin, end):
-    """Write the special elements of lines that have some."""
+    """Write the special elements of lines with special elements."""
     n, blocks = numbers[1], numbers[6]
     masks = masks_of(parts)
     for line in range(begin, end):
@@ -377,7 +477,7 @@ def restore_lines(inputs, outputs, parts, numbers, begin, end):
 
 
 def restore_floats(inputs, outputs, at, steps, to, steps_out, n, descending):
-    """Write zeros and NaN in the order in which a line has them."""
+    """Write zeros and NaN in the order of the line."""
     below, nans, zeros = 0, 0, 0
     for i in range(n):
         x = value(inputs, moved_in(at, steps, i))

@@ -1,13 +1,47 @@
-# Tridiagonal systems on CPUs without exchanges of rows, with the functions of tridiagonal.numba that are written for a
-# dtype and a layout.
-#
-# The factorization is twisted (Babuska, "Numerical stability in problems of linear algebra", 1972): unknowns are
-# eliminated from both ends towards the middle. A row waits for the one before it, so one system takes half the time that
-# elimination from one end does. The rows above the middle are taken from the first on, those below it from the last on,
-# in which a, b, c are upper, diag, lower. In the middle two rows with two unknowns are left, and the second is the next
-# row of the first. From there the unknowns are found towards both ends. If any is not finite, the first or the last is
-# not, for every row has a product with the row behind it. A pivot that is infinite, by which an unknown would be zero,
-# is made NaN.
+"""Tridiagonal systems on CPUs without exchanges of rows. Inputs and numbers are as in tridiagonal_loops.py.
+
+The factorization is twisted (Babuska, "Numerical stability in problems of linear algebra", 1972): unknowns are
+eliminated from both ends towards the middle. A row waits for the one before it, so a system takes half the time of an
+elimination from one end. The rows above the middle are taken from the first on, those below it from the last on, in
+which a, b, c are upper, diag, lower. In the middle two rows with two unknowns are left, and the second is the next row
+of the first. From there the unknowns are found towards both ends. If any is not finite, the first or the last is not,
+for every row has a product with the row behind it. A pivot that is infinite, by which an unknown would be zero, is made
+NaN.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    alongs_in,
+    alongs_out,
+    load_from,
+    moved_in,
+    numbers_of,
+    place_in,
+    place_out,
+    quotient,
+    store_to,
+    zero,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+    from parprims._primitives.tridiagonal.solvers.tridiagonal_loops import (
+        chunk,
+        copied,
+        delivered,
+        element0,
+        element1,
+        element2,
+        element3,
+        finite,
+        nan,
+        origin,
+        solutions,
+        stride,
+        unit,
+    )
 
 
 def eliminated(p, q, y, a, b, c, d):
@@ -24,7 +58,7 @@ def solve_lines(inputs, outputs, numbers, begin, end):
     """Solve the systems begin ... end, a row of either end at a time."""
     low, n, lanes = numbers[0], numbers[1], numbers[2]
     steps, step = alongs_in(numbers), alongs_out(numbers)[0]
-    above, below, cs = n - n // 2, n // 2, array(n)
+    above, below, cs = n - n // 2, n // 2, numbers_of(n)
     for task in range(begin, end):
         outer = task // lanes
         at = place_in(numbers, outer // low, outer % low, task % lanes)
@@ -76,12 +110,12 @@ def solve_lines(inputs, outputs, numbers, begin, end):
 
 
 def solve_tiles(inputs, outputs, numbers, begin, end):
-    """Solve tiles of systems. What is kept of a lane is twice there: above the middle and below it."""
+    """Solve tiles of systems. The memory of a lane has two halves: for rows above the middle and below it."""
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, step = alongs_in(numbers), stride(numbers)
     tiles, above, below = -(-lanes // width), n - n // 2, n // 2
-    cs, ps, qs, ys = array(n * width), array(2 * width), array(2 * width), array(2 * width)
-    rows, xs = array(4 * chunk() * width), solutions(outputs, n * width)
+    cs, ps, qs, ys = numbers_of(n * width), numbers_of(2 * width), numbers_of(2 * width), numbers_of(2 * width)
+    rows, xs = numbers_of(4 * chunk() * width), solutions(outputs, n * width)
     for task in range(begin, end):
         outer, lane = task // tiles, (task % tiles) * width
         columns = min(width, lanes - lane)
@@ -101,9 +135,13 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
                 now, done, put = moved_in(at, steps, i), (i - 1) * width, x0 + (i - 1) * step
                 for j in range(columns):
                     new = eliminated(
-                        load_from(4, ps, j), load_from(5, qs, j), load_from(6, ys, j),
-                        element0(inputs, rows, now, k, width, j), element1(inputs, rows, now, k, width, j),
-                        element2(inputs, rows, now, k, width, j), element3(inputs, rows, now, k, width, j),
+                        load_from(4, ps, j),
+                        load_from(5, qs, j),
+                        load_from(6, ys, j),
+                        element0(inputs, rows, now, k, width, j),
+                        element1(inputs, rows, now, k, width, j),
+                        element2(inputs, rows, now, k, width, j),
+                        element3(inputs, rows, now, k, width, j),
                     )
                     store_to(1, cs, done + j, new[0])
                     store_to(3, xs, put + j, new[1])
@@ -124,9 +162,13 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
                 now, done, put = moved_in(at, steps, i), (i + 1) * width, x0 + (i + 1) * step
                 for j in range(columns):
                     new = eliminated(
-                        load_from(4, ps, width + j), load_from(5, qs, width + j), load_from(6, ys, width + j),
-                        element2(inputs, rows, now, k, width, j), element1(inputs, rows, now, k, width, j),
-                        element0(inputs, rows, now, k, width, j), element3(inputs, rows, now, k, width, j),
+                        load_from(4, ps, width + j),
+                        load_from(5, qs, width + j),
+                        load_from(6, ys, width + j),
+                        element2(inputs, rows, now, k, width, j),
+                        element1(inputs, rows, now, k, width, j),
+                        element0(inputs, rows, now, k, width, j),
+                        element3(inputs, rows, now, k, width, j),
                     )
                     store_to(1, cs, done + j, new[0])
                     store_to(3, xs, put + j, new[1])
@@ -165,7 +207,7 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
 
 
 def emptied(xs, x0, step, n, columns, ends, width):
-    """Make every solution NaN whose first or last unknown is not finite."""
+    """Make a solution NaN if its first or last unknown is not finite."""
     for j in range(columns):
         x, y = load_from(4, ends, j), load_from(4, ends, width + j)
         if not (x - x == zero() and y - y == zero()):
@@ -181,8 +223,8 @@ def solve_shared(inputs, outputs, numbers, begin, end):
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, step = alongs_in(numbers), stride(numbers)
     tiles, above, below = -(-lanes // width), n - n // 2, n // 2
-    cs, pivots, factors, ys, known = array(n), array(n), array(n), array(2 * width), -1
-    rows, xs = array(4 * chunk() * width), solutions(outputs, n * width)
+    cs, pivots, factors, ys, known = numbers_of(n), numbers_of(n), numbers_of(n), numbers_of(2 * width), -1
+    rows, xs = numbers_of(4 * chunk() * width), solutions(outputs, n * width)
     for task in range(begin, end):
         outer, lane = task // tiles, (task % tiles) * width
         columns = min(width, lanes - lane)

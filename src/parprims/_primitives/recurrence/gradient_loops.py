@@ -1,19 +1,57 @@
-# Derivatives of linear recurrences on CPUs, with the functions that _cpu/text.py and gradient_cpu.py write.
-#
-#   begun(inputs, at, steps, i)                     the state at the first place: g there
-#   following(inputs, behind, at, steps, i, state)  the state at the place at, given that at the place behind it
-#   results(inputs, at, steps, i, state)            the derivatives at the place behind, given the state there
-#   last_results(state)                             those at the last place
-#   write(outputs, to, steps, i, results)           writes derivatives
-#
-# inputs: a, g and perhaps x. outputs: the derivatives by b and perhaps by a. numbers: low, n, inner, width, then what the
-# views need. The recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] begins at the last n, and places are counted from there.
-# The state is l, which is the derivative by b. That by a is l conj(x) with the x of the place that follows. So a step
-# reads a behind and g and x at a place, and every array is read and written once.
+"""Derivatives of linear recurrences on CPUs.
+
+inputs: a, g and perhaps x. outputs: the derivatives by b and perhaps by a. numbers: low, n, inner, width, then the
+numbers of views.
+
+The recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] begins at the last n, and places are counted from there. The state is
+l, which is the derivative by b. The derivative by a is l conj(x), with x at the next place. So a step reads a at the
+place behind, and g and x at its own place: every array is read and written once.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Position,
+    State,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    alongs_in,
+    alongs_out,
+    get,
+    moved_in,
+    moved_out,
+    place_in,
+    place_out,
+    put,
+    scratch,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def begun(inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state at the first place, which is g."""
+
+    def following(inputs: Arrays, behind: Position, at: Position, steps: Steps, i: int, state: State) -> State:
+        """Return the state at the place ``at``, given the state at the place ``behind`` it."""
+
+    def results(inputs: Arrays, at: Position, steps: Steps, i: int, state: State) -> State:
+        """Return the derivatives at the place behind, given its state."""
+
+    def last_results(state: State) -> State:
+        """Return the derivatives at the last place."""
+
+    def write(outputs: Arrays, to: Position, steps: Steps, i: int, results: State) -> None:
+        """Write derivatives."""
 
 
 def adjoint_lines(inputs, outputs, numbers, begin, end):
-    """Walk the lines begin ... end, two at once: while an element waits for the one before it, there is time for another."""
+    """Walk the lines begin ... end, two at once: while an element waits for the one before, the other line goes on."""
     n = numbers[1]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     for line in range(begin, end, 2):

@@ -1,26 +1,85 @@
-# Matrix products on CPUs, with the functions that _cpu/text.py and cpu.py write.
-#
-#   left_of(inputs, at), right_of(inputs, at)   an element of a factor, in the dtype that is computed with
-#   times(x, y), combine(earlier, later)        the operators
-#   rows_at_once(), deep_at_once()              the rows of a step, and how many products it adds to their sums
-#   step(...)                                   adds products to the sums of some rows and all columns of a tile
-#   calm_of(...)                                whether no product of a piece can be NaN
-#   panel(inputs, right)                        the array that the innermost loops read the right factor from,
-#   panel_at(at), panel_pitch(numbers)          where in it a piece begins, and its distance from row to row
-#   copy_right(...)                             copies a piece of the right factor there, if it is not read in place
-#   along_left(numbers)                         the step of the left factor along k
-#   across_result(numbers)                      the step of the result across columns
-#   finish(outputs, at, total)                  writes a result
-#
-# numbers: rows, columns, k, height, width, depth; the steps of the result across rows, columns and matrices; how many axes
-# the batch has; where the left factor begins, its steps across rows and along k; where the right factor begins, its steps
-# along k and across columns; then of every axis of the batch its length and both factors' steps.
-#
-# Every result is a chain along k that begins with the first product, whatever the tiles and the threads are.
+"""Matrix products on CPUs.
+
+numbers: rows, columns, k, height, width, depth; the steps of the result across rows, columns and matrices; the number
+of axes of the batch; the place where the left factor begins, its steps across rows and along k; the place where the
+right factor begins, its steps along k and across columns; then for every axis of the batch its length and the steps of
+both factors.
+
+Every result is a chain along k that begins with the first product, whatever the tiles and the threads are.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    combine,
+    int64,
+    load,
+    load_from,
+    scratch,
+    store,
+    store_to,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def left_of(inputs: Arrays, at: int) -> Number:
+        """Return an element of the left factor, in the dtype of the products."""
+
+    def right_of(inputs: Arrays, at: int) -> Number:
+        """Return an element of the right factor, in the dtype of the products."""
+
+    def times(earlier: Number, later: Number) -> Number:
+        """Return a product."""
+
+    def rows_at_once() -> int:
+        """Return the number of rows of a step."""
+
+    def deep_at_once() -> int:
+        """Return the number of products that a step adds to each sum."""
+
+    def step(inputs, left, right, sums, at, spot, to, depth, pitch, width, w):
+        """Add products to the sums of some rows and all columns of a tile."""
+
+    def calm_of(
+        inputs: Arrays, left: Memory, right: Memory, depth: int, padded: int, d: int, at: int, pitch: int, w: int
+    ) -> bool:
+        """Return whether no product of a piece can be NaN."""
+
+    def panel(inputs: Arrays, right: Memory) -> Memory:
+        """Return the array from which the innermost loops read the right factor."""
+
+    def panel_size(width: int, depth: int) -> int:
+        """Return the number of elements of a copy of a piece of the right factor."""
+
+    def panel_at(at: int) -> int:
+        """Return the place where a piece begins in the panel."""
+
+    def panel_pitch(numbers: Numbers) -> int:
+        """Return the distance from row to row in the panel."""
+
+    def copy_right(inputs: Arrays, right: Memory, numbers: Numbers, at: int, width: int, d: int, w: int) -> None:
+        """Copy a piece of the right factor to the panel, by `copy_of_right`, or by `copy_in_place`."""
+
+    def along_left(numbers: Numbers) -> int:
+        """Return the step of the left factor along k."""
+
+    def across_result(numbers: Numbers) -> int:
+        """Return the step of the result across columns."""
+
+    def finish(outputs: Arrays, at: int, total: Number) -> None:
+        """Write a result."""
 
 
 def offset(numbers, matrix, factor):
-    """Return where a matrix of a batch begins in factor 1 or 2, behind the first matrix."""
+    """Return the distance from the first matrix of a batch to another in factor 1 or 2."""
     found, rest = 0, matrix
     for axis in range(numbers[9]):
         found += rest % numbers[16 + 3 * axis] * numbers[16 + 3 * axis + factor]
@@ -29,7 +88,7 @@ def offset(numbers, matrix, factor):
 
 
 def copy_left(inputs, left, numbers, at, depth, h, padded, d):
-    """Copy a piece of the left factor, row by row; those behind the last repeat it."""
+    """Copy a piece of the left factor, row by row; rows behind the last repeat the last."""
     for i in range(padded):
         row = at + min(i, h - 1) * numbers[11]
         for p in range(d):
@@ -57,8 +116,8 @@ def copy_in_place(inputs, right, numbers, at, width, d, w):
 def multiply_tiles(inputs, outputs, numbers, begin, end):
     """Compute the tiles `begin` ... `end` of the products, each of at most `height` rows and `width` columns.
 
-    A tile is computed in pieces of `depth` products. `left` and `right` hold the piece's part of both factors, so that
-    the innermost loops run over adjacent columns, `sums` what the pieces before have left.
+    A tile is computed in pieces of `depth` products. `left` and `right` hold the parts of both factors of a piece, so
+    that the innermost loops run over adjacent columns. `sums` holds the sums of earlier pieces.
     """
     rows, columns, k, height, width, depth = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     down, across = -(-rows // height), -(-columns // width)
@@ -81,7 +140,7 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
             calm = calm and calm_of(inputs, left, right, depth, padded, d, at, pitch, w)
             done = int64(passed == 0)
             whole = done + ((d - done) // deep_at_once() * deep_at_once() if calm else 0)
-            # All that is done to some rows is done while their sums are in the nearest cache.
+            # Some rows are finished while their sums are in the nearest cache.
             for some in range(0, padded, rows_at_once()):
                 if passed == 0:
                     for i in range(some, some + rows_at_once()):
@@ -89,7 +148,19 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
                         for j in range(w):
                             store_to(1, sums, i * width + j, times(x, load_from(0, panel(inputs, right), at + j)))
                 for p in range(done, whole, deep_at_once()):
-                    step(inputs, left, right, sums, some * depth + p, at + p * pitch, some * width, depth, pitch, width, w)
+                    step(
+                        inputs,
+                        left,
+                        right,
+                        sums,
+                        some * depth + p,
+                        at + p * pitch,
+                        some * width,
+                        depth,
+                        pitch,
+                        width,
+                        w,
+                    )
                 for i in range(some, some + rows_at_once()):
                     for p in range(whole, d):
                         x = load(left, i * depth + p)
@@ -104,7 +175,7 @@ def multiply_tiles(inputs, outputs, numbers, begin, end):
 
 
 def multiply_rows(inputs, outputs, numbers, begin, end):
-    """Compute the same where there are few columns: a task is `height` rows, of which four at once hide latencies."""
+    """Compute products with few columns: a task is `height` rows, and four rows at once hide latencies."""
     rows, columns, k, height = numbers[0], numbers[1], numbers[2], numbers[3]
     down = -(-rows // height)
     along = numbers[14]
@@ -116,7 +187,7 @@ def multiply_rows(inputs, outputs, numbers, begin, end):
         from_right = numbers[13] + offset(numbers, matrix, 2)
         to = matrix * numbers[8] + top * numbers[6]
         for i in range(0, h, 4):
-            # Rows behind the last are the last once more.
+            # Rows behind the last repeat the last.
             i1, i2, i3 = min(i + 1, h - 1), min(i + 2, h - 1), min(i + 3, h - 1)
             row, row1 = from_left + i * numbers[11], from_left + i1 * numbers[11]
             row2, row3 = from_left + i2 * numbers[11], from_left + i3 * numbers[11]

@@ -1,18 +1,66 @@
-# Reductions on CPUs, with the functions that _cpu/text.py writes for a map and an operator.
-#
-# numbers: inner, n, size, blocks, width, the inner lines of partial states, then what the views of the inputs need.
-# element(inputs, at, steps, i) is the state of the element i steps behind a position, finish writes the result i.
-# combine_in_order(earlier, later) is the state of two where positions of extrema ascend, which `rows_ascend` tells of rows
-# that have one position each, or `ascending` of a line without NaN. Where there are no such positions it is combine.
-# A line is what is reduced to one result. Lines are cut into blocks of one size, whatever the number of threads is: every
-# block leaves a state, and the states of a line are combined in order, by a tree.
+"""Reductions on CPUs.
+
+numbers: inner, n, size, blocks, width, the inner lines of partial states, then the numbers of the views of the inputs.
+
+A line is reduced to one result. Lines are cut into blocks of one size, whatever the number of threads. Each block
+leaves a state, and the states of a line are combined in order, by a tree.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Position,
+    State,
+    States,
+    Steps,
+    acrosses_in,
+    alongs_in,
+    combine,
+    get,
+    load_from,
+    moved_in,
+    place_in,
+    put,
+    scratch,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def element(inputs: Arrays, at: Position, steps: Steps, i: int) -> State:
+        """Return the state of the element i steps behind a position."""
+
+    def finish(outputs: Arrays, i: int, state: State) -> None:
+        """Write the result i."""
+
+    def combine_in_order(earlier: State, later: State) -> State:
+        """Return the state of two. If the operator is an extremum of positions, they ascend."""
+
+    def rows_ascend(inputs: Arrays, at: Position, steps: Steps, count: int) -> bool:
+        """Return whether each row has one position, and the positions ascend."""
+
+    def ascending(inputs: Arrays, at: Position, steps: Steps, count: int) -> bool:
+        """Return whether the positions of a line ascend, and no element is NaN."""
+
+    def begun(inputs: Arrays, at: Position, steps: Steps, count: int) -> tuple[State, int]:
+        """Return the initial state of a loop over a block, and the number of elements that it then combines."""
+
+    def quarters(quarter: int) -> tuple[int, int]:
+        """Return the distance of four rows that are combined at once, and the distance to the next four."""
+
+    def state_of_block(inputs: Arrays, at: Position, steps: Steps, count: int, width: int, lanes: States) -> State:
+        """Return the state of a block by one of the functions below: their names end in ``of_block``."""
 
 
 def four(inputs, row, row1, row2, row3, steps, j):
     """Return the state of an element of each of four rows.
 
-    With four at a time, states are read and written a quarter as often. Rows that follow one another in memory are taken
-    a quarter of all apart, where order does not count: four places of memory are then read, each without a break.
+    With four rows at a time, states are read and written a quarter as often. If order does not count, rows that follow
+    one another in memory are taken a quarter of all apart: four places of memory are then read, each without a break.
     """
     s01 = combine(element(inputs, row, steps, j), element(inputs, row1, steps, j))
     s23 = combine(element(inputs, row2, steps, j), element(inputs, row3, steps, j))
@@ -20,7 +68,7 @@ def four(inputs, row, row1, row2, row3, steps, j):
 
 
 def lanes_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, for an operator that commutes: `width` lanes side by side, which are then folded."""
+    """Return the state of a block for an operator that commutes: `width` lanes side by side are folded at the end."""
     total = element(inputs, at, steps, 0)
     done = 1
     if width > 0 and count >= 2 * width:
@@ -54,7 +102,7 @@ def lanes_of_block(inputs, at, steps, count, width, lanes):
 
 
 def parts_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, elements in order: eight parts beside each other hide the latency of the operator."""
+    """Return the state of a block in order: eight parts side by side hide the latency of the operator."""
     part = count // 8
     done = 1
     total = element(inputs, at, steps, 0)
@@ -75,7 +123,10 @@ def parts_of_block(inputs, at, steps, count, width, lanes):
             s5 = combine_in_order(s5, element(inputs, at, steps, i + 5 * part))
             s6 = combine_in_order(s6, element(inputs, at, steps, i + 6 * part))
             s7 = combine_in_order(s7, element(inputs, at, steps, i + 7 * part))
-        total = combine_in_order(combine_in_order(combine_in_order(total, s1), combine_in_order(s2, s3)), combine_in_order(combine_in_order(s4, s5), combine_in_order(s6, s7)))
+        total = combine_in_order(
+            combine_in_order(combine_in_order(total, s1), combine_in_order(s2, s3)),
+            combine_in_order(combine_in_order(s4, s5), combine_in_order(s6, s7)),
+        )
         done = 8 * part
     for i in range(done, count):
         total = combine_in_order(total, element(inputs, at, steps, i))
@@ -83,7 +134,7 @@ def parts_of_block(inputs, at, steps, count, width, lanes):
 
 
 def parts_or_lanes_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, for positions of extrema of elements that are not adjacent: no SIMD code reads these."""
+    """Return the state of a block, for positions of extrema if elements are not adjacent, as SIMD code needs them."""
     if ascending(inputs, at, steps, count):
         total = parts_of_block(inputs, at, steps, count, width, lanes)
     else:
@@ -92,7 +143,7 @@ def parts_or_lanes_of_block(inputs, at, steps, count, width, lanes):
 
 
 def all_of_block(inputs, at, steps, count, width, lanes):
-    """Return the state of a block, for operators on integers whose loop the compiler can turn into SIMD code itself."""
+    """Return the state of a block for operators on integers: the compiler makes SIMD code of the loop."""
     total, left = begun(inputs, at, steps, count)
     for i in range(left):
         total = combine(total, element(inputs, at, steps, i))
@@ -100,7 +151,7 @@ def all_of_block(inputs, at, steps, count, width, lanes):
 
 
 def positions_ascend(inputs, at, steps, count):
-    """Return whether every element of a line, or row, has a larger position than that before it."""
+    """Return whether the positions of the elements of a line, or of rows, ascend."""
     found = True
     for i in range(1, count):
         found &= load_from(0, inputs[1], at[1] + steps[1] * (i - 1)) < load_from(0, inputs[1], at[1] + steps[1] * i)
@@ -108,9 +159,9 @@ def positions_ascend(inputs, at, steps, count):
 
 
 def reduce_lines(inputs, outputs, partials, numbers, begin, end):
-    """Reduce the blocks `begin` ... `end`, of which every line has `blocks`, more than one."""
+    """Reduce the blocks `begin` ... `end`. Every line has `blocks` of them, more than one."""
     inner, n, size, blocks, width = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    steps, across = alongs_in(numbers), acrosses_in(numbers)
+    steps = alongs_in(numbers)
     lanes = scratch(max(width, 1))
     for task in range(begin, end):
         line = task // blocks
@@ -120,7 +171,7 @@ def reduce_lines(inputs, outputs, partials, numbers, begin, end):
 
 
 def reduce_short_lines(inputs, outputs, partials, numbers, begin, end):
-    """Reduce the lines `begin` ... `end`, each of which is one block."""
+    """Reduce the lines `begin` ... `end`. Each is one block."""
     inner, n, width = numbers[0], numbers[1], numbers[4]
     steps, across = alongs_in(numbers), acrosses_in(numbers)
     lanes = scratch(max(width, 1))
@@ -137,7 +188,7 @@ def reduce_short_lines(inputs, outputs, partials, numbers, begin, end):
 
 
 def reduce_columns(inputs, outputs, partials, numbers, begin, end):
-    """Reduce blocks of rows of `inner` adjacent lines: a task is the block `b` of the tile `t` of columns, for one outer."""
+    """Reduce blocks of rows of `inner` adjacent lines: a task is a block of a tile of columns, for one outer index."""
     inner, n, size, blocks, width = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     steps, across = alongs_in(numbers), acrosses_in(numbers)
     tiles = -(-inner // width)
@@ -166,7 +217,11 @@ def reduce_columns(inputs, outputs, partials, numbers, begin, end):
         else:
             for i in range(quarter):
                 row = moved_in(at, steps, 1 + i * pace)
-                row1, row2, row3 = moved_in(row, steps, gap), moved_in(row, steps, 2 * gap), moved_in(row, steps, 3 * gap)
+                row1, row2, row3 = (
+                    moved_in(row, steps, gap),
+                    moved_in(row, steps, 2 * gap),
+                    moved_in(row, steps, 3 * gap),
+                )
                 for j in range(columns):
                     put(lanes, j, combine(get(lanes, j), four(inputs, row, row1, row2, row3, across, j)))
         for i in range(1 + 4 * quarter, count):
@@ -183,13 +238,17 @@ def reduce_columns(inputs, outputs, partials, numbers, begin, end):
 
 
 def fold_partials(inputs, outputs, partials, numbers, begin, end):
-    """Combine the states of the blocks of lines `begin` ... `end`: those of neighbours, then of neighbouring pairs."""
+    """Combine the states of blocks of the lines `begin` ... `end`: neighbours, then neighbouring pairs, and so on."""
     blocks, inner = numbers[3], numbers[5]
     for line in range(begin, end):
         at = (line // inner) * inner * blocks + line % inner
         step = 1
         while step < blocks:
             for i in range(0, blocks - step, 2 * step):
-                put(partials, at + i * inner, combine(get(partials, at + i * inner), get(partials, at + (i + step) * inner)))
+                put(
+                    partials,
+                    at + i * inner,
+                    combine(get(partials, at + i * inner), get(partials, at + (i + step) * inner)),
+                )
             step *= 2
         finish(outputs, line, get(partials, at))

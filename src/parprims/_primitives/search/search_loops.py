@@ -1,14 +1,35 @@
-# Searches in sorted arrays on CPUs, with the functions that cpu.py writes.
-#
-#   sorted_key(inputs, i), wanted_key(inputs, i)   a sorted key and a wanted one, in the dtype they are compared in
-#   is_before(key, wanted)                         1 if a sorted key is in front of the place of a wanted one, else 0
-#   keys(count)                                    memory for wanted keys
-#
-# numbers: n, m, how many searches go together, whether equal keys are in front of the place.
-#
-# The ranges of some hundred searches are halved in turn. So as many loads are under way, and no search waits for its own
-# last one. None branches: a range becomes its upper half by a product with 0 or 1.
-# P. Khuong and P. Morin, Array Layouts for Comparison-Based Searching, ACM J. Experimental Algorithmics 22, 2017.
+"""Searches in sorted arrays on CPUs.
+
+numbers: n, m, the number of searches of a task, whether equal keys are in front of the place.
+
+The ranges of some hundred searches are halved in turn. So as many loads are under way, and no search waits for its own
+last load. None branches: a range becomes its upper half by a product with 0 or 1.
+P. Khuong and P. Morin, Array Layouts for Comparison-Based Searching, ACM J. Experimental Algorithmics 22, 2017.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import Arrays, Memory, Number, int64, load, store
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def sorted_key(inputs: Arrays, i: int) -> Number:
+        """Return a sorted key, in the dtype of comparisons."""
+
+    def wanted_key(inputs: Arrays, i: int) -> Number:
+        """Return a wanted key, in the dtype of comparisons."""
+
+    def is_before(key: Number, wanted: Number) -> int:
+        """Return 1 if a sorted key is in front of the place of a wanted key, else 0."""
+
+    def keys(count: int) -> Memory:
+        """Return memory for wanted keys."""
 
 
 def search(inputs, outputs, numbers, begin, end):

@@ -1,23 +1,80 @@
-# Reductions, scans and recurrences of segments by offsets on CPUs, with the functions that cpu.py writes.
-#
-#   opening(...), advance(...), element(...), before(...), finish(...), go_along(...), go_down(...)   as in scan.numba
-#   offset(inputs, number)           where a segment begins, as the call says
-#   segments_of(numbers)             how many segments there are
-#   shares_of(numbers), share_of(numbers)    into how many shares the axis is cut, and the elements of one
-#   slots_of(numbers), block_of(numbers)     the same of blocks
-#   turned(n, first, behind)         where elements are walked from, counted from the first one that a line is walked from
-#   walked_along(...), walked_down(...)      scan a segment: one of two each below
-#   closed(starts, from_, state)     the result of a segment, given the state of its elements
-#   state_of_part(inputs, at, steps, count, lanes)    the state of elements side by side in a line
-#
-# numbers: low, n, inner, width, then those of views, then segments, shares, share, slots, block.
-#
-# A task is a share of a line or of columns: the segments that begin in a share of the axis. Offsets that do not ascend are
-# clipped to the axis, so no other memory is read, and every result is written.
+"""Reductions, scans and recurrences of segments by offsets on CPUs.
+
+numbers: low, n, inner, width, then the numbers of views, then segments, shares, share, slots, block.
+
+A task is a share of a line or of columns: the segments that begin in a share of the axis. Offsets that do not ascend
+are clipped to the axis, so no other memory is read, and every result is written.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Numbers,
+    Position,
+    State,
+    States,
+    Steps,
+    acrosses_in,
+    acrosses_out,
+    acrosses_start,
+    alongs_in,
+    alongs_out,
+    combine,
+    get,
+    moved_in,
+    moved_out,
+    moved_start,
+    place_in,
+    put,
+    scratch,
+)
+from parprims._primitives.reduce.reduce_loops import all_of_block, lanes_of_block, parts_of_block
+from parprims._primitives.scan.scan_loops import indices_of, opening_column, place_of
+
+if TYPE_CHECKING:  # functions that are written for a call
+    from parprims._primitives.scan.scan_loops import advance, before, element, finish, go_along, go_down, opening
+
+    def offset(inputs: Arrays, number: int) -> int:
+        """Return the place where a segment begins, as the call gives it."""
+
+    def segments_of(numbers: Numbers) -> int:
+        """Return the number of segments."""
+
+    def shares_of(numbers: Numbers) -> int:
+        """Return the number of shares that the axis is cut into."""
+
+    def share_of(numbers: Numbers) -> int:
+        """Return the number of elements of a share."""
+
+    def slots_of(numbers: Numbers) -> int:
+        """Return the number of slots that the axis is cut into."""
+
+    def block_of(numbers: Numbers) -> int:
+        """Return the number of elements of a slot, and of a block."""
+
+    def turned(n: int, first: int, behind: int) -> int:
+        """Return the place from which a segment is walked, counted from the first element of the walk along a line."""
+
+    def walked_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
+        """Scan a segment of a line by `segment_along` or `segment_along_exclusive`."""
+
+    def walked_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier):
+        """Scan a segment of columns by `segment_down` or `segment_down_exclusive`."""
+
+    def closed(starts: Arrays, from_: Position, state: State) -> State:
+        """Return the result of a segment, given the state of its elements."""
+
+    def state_of_part(inputs: Arrays, at: Position, steps: Steps, count: int, lanes: States) -> State:
+        """Return the state of elements of a line, by `part_by_lanes`, `part_in_order` or `part_of_integers`."""
 
 
 def segment_from(inputs, numbers, share):
-    """Return the first segment that begins in a share or behind it."""
+    """Return the number of the first segment that begins in a share or behind it."""
     segments, wanted = segments_of(numbers), share * share_of(numbers)
     low, high = 0, segments
     while low < high:
@@ -34,12 +91,12 @@ def segment_from(inputs, numbers, share):
 
 
 def clipped(inputs, number, low, n):
-    """Return where a segment begins, from low to n."""
+    """Return the place where a segment begins, clipped to low ... n."""
     return min(max(offset(inputs, number), low), n)
 
 
 def place_of_segment(inputs, numbers, number, n):
-    """Return where a segment begins; the segments take up all of the axis."""
+    """Return the place where a segment begins, if segments take up the whole axis."""
     place = clipped(inputs, number, 0, n)
     if number == 0:
         place = 0
@@ -77,7 +134,7 @@ def segment_along(inputs, starts, outputs, at, to, from_, steps, steps_out, coun
 
 
 def segment_along_exclusive(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
-    """The same, where every result leaves its own element out."""
+    """Scan a segment of a line, with results that leave their own element out."""
     state = before(starts, from_)
     finish(outputs, to, steps_out, 0, state)
     if count > 1:
@@ -109,7 +166,19 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
                 place = turned(n, first, behind)
                 at_place, to_place = moved_in(at, steps, place), moved_out(to, steps_out, place)
                 walked_down(
-                    inputs, starts, outputs, at_place, to_place, from_, numbers, behind - first, columns, lanes, groups, group, earlier
+                    inputs,
+                    starts,
+                    outputs,
+                    at_place,
+                    to_place,
+                    from_,
+                    numbers,
+                    behind - first,
+                    columns,
+                    lanes,
+                    groups,
+                    group,
+                    earlier,
                 )
             first = behind
 
@@ -121,8 +190,10 @@ def segment_down(inputs, starts, outputs, at, to, from_, numbers, count, columns
     go_down(inputs, outputs, at, to, numbers, count, columns, lanes, groups, group, earlier)
 
 
-def segment_down_exclusive(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier):
-    """The same, where every result leaves its own element out."""
+def segment_down_exclusive(
+    inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier
+):
+    """Scan a segment of columns, with results that leave their own element out."""
     for j in range(columns):
         state = before(starts, moved_start(from_, acrosses_start(numbers), j))
         finish(outputs, to, acrosses_out(numbers), j, state)
@@ -136,13 +207,13 @@ def segment_down_exclusive(inputs, starts, outputs, at, to, from_, numbers, coun
 
 # ---- Reductions -------------------------------------------------------------------------------------------------
 #
-# Segments are cut into blocks of one size from their first element on. Blocks of one segment do not overlap, so that of all
-# whole blocks at most one begins in a slot of as many elements of the axis: it leaves its state there, and threads share
-# the longest segment. Whoever has the segment combines the states of its blocks, in order, and what is left behind them.
+# Segments are cut into blocks of one size from their first element on. The axis is cut into slots of as many elements.
+# Blocks do not overlap, so at most one whole block begins in a slot, where it leaves its state: so threads share the
+# longest segment. The task of a segment combines the states of its blocks in order, and the elements behind them.
 
 
 def block_in(inputs, numbers, n, slot):
-    """Return where the whole block begins that begins in a slot, or -1 where there is none."""
+    """Return the place of the whole block that begins in a slot, or -1 if there is none."""
     block, segments = block_of(numbers), segments_of(numbers)
     last = slot * block + block - 1
     low, high = 0, segments
@@ -225,12 +296,12 @@ def part_by_lanes(inputs, at, steps, count, lanes):
 
 
 def part_in_order(inputs, at, steps, count, lanes):
-    """The same of elements in order."""
+    """Return the state of elements by parts, in order."""
     return parts_of_block(inputs, at, steps, count, 0, lanes)
 
 
 def part_of_integers(inputs, at, steps, count, lanes):
-    """The same by a loop that the compiler turns into SIMD code."""
+    """Return the state of elements of integers by a loop that the compiler turns into SIMD code."""
     return all_of_block(inputs, at, steps, count, 0, lanes)
 
 
@@ -307,6 +378,8 @@ def reduce_segments_of_rows(inputs, starts, outputs, partials, numbers, begin, e
                     finish(outputs, results, steps_out, j, state)
             else:
                 for j in range(columns):
-                    finish(outputs, results, steps_out, j, before(starts, moved_start(from_, acrosses_start(numbers), j)))
+                    finish(
+                        outputs, results, steps_out, j, before(starts, moved_start(from_, acrosses_start(numbers), j))
+                    )
             number += 1
             first = behind

@@ -1,16 +1,36 @@
 """Functions that kernels for CPUs call: memory, the elementwise functions of the standard, and 16-bit floats.
 
-A kernel for CPUs is one text: entry.numba, this file, what is generated for an operator, and the loops of a primitive.
-Numba compiles it. An array is a pointer to its elements here: indices are never counted from the end, and never checked.
+A kernel for CPUs is one text: entry.py, this file, the functions that are written for a call, and the loops of a
+primitive. Numba compiles it. A kernel reads an array as a pointer to its elements: an index is neither counted from the
+end nor checked.
 """
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 
 import math
 import platform
 
 import numpy as np
-from numba import njit
-from numba.types import boolean, complex64, complex128, float32, float64
-from numba.types import int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+from numba.types import (
+    boolean,
+    complex64,
+    complex128,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 
 inf, nan = math.inf, math.nan
 
@@ -32,7 +52,7 @@ def load(typing, array, index):
     return array.dtype(array, types.int64), generate
 
 
-# What no kernel writes: it is read once, however much is written meanwhile.
+# Loads an element that no kernel writes: it is read once, however much is written meanwhile.
 @intrinsic
 def constant(typing, array, index):
     def generate(context, builder, signature, args):
@@ -55,8 +75,8 @@ def store(typing, array, index, value):
     return types.void(array, types.int64, array.dtype), generate
 
 
-# Of memory that a kernel has for itself, in regions that do not overlap: rows of it, or arrays. Loops over several
-# regions become SIMD code without a question at run time whether what one writes is what another reads.
+# Regions of memory that do not overlap: arrays, or rows of an array. Loops over several regions become SIMD code
+# without a test at run time whether a store to one changes a load from another.
 _REGIONS = 16
 
 
@@ -91,7 +111,7 @@ def store_to(typing, region, array, index, value):
     return types.void(region, array, types.int64, array.dtype), generate
 
 
-# Has memory brought to the nearest cache that is soon read. The place may be outside of the array.
+# Brings memory that is soon read to the nearest cache. The place may be outside of the array.
 @intrinsic
 def prefetch(typing, array, index):
     def generate(context, builder, signature, args):
@@ -108,7 +128,7 @@ def prefetch(typing, array, index):
 # ---- Choices ----------------------------------------------------------------------------------------------------
 
 
-# One of two values that are there already. An expression with if is a branch to Numba, and compiles for longer by far.
+# Selects one of two computed values. Numba makes a branch of an expression with `if`, and compiles it for far longer.
 @intrinsic
 def select(typing, condition, one, other):
     def generate(context, builder, signature, args):
@@ -149,8 +169,8 @@ def bfloat16_bits(x):
     return uint16((bits + uint32(0x7FFF) + ((bits >> uint32(16)) & uint32(1))) >> uint32(16))
 
 
-# Instructions between float16 and float32, which all processors have that have AVX2, and all of ARM's. They look at neither
-# the rounding nor the subnormal numbers that the program asks for.
+# Instructions between float16 and float32. All processors with AVX2 have them, and all of ARM's. They ignore the modes
+# of rounding and of subnormal numbers that the program sets.
 @intrinsic
 def _widened(typing, bits):
     def generate(context, builder, signature, args):
@@ -188,7 +208,7 @@ else:
         rest = uint32(bits & uint16(0x7FFF))
         if rest >= uint32(0x7C00):  # infinity and NaN
             return as_float32(sign | uint32(0x7F800000) | ((rest & uint32(0x3FF)) << uint32(13)))
-        # The exponent of a float32, 112 too small, which also makes numbers of those without a leading one.
+        # The exponent is 112 too small for a float32; the product also normalises subnormal numbers.
         return as_float32(sign | (rest << uint32(13))) * float32(5.192296858534828e33)
 
     @function
@@ -203,7 +223,9 @@ else:
         if rest < uint32(0x38800000):  # below 2^-14: a multiple of 2^-24
             shifted = as_uint32(as_float32(rest) + float32(0.5)) - uint32(0x3F000000)
             return uint16(sign | shifted)
-        return uint16(sign | ((rest - uint32(0x38000000) + uint32(0xFFF) + ((rest >> uint32(13)) & uint32(1))) >> uint32(13)))
+        return uint16(
+            sign | ((rest - uint32(0x38000000) + uint32(0xFFF) + ((rest >> uint32(13)) & uint32(1))) >> uint32(13))
+        )
 
 
 # ---- Elementwise functions, by the array API standard's names ---------------------------------------------------
@@ -229,7 +251,7 @@ def reciprocal(a):
     return type_of(a)(1) / a
 
 
-# As NumPy divides, by zero too: an error of Numba's own division would end the kernel.
+# Divides as NumPy does, by zero too: an error of Numba's own division would end the kernel.
 @function
 def divide_complex(a, b):
     if abs(b.real) >= abs(b.imag):
@@ -301,7 +323,7 @@ def remainder_of_integers(a, b):
     return type_of(a)(a % b)
 
 
-# A shift by the width or more leaves nothing but the sign.
+# A shift by the width or more leaves only the sign.
 @function
 def bitwise_left_shift(a, b, width):
     if (b < 0) | (b >= width):

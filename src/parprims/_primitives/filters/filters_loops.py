@@ -1,11 +1,15 @@
-# Filters on CPUs, with the functions that cpu.py writes.
-#
-#   numbers_of(count), nothing()    memory for coefficients and states; zero
-#   quotient(a, b)                  a / b
-#
-# inputs: b and a of all sections, the lines, the states before each. outputs: the lines, the states after.
-# numbers: n, sections, k. A line is filtered by one section after another. Filters of a low order have the same kernel
-# with coefficients and states in registers.
+"""Filters of high order on CPUs.
+
+inputs: b and a of all sections, the lines, the states before each. outputs: the lines, the states after.
+numbers: n, sections, k.
+
+A line is filtered by one section after another. For filters of a low order cpu.py writes a kernel of equal steps, with
+coefficients and states in registers.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from parprims._cpu.templates.declarations import load, numbers_of, quotient, store, zero
 
 
 def filter_long_lines(inputs, outputs, numbers, begin, end):
@@ -20,7 +24,7 @@ def filter_long_lines(inputs, outputs, numbers, begin, end):
                 store(a, i, quotient(load(inputs[1], section * (k + 1) + i), first))
             for i in range(k):
                 store(z, i, load(inputs[3], (line * sections + section) * k + i))
-            store(z, k, nothing())
+            store(z, k, zero())
             for at in range(line * n, (line + 1) * n):
                 x = load(inputs[2], at) if section == 0 else load(outputs[0], at)
                 y = load(b, 0) * x + load(z, 0)

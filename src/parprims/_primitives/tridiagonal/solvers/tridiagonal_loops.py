@@ -1,19 +1,89 @@
-# Tridiagonal systems on CPUs with exchanges of rows, and periodic ones, with the functions that _cpu/text.py and
-# cpu.py write. Without exchanges: join_parts.numba.
-#
-#   size(x)                    what pivots are compared by: |x|, of a complex number the sum of those of its parts
-#   quotient(y, x)             y / x
-#   zero(), unit(), nan()      numbers of the dtype
-#   finite(x)                  x, or NaN if it is not finite
-#   array(count)               an array of numbers of the dtype
-#   chunk()                    how many rows are copied at a time
-#
-# numbers: low, n, lanes, width, then what the views of the inputs and of x need. The inputs are lower, diag, upper and
-# rhs. A lane is a system, or a right-hand side.
-#
-# The elimination is LAPACK's, operation for operation: of two rows the one with the larger number in the column comes
-# first. If any unknown is not finite, x[0] is not, for every row has a product with the row behind it. A pivot that is
-# infinite, by which an unknown would be zero, is made NaN.
+"""Tridiagonal systems on CPUs with exchanges of rows, and periodic systems.
+
+numbers: low, n, lanes, width, then the numbers of the views of inputs and x. The inputs are lower, diag, upper and rhs.
+A lane is a system, or a right-hand side. Systems without exchanges are in join_parts_loops.py.
+
+The elimination is LAPACK's, operation for operation: of two rows the one with the larger number in the column comes
+first. If any unknown is not finite, x[0] is not, for every row has a product with the row behind it. A pivot that is
+infinite, by which an unknown would be zero, is made NaN.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import (
+    Arrays,
+    Memory,
+    Number,
+    Numbers,
+    Position,
+    acrosses_in,
+    acrosses_out,
+    alongs_in,
+    alongs_out,
+    load,
+    load_from,
+    moved_in,
+    numbers_of,
+    place_in,
+    place_out,
+    quotient,
+    select,
+    store,
+    store_to,
+    zero,
+)
+
+if TYPE_CHECKING:  # functions that are written for a call
+
+    def size(x: Number) -> Number:
+        """Return the number that pivots are compared by: |x|, or |re x| + |im x| of a complex number."""
+
+    def unit() -> Number:
+        """Return one in the dtype of the system."""
+
+    def nan() -> Number:
+        """Return NaN in the dtype of the system."""
+
+    def finite(x: Number) -> Number:
+        """Return x, or NaN if it is not finite."""
+
+    def chunk() -> int:
+        """Return the number of rows that are copied at a time."""
+
+    def copied(
+        inputs: Arrays, rows: Memory, at: Position, numbers: Numbers, first: int, count: int, columns: int
+    ) -> None:
+        """Copy a chunk of rows of the inputs whose lanes are not adjacent."""
+
+    def element0(inputs: Arrays, rows: Memory, now: Position, k: int, width: int, j: int) -> Number:
+        """Return the element of lower in lane j and row k of the chunk."""
+
+    def element1(inputs: Arrays, rows: Memory, now: Position, k: int, width: int, j: int) -> Number:
+        """Return the element of diag in lane j and row k of the chunk."""
+
+    def element2(inputs: Arrays, rows: Memory, now: Position, k: int, width: int, j: int) -> Number:
+        """Return the element of upper in lane j and row k of the chunk."""
+
+    def element3(inputs: Arrays, rows: Memory, now: Position, k: int, width: int, j: int) -> Number:
+        """Return the element of rhs in lane j and row k of the chunk."""
+
+    def solutions(outputs: Arrays, count: int) -> Memory:
+        """Return the array in which x is computed: the output, or a copy."""
+
+    def origin(to: Position) -> int:
+        """Return the place of row 0 of lane 0 in that array."""
+
+    def stride(numbers: Numbers) -> int:
+        """Return the distance from row to row in that array."""
+
+    def delivered(xs: Memory, outputs: Arrays, to: Position, numbers: Numbers, columns: int) -> None:
+        """Bring a copy of x to the output."""
 
 
 def row_by_selects(p, q, y, a, b, c, d):
@@ -25,13 +95,18 @@ def row_by_selects(p, q, y, a, b, c, d):
     factor = quotient(select(swap, p, a), pivot)
     left = -(factor * c)
     return (
-        near, select(swap, c, zero()), finite(pivot), right,
-        select(swap, q, b) - factor * near, select(swap, left, c), select(swap, y, d) - factor * right,
+        near,
+        select(swap, c, zero()),
+        finite(pivot),
+        right,
+        select(swap, q, b) - factor * near,
+        select(swap, left, c),
+        select(swap, y, d) - factor * right,
     )
 
 
 def row_by_branch(p, q, y, a, b, c, d):
-    """Return the same to the bit. Where exchanges can be foreseen, no row waits for a comparison."""
+    """Return the rows of `row_by_selects` by a branch: if exchanges can be foreseen, no row waits for a comparison."""
     if size(a) > size(p):
         factor = quotient(p, a)
         pivot, near, far, right = a, b, c, d
@@ -51,7 +126,7 @@ def keep(cs, es, pivots, i, c, e, pivot):
 
 
 def back(cs, es, pivots, i, y, near, beyond):
-    """Return its unknown, from the two behind it."""
+    """Return the unknown of a row of the triangle, from the two unknowns behind it."""
     x = (y - load_from(1, cs, i) * near) - load_from(2, es, i) * beyond
     return quotient(x, load_from(7, pivots, i))
 
@@ -63,7 +138,7 @@ def solve_lines(inputs, outputs, numbers, begin, end):
     """Solve the systems begin ... end, each from its first row to its last and back."""
     low, n, lanes = numbers[0], numbers[1], numbers[2]
     steps, step = alongs_in(numbers), alongs_out(numbers)[0]
-    cs, es, pivots = array(n), array(n), array(n)
+    cs, es, pivots = numbers_of(n), numbers_of(n), numbers_of(n)
     for task in range(begin, end):
         outer = task // lanes
         at = place_in(numbers, outer // low, outer % low, task % lanes)
@@ -92,14 +167,8 @@ def solve_lines(inputs, outputs, numbers, begin, end):
 
 # ---- Many systems beside each other ----------------------------------------------------------------------------
 #
-# A task is a tile: `width` lanes, a row of all of them at a time. Arrays whose lanes are adjacent are read where they
-# are. Of others a chunk of rows is first copied, so that lanes are adjacent and lines of the cache are read whole.
-#
-#   copied(inputs, rows, at, numbers, first, count, columns)   copies such chunks
-#   element0(inputs, rows, now, k, width, j) ... element3             lower, diag, upper, rhs of lane j in row k of the chunk
-#   solutions(outputs, count)                                  where x is computed, in place or in a copy
-#   origin(to), stride(numbers)                                where lane 0 of row 0 is there, and how far row 1
-#   delivered(xs, outputs, to, numbers, columns)               brings a copy to its place
+# A task is a tile: `width` lanes, a row of all of them at a time. Arrays whose lanes are adjacent are read in place. Of
+# other arrays a chunk of rows is first copied, so that lanes are adjacent and lines of the cache are read whole.
 
 
 def solve_tiles(inputs, outputs, numbers, begin, end):
@@ -107,9 +176,9 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, step = alongs_in(numbers), stride(numbers)
     tiles = -(-lanes // width)
-    cs, es, pivots = array(n * width), array(n * width), array(n * width)
-    ps, qs, ys = array(width), array(width), array(width)
-    rows, xs = array(4 * chunk() * width), solutions(outputs, n * width)
+    cs, es, pivots = numbers_of(n * width), numbers_of(n * width), numbers_of(n * width)
+    ps, qs, ys = numbers_of(width), numbers_of(width), numbers_of(width)
+    rows, xs = numbers_of(4 * chunk() * width), solutions(outputs, n * width)
     for task in range(begin, end):
         outer, lane = task // tiles, (task % tiles) * width
         columns = min(width, lanes - lane)
@@ -133,9 +202,13 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
                 for j in range(columns):
                     c = element2(inputs, rows, now, k, width, j)
                     new = row_by_selects(
-                        load_from(4, ps, j), load_from(5, qs, j), load_from(6, ys, j),
-                        element0(inputs, rows, now, k, width, j), element1(inputs, rows, now, k, width, j),
-                        zero() if last else c, element3(inputs, rows, now, k, width, j),
+                        load_from(4, ps, j),
+                        load_from(5, qs, j),
+                        load_from(6, ys, j),
+                        element0(inputs, rows, now, k, width, j),
+                        element1(inputs, rows, now, k, width, j),
+                        zero() if last else c,
+                        element3(inputs, rows, now, k, width, j),
                     )
                     keep(cs, es, pivots, done + j, new[0], new[1], new[2])
                     store_to(3, xs, put + j, new[3])
@@ -160,7 +233,7 @@ def solve_tiles(inputs, outputs, numbers, begin, end):
 
 
 def emptied(xs, x0, step, n, columns, firsts):
-    """Make every solution NaN whose first unknown is not finite."""
+    """Make a solution NaN if its first unknown is not finite."""
     for j in range(columns):
         x = load_from(4, firsts, j)
         if not (x - x == zero()):
@@ -176,9 +249,9 @@ def solve_shared(inputs, outputs, numbers, begin, end):
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, step = alongs_in(numbers), stride(numbers)
     tiles = -(-lanes // width)
-    cs, es, pivots, factors, swaps = array(n), array(n), array(n), array(n), np.empty(n, np.bool_)
-    ps, qs, known = array(width), array(width), -1
-    rows, xs = array(4 * chunk() * width), solutions(outputs, n * width)
+    cs, es, pivots, factors, swaps = numbers_of(n), numbers_of(n), numbers_of(n), numbers_of(n), np.empty(n, np.bool_)
+    ps, qs, known = numbers_of(width), numbers_of(width), -1
+    rows, xs = numbers_of(4 * chunk() * width), solutions(outputs, n * width)
     for task in range(begin, end):
         outer, lane = task // tiles, (task % tiles) * width
         columns = min(width, lanes - lane)
@@ -243,8 +316,8 @@ def solve_shared(inputs, outputs, numbers, begin, end):
 #
 # The circle is folded: L[i] = x[i] and R[i] = x[n-1-i] are a pair, and a row has unknowns of three pairs in a row at
 # most. Two rows are carried from pair to pair, in L[i], R[i], L[i+1] and R[i+1]. With the rows of L[i+1] and R[i+1]
-# they are four, of which two become rows of the triangle: for L[i] the row with the largest number of three, then for
-# R[i] the same. The last pair, and the unknown in the middle if n is odd, are left as three equations.
+# they are four. Two of them become rows of the triangle: for L[i] the row with the largest number of three, then for
+# R[i] likewise. The last pair, and the unknown in the middle if n is odd, are left as three equations.
 #
 # A row is (z0, z1, z2, z3, z4 | y), where z0 belongs to the unknown that is eliminated next.
 
@@ -261,13 +334,17 @@ def reduced_row(row, first):
     """Return a row without its first unknown; its columns move up."""
     factor = quotient(row[0], first[0])
     return (
-        row[1] - factor * first[1], row[2] - factor * first[2], row[3] - factor * first[3], row[4] - factor * first[4],
-        zero(), row[5] - factor * first[5],
+        row[1] - factor * first[1],
+        row[2] - factor * first[2],
+        row[3] - factor * first[3],
+        row[4] - factor * first[4],
+        zero(),
+        row[5] - factor * first[5],
     )
 
 
 def eliminated(one, other, third):
-    """Return the row of the triangle for the first unknown of three rows, its pivot last, and the rows that are left."""
+    """Return the row of the triangle for the first unknown of three rows, pivot last, and the two other rows."""
     pair = sorted_rows(one, other)
     outer = sorted_rows(pair[0], third)
     first = outer[0]
@@ -278,10 +355,15 @@ def eliminated(one, other, third):
 def solve_periodic(inputs, outputs, numbers, begin, end):
     """Solve tiles of periodic systems of two unknowns or more."""
     low, n, lanes, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    steps, across, step, aside = alongs_in(numbers), acrosses_in(numbers), alongs_out(numbers)[0], acrosses_out(numbers)[0]
+    steps, across, step, aside = (
+        alongs_in(numbers),
+        acrosses_in(numbers),
+        alongs_out(numbers)[0],
+        acrosses_out(numbers)[0],
+    )
     tiles, pairs = -(-lanes // width), n // 2
     plane = pairs * width
-    known, carried, xs = array(10 * plane), array(10 * width), array(4 * width)
+    known, carried, xs = numbers_of(10 * plane), numbers_of(10 * width), numbers_of(4 * width)
     for task in range(begin, end):
         outer, lane = task // tiles, (task % tiles) * width
         columns = min(width, lanes - lane)
@@ -308,22 +390,37 @@ def solve_periodic(inputs, outputs, numbers, begin, end):
                 l = moved_in(left, across, j)
                 r = moved_in(right, across, j)
                 one = (
-                    load_from(2, carried, j), load_from(2, carried, width + j), load_from(2, carried, 2 * width + j),
-                    load_from(2, carried, 3 * width + j), zero(), load_from(2, carried, 4 * width + j),
+                    load_from(2, carried, j),
+                    load_from(2, carried, width + j),
+                    load_from(2, carried, 2 * width + j),
+                    load_from(2, carried, 3 * width + j),
+                    zero(),
+                    load_from(2, carried, 4 * width + j),
                 )
                 other = (
-                    load_from(2, carried, 5 * width + j), load_from(2, carried, 6 * width + j),
-                    load_from(2, carried, 7 * width + j), load_from(2, carried, 8 * width + j), zero(),
+                    load_from(2, carried, 5 * width + j),
+                    load_from(2, carried, 6 * width + j),
+                    load_from(2, carried, 7 * width + j),
+                    load_from(2, carried, 8 * width + j),
+                    zero(),
                     load_from(2, carried, 9 * width + j),
                 )
                 third = (
-                    load_from(0, inputs[0], l[0]), zero(), load_from(0, inputs[1], l[1]), zero(),
-                    load_from(0, inputs[2], l[2]), load_from(0, inputs[3], l[3]),
+                    load_from(0, inputs[0], l[0]),
+                    zero(),
+                    load_from(0, inputs[1], l[1]),
+                    zero(),
+                    load_from(0, inputs[2], l[2]),
+                    load_from(0, inputs[3], l[3]),
                 )
                 by_left = eliminated(one, other, third)
                 fourth = (
-                    load_from(0, inputs[2], r[2]), zero(), load_from(0, inputs[1], r[1]), zero(),
-                    load_from(0, inputs[0], r[0]), load_from(0, inputs[3], r[3]),
+                    load_from(0, inputs[2], r[2]),
+                    zero(),
+                    load_from(0, inputs[1], r[1]),
+                    zero(),
+                    load_from(0, inputs[0], r[0]),
+                    load_from(0, inputs[3], r[3]),
                 )
                 by_right = eliminated(by_left[1], by_left[2], fourth)
                 top, bottom = by_left[0], by_right[0]
@@ -356,20 +453,33 @@ def solve_periodic(inputs, outputs, numbers, begin, end):
             z0, z1 = load_from(2, carried, j), load_from(2, carried, width + j)
             z2, z3 = load_from(2, carried, 2 * width + j), load_from(2, carried, 3 * width + j)
             one = (
-                select(odd, z0, z0 + z3), select(odd, z1, z1 + z2), select(odd, z2 + z3, zero()), zero(), zero(),
+                select(odd, z0, z0 + z3),
+                select(odd, z1, z1 + z2),
+                select(odd, z2 + z3, zero()),
+                zero(),
+                zero(),
                 load_from(2, carried, 4 * width + j),
             )
             z0, z1 = load_from(2, carried, 5 * width + j), load_from(2, carried, 6 * width + j)
             z2, z3 = load_from(2, carried, 7 * width + j), load_from(2, carried, 8 * width + j)
             other = (
-                select(odd, z0, z0 + z3), select(odd, z1, z1 + z2), select(odd, z2 + z3, zero()), zero(), zero(),
+                select(odd, z0, z0 + z3),
+                select(odd, z1, z1 + z2),
+                select(odd, z2 + z3, zero()),
+                zero(),
+                zero(),
                 load_from(2, carried, 9 * width + j),
             )
             m = moved_in(middle, across, j)
             a, b, c = load_from(0, inputs[0], m[0]), load_from(0, inputs[1], m[1]), load_from(0, inputs[2], m[2])
             d = load_from(0, inputs[3], m[3])
             third = (
-                select(odd, a, zero()), select(odd, c, zero()), select(odd, b, unit()), zero(), zero(), select(odd, d, zero()),
+                select(odd, a, zero()),
+                select(odd, c, zero()),
+                select(odd, b, unit()),
+                zero(),
+                zero(),
+                select(odd, d, zero()),
             )
             by_left = eliminated(one, other, third)
             by_right = sorted_rows(by_left[1], by_left[2])
@@ -393,11 +503,17 @@ def solve_periodic(inputs, outputs, numbers, begin, end):
                 x0, x1 = load_from(4, xs, j), load_from(4, xs, width + j)
                 x2, x3 = load_from(4, xs, 2 * width + j), load_from(4, xs, 3 * width + j)
                 y = load_from(3, outputs[0], back + aside * j)
-                y = (y - load_from(1, known, 7 * plane + done + j) * x3) - load_from(1, known, 6 * plane + done + j) * x2
-                y = (y - load_from(1, known, 5 * plane + done + j) * x1) - load_from(1, known, 4 * plane + done + j) * x0
+                y = (y - load_from(1, known, 7 * plane + done + j) * x3) - load_from(
+                    1, known, 6 * plane + done + j
+                ) * x2
+                y = (y - load_from(1, known, 5 * plane + done + j) * x1) - load_from(
+                    1, known, 4 * plane + done + j
+                ) * x0
                 y = quotient(y, load_from(1, known, 9 * plane + done + j))
                 z = load_from(3, outputs[0], put + aside * j)
-                z = (z - load_from(1, known, 3 * plane + done + j) * x2) - load_from(1, known, 2 * plane + done + j) * x1
+                z = (z - load_from(1, known, 3 * plane + done + j) * x2) - load_from(
+                    1, known, 2 * plane + done + j
+                ) * x1
                 z = (z - load_from(1, known, plane + done + j) * x0) - load_from(1, known, done + j) * y
                 z = quotient(z, load_from(1, known, 8 * plane + done + j))
                 store_to(3, outputs[0], back + aside * j, y)

@@ -1,4 +1,8 @@
-# Differences of neighbours on CPUs. numbers: the length of a line.
+"""Differences of neighbours on CPUs. numbers: the length of a line."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from parprims._cpu.templates.declarations import load, store
 
 
 def differences(inputs, outputs, numbers, begin, end):

@@ -1,24 +1,40 @@
-# The first k elements of rows on CPUs, with the functions of sort.numba and those that _primitives/sort/cpu.py writes for it.
-#
-#   block()      elements that are compared with the limit at once
-#
-# numbers: n, k, flip, slack, room, rounds, parts of a row.
-#
-# Candidates are kept in memory: k elements, and behind them all that came since and are before the last of these. Where
-# there are 2 k, k of them stay. The i-th element of a row in random order is a candidate with probability k / i, so after
-# the first ones most are not: whole blocks are compared with the limit, as vectors and with one branch. The first limit of
-# a long row is that of a sample, every 16th block: so most are none either where the best come last. Candidates come in
-# the order of the row, and what chooses and sorts them is stable: of equal elements the first are kept. This is one order,
-# so neither how a row is cut nor who reads which part of it changes a result.
+"""The first k elements of rows on CPUs, in an order of the sort.
+
+numbers: n, k, flip, slack, room, rounds, parts of a row.
+
+Candidates are kept in memory: k elements, and behind them all later ones that are before the last of the k. When there
+are 2 k, the first k of them stay. The i-th element of a row in random order is a candidate with probability k / i, so
+most are not: whole blocks are compared with the limit, as vectors and with one branch. A long row takes its first limit
+from a sample, every 16th block: so few elements are candidates even if the best come last. Candidates have the order of
+the row, and all that chooses and sorts them is stable: of equal elements the first are kept. Only one order is stable,
+so neither how a row is cut nor which thread reads which part changes a result.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parprims._cpu.templates.declarations import get, int64, load, put, scratch, select, uint64
+from parprims._primitives.sort.sort_loops import sort_part
+
+if TYPE_CHECKING:  # functions that are written for a call
+    from parprims._primitives.sort.sort_loops import as_key, as_state, deliver, encoded, fill, low_bit, mem_of
+
+    def block() -> int:
+        """Return the number of elements that are compared with the limit at once."""
 
 
 def narrow_down(mem, count, k, room, rounds):
-    """Bring the first k of some states to the front; return how many these are among, k unless rounds did not suffice.
+    """Bring the first k of some states to the front; return k, or if rounds ran out, the count of states with them.
 
-    In a round the middle one of three parts those that come before it, those of equal keys and the others, each in the
-    order they were in. No step branches.
+    A round takes the median of three keys as pivot, and parts the states with lesser, equal and larger keys, each in
+    their order. No step branches.
     """
-    low, high = 0, count  # those before low are among the first k, those from high on are not
+    low, high = 0, count  # states before low are among the first k, states from high on are not
     while (low < k) & (high > k) & (rounds > 0):
         one, other, last = load(mem[0], low), load(mem[0], (low + high) >> 1), load(mem[0], high - 1)
         lesser, larger = select(one < other, one, other), select(one < other, other, one)
@@ -75,9 +91,9 @@ def gather(inputs, mem, table, start, first, last, numbers):
             for j in range(k):
                 key = as_key(load(mem[0], j) >> as_state(low_bit()))
                 limit = select(key > limit, key, limit)
-            if (i >= last) & (sampling == 1):  # of all, at least k are no later than the last of the sample
+            if (i >= last) & (sampling == 1):  # at least k elements of the row are no later than the last of the sample
                 count, i, sampling, limit = 0, first, 0, as_key(limit + as_key(1))
-                limited = int64(limit != as_key(0))  # where it was the largest key, it is none
+                limited = int64(limit != as_key(0))  # the largest key is no limit
 
 
 def top_of_rows(inputs, outputs, numbers, begin, end):
@@ -91,7 +107,7 @@ def top_of_rows(inputs, outputs, numbers, begin, end):
 
 
 def top_of_parts(inputs, outputs, founds, numbers, begin, end):
-    """Find the first elements of parts of rows; a task is a part. Of a row they are adjacent, with room for as many."""
+    """Find the first elements of parts of rows; a task is a part. Parts of a row lie side by side, with room behind."""
     n, k, parts, whole = numbers[0], numbers[1], numbers[6], mem_of(founds)
     mem, table = scratch(3 * numbers[4]), np.empty(512, np.int64)
     for task in range(begin, end):
@@ -103,7 +119,7 @@ def top_of_parts(inputs, outputs, founds, numbers, begin, end):
 
 
 def top_of_all_parts(inputs, outputs, founds, numbers, begin, end):
-    """Find the first elements of the rows begin ... end among those of their parts."""
+    """Find the first elements of the rows begin ... end among the first elements of their parts."""
     n, k, flip, slack, count = numbers[0], numbers[1], as_key(uint64(numbers[2])), numbers[3], numbers[6] * numbers[1]
     whole, table = mem_of(founds), np.empty(512, np.int64)
     for row in range(begin, end):

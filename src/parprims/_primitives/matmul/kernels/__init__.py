@@ -1,0 +1,1 @@
+"""The text of the kernels of matrix products."""

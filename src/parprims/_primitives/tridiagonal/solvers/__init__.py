@@ -1,0 +1,1 @@
+"""The solvers of tridiagonal systems: the text of their kernels."""
