@@ -43,7 +43,7 @@ class System(Composed):
         return Matrix(self.widths, self.n, self.periodic)
 
     def parts(self, xp: Namespace, *arrays: Array) -> tuple[tuple[Array, ...], Array]:
-        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape with an axis of
+        """Return the coefficients in the layout of `Matrix`, and the right-hand sides of the full shape with an axis of
         columns.
 
         All have the dtype ``working``.

@@ -17,7 +17,7 @@ from parprims._primitives.banded.call import System
 from parprims._primitives.banded.matrix import Matrix, by_reflections
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
-"""The most rows of a group, by the dtype of computation: a thread keeps six times their square in numbers."""
+"""The most rows of a group, by the dtype of computation: a thread keeps 6 k^2 numbers for k rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Kind:
     """The specialisation of a plan, besides sizes.
 
     ``widths`` are the numbers of diagonals below and above the main diagonal, or None for blocks of ``k`` rows.
-    Diagonals are stored ``by_column``, as callers have them, or by row. ``shared`` has a flag for each array of
+    Diagonals are stored ``by_column``, as callers pass them, or by row. ``shared`` has a flag for each array of
     coefficients: whether all systems share it.
     """
 
@@ -113,7 +113,7 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
 
 
 def _rows_of(s: System) -> int:
-    """Return the rows of a block; for diagonals, the rows that the kernel takes together."""
+    """Return the number of rows of a block, or for diagonals of a group."""
     return max(1, *s.widths) if s.widths is not None else int(s.arrays[1].shape[-1])
 
 

@@ -1,23 +1,23 @@
 """Filters by array operations: exact convolutions, and the solution of a triangular system.
 
 With the coefficients divided by a[0], the outputs y solve A y = u. Here (A y)[n] = y[n] + a[1] y[n-1] + ... +
-a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], to whose first k numbers the states before are added. So u is a
-convolution, and A a triangular matrix of k + 1 diagonals. The states after are what the last inputs and outputs leave
-for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
-transpose of A is A from the other end.
+a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], and the states before are added to the first k numbers of u. So u
+is a convolution, and A a triangular matrix of k + 1 diagonals. The states after are the terms of the last inputs and
+outputs in later samples. The derivatives of a filter are convolutions and a filter with the same A: dy solves
+A dy = du - dA y, and the transpose of A is A from the other end.
 
-The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does, in float64 or of more
-poles than two. Elsewhere:
+The number of poles decides how A y = u is solved. JAX on a CPU takes one sample after another, as SciPy does, in
+float64 or with more than two poles. Elsewhere:
 
-One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
-with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
-are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last 1024
-states one after another.
+One or two poles: all chunks of a signal at once, with a recurrence of states between them: z' = M z + c x and
+y = x + z[0] with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between
+chunks are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last
+1024 states one after another.
 
-More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
-digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
+More poles: if poles are close to each other, the numbers of M^L are large and cancel in products, by any number of
+digits. So one block is filtered after another. A block of u is multiplied by the inverse of A within the block.
 
-By both ways y is then corrected by the inverse times u - A y. What is left is the rounding of every term of the
+Both ways then correct y by the inverse times u - A y. The remaining error is the rounding of every term of the
 recurrence, as in SciPy.
 """
 
@@ -101,7 +101,7 @@ def _filtered(
     known = xp.isfinite(x)
     y, end = _of_finite(xp, coefficients, xp.where(known, x, xp.zeros_like(x)), z, solve=solve)
     at = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
-    last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # unknown sample so far
+    last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # the last unknown sample so far
     reach = n if a.shape[0] > 1 else k
     y = xp.where(at - last <= reach, xp.full_like(y, math.nan), y)
     return y, xp.where(n - last[:, -1:] <= reach, xp.full_like(end, math.nan), end)
@@ -132,7 +132,7 @@ def _extended(xp: Namespace, x: Array, before: int, after: int) -> Array:
 
 
 def convolved(xp: Namespace, c: Array, x: Array) -> Array:
-    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, in which nothing comes before the first sample."""
+    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, with zeros before the first sample."""
     lines, n = x.shape
     taps = min(c.shape[0], n)
     c = c[:taps]
@@ -181,7 +181,7 @@ def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
 
 
 def _later(xp: Namespace, blocks: Array) -> Array:
-    """Return lines of blocks, each a block later."""
+    """Return the lines of blocks, moved back by one block."""
     return xp.concat([xp.zeros_like(blocks[:, :1, :]), blocks[:, :-1, :]], axis=1)
 
 
@@ -254,10 +254,10 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     """Return `solved`, one block of samples after another.
 
     A correction multiplies the error by the unit in the last place and by the sizes of A and of its inverse within a
-    block, at most 2^k L^(k-1) / (k-1)! of poles that are not outside of the unit circle. So in single precision blocks
-    are short, and are corrected twice.
+    block, at most 2^k L^(k-1) / (k-1)! for poles in or on the unit circle. So in single precision
+    blocks are short, and are corrected twice.
     """
-    multiply = matmul if is_jax(xp) else xp.matmul  # thousands of times; of JAX's the precision is to be asked for
+    multiply = matmul if is_jax(xp) else xp.matmul  # called thousands of times; JAX needs a precision
     lines, n = u.shape
     k = a.shape[0] - 1
     length, corrections = (64 if k <= 8 else 32, 1) if dtype_name(a.dtype) in ("float64", "complex128") else (16, 2)
@@ -270,12 +270,12 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     response = matmul(behind, inverse)
 
     def step(last: Array, given: Array) -> tuple[Array, Array]:
-        """Return the last k outputs, given those before, and the outputs of a block."""
+        """Return the last k outputs, given the last k before a block, and the outputs of the block."""
         u, y = given[0, ...], given[1, ...]
         y = y - multiply(last, response)
         for _ in range(corrections):
             missing = u - multiply(xp.concat([last, y], axis=1), system)
-            # After an output that is not finite nothing is known, and before it nothing is to change.
+            # Outputs after one that is not finite are unknown, and outputs before it must not change.
             y = y + multiply(xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)), inverse)
         return (y if k <= length else xp.concat([last, y], axis=1))[:, -k:], y
 
@@ -317,9 +317,9 @@ def _impulse(xp: Namespace, a: Array, length: int) -> Array:
 def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
     """Return `solved` for one or two poles, corrected once.
 
-    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
-    two numbers z nearly make up for each other, and powers of their matrix would lose digits. A y is summed of
-    differences, from s times the output before: they keep digits that products with A lose.
+    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both poles are on its side, else 0. Next to
+    s the two numbers z nearly cancel, and powers of their matrix would lose digits. A y is a sum of differences to s
+    times the output before, which keep digits that products with A lose.
     """
     k = a.shape[0] - 1
     one, side = xp.ones_like(a[:1]), xp.real(a[1:2]) if dtype_kind(a.dtype) == "complex" else a[1:2]
@@ -386,7 +386,7 @@ def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
 
 
 def _lower(xp: Namespace, column: Array, length: int) -> Array:
-    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such."""
+    """Return the lower triangular matrix with these numbers on and below its diagonal; numbers may be blocks."""
     zeros = xp.zeros((length, *column.shape[1:]), dtype=column.dtype, device=device(column))
     circle = xp.concat([column[:1, ...], zeros, xp.flip(column[1:length, ...], axis=0)], axis=0)
     return _toeplitz(xp, circle, length, length)
@@ -397,7 +397,7 @@ _STEPS = 1024
 
 
 def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
-    """Return the states before each of z' = M z + u, given M. The first is zero."""
+    """Return the state before each step z' = M z + u, given M. The first state is zero."""
     lines, m, k = u.shape
     if m <= _STEPS and is_jax(xp) and steps_in_jax():
         start = xp.zeros_like(u[:, 0, :]) + xp.zeros_like(matrix[0, :])
@@ -406,7 +406,7 @@ def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
     length = min(_CHUNK, m)
     count = -(-m // length)
     powers = _powers(xp, matrix, length)
-    # The state after t + 1 steps of a group, without one before: the sum of M^(t-s) u[s] over s <= t.
+    # The state after t + 1 steps of a group, from zero: the sum of M^(t-s) u[s] over s <= t.
     blocks = _lower(xp, powers[:length, ...], length)
     blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
     behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))

@@ -158,8 +158,8 @@ class _Cut:
 
     def shared_bytes(self, kind: Kind, count: int, size: int) -> int:
         """Return the shared memory of a block: tables, and samples of ``size`` bytes or the input of tables."""
-        places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
-        spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # a launch before makes those of others
+        places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # one more if even, for the gaps
+        spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # else a launch before makes tables
         return self.table_bytes(kind, count) + max(spare, places * self.vector * size)
 
     def fits(self, most: int, kind: Kind, count: int, size: int) -> bool:
@@ -208,7 +208,7 @@ def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, *, lines: int
 def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _cuda.Plan:
     """Return the launches for ``lines`` lines of n samples; each line begins ``step`` elements after the last.
 
-    Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
+    Inputs are the coefficients, b and a or the sections, the lines and, with states, the states (lines, sections, k).
     Outputs are the lines filtered, and the states after.
     """
     source = _cuda.device_source("_primitives/filters/filters.cu")
@@ -302,7 +302,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                 resident_blocks=tile.resident,
             )
         )
-        if waits:  # a state and how many tiles it is of, aligned as its numbers are
+        if waits:  # a state and its number of tiles, aligned to a number
             state_bytes = d * wide_bytes + max(8, wide_bytes)
             status_bytes = max(status_bytes, look_back_bytes(lines, cut.tiles, state_bytes))
     return _cuda.Plan(

@@ -24,7 +24,7 @@ def native(xp: Namespace, f: Filter) -> Any:
         found = signal.lfilter(*coefficients, x, f.axis, **options)
     else:
         sos = coefficients[0] / coefficients[0][:, 3:4]
-        sos[:, 3] = 1  # a complex number divided by itself may be next to it
+        sos[:, 3] = 1  # a complex number divided by itself may be nearly 1
         found = signal.sosfilt(sos, x, f.axis, **options)
     results = found if options else (found, np.zeros(f.state_shape, x.dtype))
     with_dtype = [cast(xp, returned(xp, np.ascontiguousarray(one)), f.dtype) for one in results]

@@ -1,4 +1,4 @@
-"""Histograms by array operations: the edges, the bin of every element, and a sort of these."""
+"""Histograms by array operations: the edges, the bin of every element, and a sort of the bins."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
     first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
     half = cast(xp, first == last, h.edges) * 0.5
     first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
-    if dtype_kind(x.dtype) == "float":  # NaN has no place between others
+    if dtype_kind(x.dtype) == "float":  # NaN has no order
         finite = xp.isfinite(first) & xp.isfinite(last)
         first, last = (xp.where(finite, end, xp.full_like(end, math.nan)) for end in (first, last))
-    bins = xp.full((), h.bins, **place)  # an array: by a number PyTorch does not divide on GPUs, but multiplies
+    bins = xp.full((), h.bins, **place)  # an array: on GPUs PyTorch multiplies by the inverse of a number
     steps = xp.arange(h.bins, **place) * ((last - first) / bins) + first
-    if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
+    if flushes(xp, h.edges):  # the library compares a subnormal first edge as zero
         steps = xp.where(steps == first, first, steps)
     return xp.concat([steps, xp.reshape(last, (1,))])
 
@@ -73,7 +73,8 @@ def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
 def _between(xp: Namespace, ends: tuple[float, float], bins: int, place: dict[str, Any]) -> Array:
     """Return edges at equal distances, rounded as NumPy rounds them, on every library.
 
-    On JAX they are a constant: a program might round the edges that it returns and the edges that it compares apart.
+    On JAX they are a constant: a program might round the edges that it returns and the edges that it compares
+    differently.
     """
     kind = np.dtype(dtype_name(place["dtype"])).type
     with np.errstate(all="ignore"):

@@ -134,7 +134,7 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
     sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
     if kind.weights is None:
         edges_bytes = nbytes * (bins + 1 + bins // 32) if kind.bins == "edges" else 0
-        counters, shared_bytes = "TOTALS", 0  # as it stays where nothing is counted
+        counters, shared_bytes = "TOTALS", 0  # unless elements are counted in shared memory
         if not kind.numbered and bins <= tuning.counters:
             counters, shared_bytes = "WORDS", 4 * bins
         elif not kind.numbered and 2 * (bins + 1) + edges_bytes <= tuning.shared_bytes:
@@ -234,7 +234,7 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     edges = None
     if not h.even:
         edges = others.pop()
-    elif h.ends is not None and is_jax(xp):  # where a number is a part of the compiled kernel
+    elif h.ends is not None and is_jax(xp):  # a compiled kernel contains its numbers
         edges = np.array(h.ends, dtype=dtype_name(h.edges))
     given = [x] if edges is None else [x, widened(xp, edges, h.edges)]
     bare = h.on(*(None,) * len(h.arrays))

@@ -111,7 +111,7 @@ def native(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Arr
         counts = start.at[found].add(1 if wide is None else wide)
     elif wide is None:
         counts = xp.bincount(found, minlength=h.bins + 1)
-    elif name == "torch":  # of every dtype, at the very number of each bin
+    elif name == "torch":  # sums weights of every dtype
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x)).index_add(0, found, wide)
     elif dtype_kind(wide.dtype) != "float":
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x))

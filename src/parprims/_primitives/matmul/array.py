@@ -62,7 +62,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         product = xp.full_like(product, p.identity())
     for where in itertools.product(*pieces):
         done = block(where)
-        if done is not None and in_programs(xp):  # the only one
+        if done is not None and in_programs(xp):  # the only block
             product = done
         elif done is not None:
             product = at(product)[where].set(done)

@@ -291,7 +291,7 @@ def make_plan(
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if grouped:
-        # On the number of these blocks no bits depend.
+        # No bits depend on the number of these blocks.
         most = max(1, (multiprocessors or tuned.multiprocessors) // blocks) * blocks
         grid = units * blocks if parts_of_cluster > 1 else min(units * blocks, most)
         sizes |= {"grid": grid, "cluster": blocks * parts_of_cluster, "own_instructions": True}
@@ -304,7 +304,7 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Grouped:
-    """The factors as groups of four warps can multiply them: ``to_pack`` names those that are packed before."""
+    """The factors in layouts that groups of four warps can multiply. ``to_pack`` names the factors to pack first."""
 
     a: Factor
     b: Factor
@@ -315,9 +315,9 @@ class _Grouped:
 def _for_groups(batch: Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Grouped | None:
     """Return how groups of four warps multiply the factors of a batch, or None.
 
-    They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
-    float64, factors may have any layout. Where that is not so, factors can be packed along k, which pays if each meets
-    many lines of the other.
+    Groups read 16 bytes at once: of both factors if numbers have 2 bytes; of the right factor, along k, if they have 4.
+    In float64, factors may have any layout. Other factors can be packed along k, which pays if each line meets many
+    lines of the other factor.
     """
     a, b, (m, n, _), size = batch.a, batch.b, batch.lengths, arithmetic.memory_bytes
     to_pack: tuple[str, ...] = ()
@@ -339,7 +339,7 @@ def _for_groups(batch: Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Groupe
     how = "BY_THREADS"
     if max(batch.lengths) < 2**31 and right.fits_map(size):
         if arithmetic.kind == "TF32":
-            how = "RIGHT_AT_ONCE"  # which rounds it, too
+            how = "RIGHT_AT_ONCE"  # bulk copies round the right factor
         elif size == 2 and left.fits_map(size):
             even = all(aligned) and not any(length % 128 for length in batch.lengths)
             if math.prod(batch.lengths) * batch.matrices >= (tuned.at_once if even else tuned.at_once_uneven):

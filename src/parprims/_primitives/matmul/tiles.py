@@ -86,29 +86,31 @@ class Tuning(_cuda.Tuning):
     naive, tiled : Tile
         The tiles of the kernels naive, and tiled and packed.
     conflict_free : dict of int to tuple of Tile
-        Those of the kernel conflict_free, by the bytes of a number in registers.
+        The tiles of the kernel conflict_free, by the bytes of a number in registers.
     tensor : dict of str to tuple of Tile
-        Those of the kernel tensor by single warps, by the kind of its instructions.
+        The tiles of the kernel tensor by single warps, by the kind of its instructions.
     groups : dict of str to tuple of Tile
-        Those of the kernel tensor by groups of four warps: lengths of the left factor, of the right one, and of k.
+        The tiles of the kernel tensor by groups of four warps: lengths of the left factor, of the right factor, and of
+        k.
     stages : int
         The most tiles in shared memory for single warps.
     stages_of_groups : tuple of int
-        The same for groups. The first number that there is room for is used; the kernel divides by these quickly.
+        The numbers of tiles in shared memory for groups. The first number that fits is used; the kernel divides by
+        these quickly.
     part : int
         The least number of tiles along k in a part of a sum.
     packed : int
-        The least number of lines of one factor for which the other one is packed along k, for groups. 16-bit floats
+        The least number of lines of one factor for which the other factor is packed along k, for groups. 16-bit floats
         that cannot be loaded as vectors of 8 bytes are always packed.
     at_once, at_once_uneven : int
-        The number of products from which on 16-bit floats are copied by bulk copies: where tiles divide the factors and
-        all lines begin at multiples of 128 bytes, and where not, for threads then copy up to twice as slowly.
+        The number of products from which on 16-bit floats are copied by bulk copies: if tiles divide the factors and
+        all lines begin at multiples of 128 bytes; and if not, when threads copy up to twice as slowly.
     clusters : tuple of (int, int)
         The clusters of blocks of 16-bit floats copied by bulk copies: how many tiles of the result are below one
         another, and side by side (see `Cluster` in kernels/matmul_pipeline.cuh).
     split_clusters : dict of int to int
-        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and how
-        many of these clusters run at the same time, which the device tells (`cuOccupancyMaxActiveClusters`).
+        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and the
+        number of these clusters that run at the same time (`cuOccupancyMaxActiveClusters` of the device).
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
@@ -119,12 +121,12 @@ class Tuning(_cuda.Tuning):
         measured.
     small, small_matrices : int
         The most rows, columns and length summed over, and the most matrices of a batch, up to which a call of the
-        kernel takes less time than one of the libraries' own, which is longer than the product itself (cases ``call``
-        of the same bench).
+        kernel takes less time than a call of the libraries' own routine, which takes longer than the product itself
+        (cases ``call`` of bench ``matmul``).
     residues : Residues
-        Those of products by residues.
+        The tuning of products by residues.
     costs : dict of str to dict of str to Costs
-        Those of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
+        The costs of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
         ``groups`` of four multiply. They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts
         of the sum. The tile chosen by them takes 2 % longer than the fastest tile, on average.
     parts : dict of str to (float, float)
@@ -169,7 +171,7 @@ class Arithmetic:
     memory : str
         The dtype of the arrays.
     registers : str
-        That of sums. Integers narrower than 32 bits are summed in 32 bits, for they wrap in the end anyway.
+        The dtype of sums. Integers narrower than 32 bits are summed in 32 bits, for they wrap in the end anyway.
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
@@ -229,7 +231,7 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a batch of products: m, n and k of each, and how many matrices there are."""
+    """The sizes of a batch of products: m, n and k of each, and the number of matrices."""
 
     lengths: Tile
     matrices: int
@@ -396,7 +398,7 @@ def choose_kernel(
 ) -> tuple[str, str | None]:
     """Return the kernel for a product of length k, and why it cannot serve, or None.
 
-    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names the product in messages.
+    ``kernel`` and ``tile`` are the caller's choice, if any. ``what`` names the product in messages.
     """
     if arithmetic.kind == "RESIDUES":
         if kernel not in (None, "tensor") or tile is not None:
@@ -490,7 +492,7 @@ def choose_block(
             if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
                 continue  # blocks would have no tiles
             at_once = resident * (processors // size)
-            # More parts than can be multiplied at once even out how much there is to do for each multiprocessor.
+            # More parts than run at once even out the work of the multiprocessors.
             most_parts = at_once // tiles if costs is None else max(at_once // tiles, min(4, 4 * at_once // tiles))
             most_parts = max(1, min(most_parts, deep // tuned.part))
             ways = [(parts, 1, at_once) for parts in range(1, most_parts + 1)]
@@ -516,10 +518,10 @@ def choose_block(
 
 
 def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list[tuple[int, int, int]]:
-    """Return into how many parts clusters can split sums, twice, and how many units of work are then done at once.
+    """Return (parts, parts, units at once) for each number of parts into which clusters can split sums.
 
-    ``size`` blocks of a cluster have different tiles. There are as many ``tiles`` as clusters, which all begin at the
-    same time, and ``deep`` tiles along k.
+    ``size`` blocks of a cluster have different tiles. Each of the ``tiles`` has a cluster, and all clusters begin at
+    the same time. There are ``deep`` tiles along k.
     """
     found = []
     for blocks, clusters in tuned.split_clusters.items():

@@ -97,7 +97,7 @@ def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Arr
 
     (x,), (k,) = c.arrays, c.places
     keys = move_axis(xp, ascending_integers(xp, fixed(x), c.descending), c.axis, -1)
-    index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # which takes equal ones by their index
+    index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # equal elements in the order of their indices
     index = move_axis(xp, index, -1, c.axis)
     return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
 

@@ -29,21 +29,21 @@ from parprims._primitives.sort.public import sort
 
 
 class Tile(NamedTuple):
-    """A block that finds the first elements of a row, and the rows it is for."""
+    """A block that finds the first elements of a row, with the limits of the rows it suits."""
 
     key_bytes: int
     """The most bytes of a key."""
     longest: int
     """The most elements of a row."""
     wanted: int
-    """The most elements that are wanted of a row."""
+    """The most elements to find in a row."""
     many: bool
     """Whether it is only for more rows than there are blocks at once."""
     threads: int
     items: int
     """The elements of a thread in a batch."""
     capacity: int
-    """The candidates there is room for."""
+    """The number of candidates that fit."""
     resident: int
     """The blocks that are to fit on a multiprocessor."""
 
@@ -57,9 +57,9 @@ class Tuning(_cuda.Tuning):
     least : int
         Shorter rows are sorted whole.
     most : int
-        The most elements that are wanted of a row; for more, rows are sorted whole.
+        The most elements to find in a row; for more, rows are sorted whole.
     tiles : tuple of Tile
-        Of these the first that is for the rows is taken.
+        The first tile that suits the rows is taken.
     digits : tuple of (bytes, items)
         By the bytes of a key, the elements that a thread loads at once where it counts digits.
     counting : int

@@ -47,7 +47,7 @@ _COUNTS_BYTES = 16
 
 
 def serves(n: int, places: tuple[int, ...]) -> bool:
-    """Return whether the kernels partition rows of length n, which else are sorted."""
+    """Return whether the kernels partition rows of length n; otherwise rows are sorted."""
     return n >= TUNING[90].least and len(set(places)) == 1
 
 
@@ -55,7 +55,7 @@ def serves(n: int, places: tuple[int, ...]) -> bool:
 
 
 def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) -> Plan:
-    """Return the launches that partition rows around pivots, the first of what `places_plan` finds of one place.
+    """Return the launches that partition rows around pivots, the first output of `places_plan` for one place.
 
     ``index`` is the dtype of positions, or None for the elements themselves.
     """

@@ -679,7 +679,7 @@ _EXAMPLES: dict[str, MakesCall] = {
     "map_reduce": lambda make: ((lambda x: x * x, make()), make.along),
     "vecdot": _of_pair,
 }
-"""Of those that take more than an array."""
+"""The examples of functions that take more than one array."""
 
 
 def _declared(name: str, **defaults: Any) -> Primitive:
@@ -717,4 +717,4 @@ _MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
 _ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
 _ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
 _VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
-primitives["map_reduce"] = map_reduce  # which has no door: its function is the caller's
+primitives["map_reduce"] = map_reduce  # `primitive` does not decorate it

@@ -51,8 +51,9 @@ class Runs(NamedTuple):
     """The sizes that a plan depends on.
 
     ``first``, ``second`` and ``n`` are the lengths of rows: of both runs, and of the result. ``bound`` is the dtype of
-    an array of shape (rows, 5), or None where runs are whole rows: where the first run begins, its length, those of the
-    second run, no longer than ``n`` together, and 1 if of equal keys those of the second run come first, or 0.
+    an array of shape (rows, 5), or None where runs are whole rows. Its columns are the beginning and the length of the
+    first run, the beginning and the length of the second run, and 1 if the second run's keys come first among equal
+    keys, else 0. The lengths add up to at most ``n``.
     """
 
     rows: int

@@ -34,7 +34,7 @@ def _by_library(xp: Namespace, c: Search) -> Array:
     if _torch_compares(xp, c):
         x1, x2 = (cast(xp, x, c.dtype).contiguous() for x in c.arrays)
         last = x1[-1:]
-        if not bool((last != last).any()):  # no NaN; where there is none PyTorch finds the place of NaN as well
+        if not bool((last != last).any()):  # no NaN: then PyTorch finds the place of a wanted NaN, too
             return xp.searchsorted(x1, x2, right=c.right)
     x1, x2 = keys(xp, c)
     if library(xp) == "torch":

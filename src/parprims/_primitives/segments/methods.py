@@ -112,7 +112,7 @@ def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
         wide, call = _working(xp, c), c
         if wide != c.dtypes:
-            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # the starts of a recurrence are of b
+            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # a recurrence's start has the dtype of b
             cast_all = [cast(xp, x, to) for x, to in xs]
             arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
             call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
@@ -156,7 +156,7 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
 
 
 def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:
-    """Return the results; that of a segment that is not empty is ``ys`` at its entry of ``at`` along the axis."""
+    """Return the results: for a segment with elements, ``ys`` at its entry of ``at`` along the axis."""
     n = ys[0].shape[c.axis]
     shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
     whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])

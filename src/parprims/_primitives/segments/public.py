@@ -151,7 +151,7 @@ def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:
-    """Return the result of a checked call; that of a `Wider` call is rounded."""
+    """Return the result of a checked call; the result of a `Wider` call is rounded."""
     if not isinstance(call, Wider):
         return methods(method, xp, call)
     name = call.asked.name

@@ -75,8 +75,8 @@ _FILE = "_primitives/selection/compact.cu"
 class Kind:
     """The specialisation of kernels.
 
-    ``results`` is "values" (elements where the mask is true), "parted" (these, then all others), "places" (their
-    indices) or "runs" (the elements and lengths of runs). ``dtype`` is the dtype of elements, ``index`` the dtype of
+    ``results`` is "values" (elements where the mask is true), "parted" (those, then all others), "places" (the indices
+    of those) or "runs" (the elements and lengths of runs). ``dtype`` is the dtype of elements, ``index`` the dtype of
     counts and indices. If ``known``, the number of results is an input and not an output.
     """
 

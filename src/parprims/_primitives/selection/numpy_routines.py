@@ -16,7 +16,7 @@ from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting
 
 _BLOCK = 1 << 16
-"""Elements that NumPy selects from at a time: the indices of so many stay in the cache."""
+"""Elements that NumPy selects from at a time: their indices stay in the cache."""
 _COMPARED = ("bool", "uint8", "int8", "int16", "int32", "int64")
 """The dtypes for which PyTorch finds runs faster than NumPy."""
 _FEW = 1 << 10

@@ -149,7 +149,7 @@ class Specialisation:
 
     @property
     def bits(self) -> int:
-        """How many bits of a key can differ."""
+        """The number of bits of a key that can differ."""
         return 1 if self.key == "bool" else 8 * self.key_bytes
 
     @property
@@ -212,7 +212,7 @@ def plan(
     address: int,
     tuning: Tuning | None = None,
 ) -> Plan:
-    """Return the launches that sort the last axis of contiguous arrays; ``address`` is that of the keys, modulo 16."""
+    """Return the launches that sort the last axis of contiguous arrays; the keys have this ``address`` modulo 16."""
     n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
         return _plan_lanes(spec, sizes, outputs, rows=rows, n=n)

@@ -56,7 +56,7 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
     def refine(i: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, error = state
         better = x + solve(residual(xp, s, x))
-        # If x is so large that its residual has no meaning, refinement may harm. An error of inf is no less than inf.
+        # If x is so large that its residual is meaningless, refinement may increase the error. inf < inf is false.
         found = backward_error(xp, s, better)
         improved = (found < error) | (i == 0)
         return xp.where(xp.expand_dims(improved, axis=s.axis), better, x), xp.where(improved, found, error)

@@ -66,7 +66,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
     ) -> _cuda.Launch:
         blocks = -(-systems // block.systems)
         if most is not None:
-            # No more than are on the device at once: others would wait for these to find that nothing is left.
+            # No more blocks than the device holds at once: later blocks would only wait to find that no system is left.
             together = min(16, 2048 // block.size, tuning.shared_bytes // max(block.shared_bytes, 1))
             blocks = min(blocks, max(1, most * max(1, together) // 16))
         return _cuda.Launch(

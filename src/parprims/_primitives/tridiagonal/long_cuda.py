@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that do not fit in a block: up to eight, and some may have nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: up to eight, some perhaps without work."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class _Call:
             (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
             grid=(tuning.few_blocks, -(-windows * 32 // (threads * each))),
             threads=threads,
-            if_any=counts(*lists[:2]),  # it empties the first and, if that is not empty, reads the second
+            if_any=counts(*lists[:2]),  # it empties the first list and, if that has entries, reads the second
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
@@ -248,8 +248,8 @@ class _Call:
         if problem.n <= tuning.few_unknowns:
             threads = max(32, threads // 4)
         if due is not _EVERYTHING:
-            # Most calls leave it nothing to do, and wait for its compilation all the same. So a chunk has twice the
-            # threads with half the rows, for which the loops over these are unrolled.
+            # Most calls leave it no work, but wait for its compilation. So a chunk has twice the threads, with half the
+            # rows, and the loops over rows are unrolled.
             rows, threads, blocks = rows // 2, 2 * threads, -(-tuning.few_blocks // 2)
         threads = _chunk_threads(tuning, problem.nbytes, rows, threads)
         # As many threads on a multiprocessor as blocks of short systems have.

@@ -62,8 +62,8 @@ class Tuning(_cuda.Tuning):
     """The fewest threads of a system with rows that wait in shared memory. If systems are adjacent in memory, rows
     always wait."""
     resident_threads_exchanging: Mapping[int, int]
-    """If rows wait, the least threads that are to fit on a multiprocessor, half as many if they have twice as many
-    rows; 0 leaves it open. If systems are adjacent in memory, it is of float32 alone."""
+    """If rows wait, the fewest threads that must fit on a multiprocessor, half as many if threads have twice as many
+    rows; 0 sets no minimum. If systems are adjacent in memory, this is for float32 alone."""
     resident_blocks_exchanging: int
     """If rows do not wait, the number of blocks of float32 that are to fit on a multiprocessor, if a system has at most
     16 threads."""
@@ -154,7 +154,7 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging[nbytes])
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    # For every thread with rows that wait a place for these, followed by a free vector of 16 bytes.
+    # Each thread with rows that wait has a place for them, followed by a free vector of 16 bytes.
     places = -(-n // rows) * (4 * rows * nbytes + 16) * rows_wait(tuning, nbytes, threads, interleaved)
     transposed = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
     while systems > 1 and systems * (places + transposed) > tuning.shared_bytes:

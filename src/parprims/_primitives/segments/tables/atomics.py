@@ -88,7 +88,7 @@ class Kind:
 
 
 def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tuning: Tuning) -> _cuda.Plan:
-    """Return the launches for ``n`` elements and a number of segments; ``strides`` are those of elements and of ids."""
+    """Return the launches for ``n`` elements; ``strides`` are the strides of elements and of ids."""
     numbers, threads = _cuda.Numbers(), tuning.threads
     result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
     code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
