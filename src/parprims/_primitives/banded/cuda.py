@@ -65,10 +65,10 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     sides (systems, rows, columns). The output has the shape of the right-hand sides.
     """
     numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
-    nbytes, one, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
+    nbytes, single, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
     if kind.widths is None:
         apart = [numbers("apart", 0 if shared else n * k * k) for shared in kind.shared]
-        pointers = [_cuda.Pointer(f"in{at}", f"const {own}") for at in range(3)]
+        pointers = [_cuda.Pointer(f"in{index}", f"const {own}") for index in range(3)]
         name = f"banded::Blocks<{own}, {k}>"
         of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=name)
     else:
@@ -83,11 +83,11 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     if kind.periodic:
         of = _cuda.Struct(of, type=f"banded::Folded<{own}, {k}, {name}>")
     together = k * (1 + kind.periodic)
-    saved = together * (together + 1) // 2 + 2 * together**2 + together * one
+    saved = together * (together + 1) // 2 + 2 * together**2 + together * single
     launch = _cuda.Launch(
         _cuda.device_source("_primitives/banded/banded.cu"),
         "banded::solve",
-        (own, together, one, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
+        (own, together, single, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
         (
             of,
             _cuda.Pointer(f"in{len(kind.shared)}", f"const {own}"),
@@ -195,27 +195,27 @@ def _runner(xp: Namespace, kind: Kind, matrix: Matrix, coefficients: tuple[int, 
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *given, b = arrays
+            *coefficients, b = arrays
             if kind.widths is None:
                 b = xp.reshape(b, (systems, matrix.n, kind.k, columns))
-            by_row = matrix.coefficients(xp, *given)
-            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
-            return (xp.reshape(found, sides),)
+            by_row = matrix.coefficients(xp, *coefficients)
+            solution = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
+            return (xp.reshape(solution, sides),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            size = max(one.shape[0] for one in arrays)
+            size = max(x.shape[0] for x in arrays)
 
-            def together(one: Array) -> Array:
-                if one.shape[:2] == (1, 1):
-                    return one[0]
-                return xp.reshape(xp.broadcast_to(one, (size, systems, *one.shape[2:])), (-1, *one.shape[2:]))
+            def together(x: Array) -> Array:
+                if x.shape[:2] == (1, 1):
+                    return x[0]
+                return xp.reshape(xp.broadcast_to(x, (size, systems, *x.shape[2:])), (-1, *x.shape[2:]))
 
             sides_of_all = xp.broadcast_to(arrays[-1], (size, *sides))
-            given = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
-            shared = tuple([one.shape[0] < size * systems for one in given[:-1]])
+            merged = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
+            shared = tuple([x.shape[0] < size * systems for x in merged[:-1]])
             more = dataclasses.replace(kind, shared=shared)
-            run = _runner(xp, more, matrix, given[0].shape, right=given[-1])
-            return (xp.reshape(run(*given)[0], (size, *sides)),)
+            run = _runner(xp, more, matrix, merged[0].shape, right=merged[-1])
+            return (xp.reshape(run(*merged)[0], (size, *sides)),)
 
         return otherwise, batched
 

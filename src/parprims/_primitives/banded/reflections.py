@@ -136,16 +136,16 @@ def _back_substituted(xp: Namespace, upper: Array, r: Array) -> Array:
 
         batch = broadcast_shapes(tuple(upper.shape[:-2]), tuple(r.shape[:-2]))
         upper, r = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (upper, r))
-        found: Array = triangular_solve(upper, r, left_side=True, lower=False)
-        return found
+        solution: Array = triangular_solve(upper, r, left_side=True, lower=False)
+        return solution
     d = upper.shape[-1]
     y: Array = r[..., :0, :]
     for row in range(d - 1, -1, -1):
         rest = r[..., row : row + 1, :]
         if row < d - 1:
             rest = rest - product(xp, upper[..., row : row + 1, row + 1 :], y)
-        one = rest / upper[..., row : row + 1, row : row + 1]
-        y = xp.concat([one, y], axis=-2) if row < d - 1 else one
+        unknown = rest / upper[..., row : row + 1, row : row + 1]
+        y = xp.concat([unknown, y], axis=-2) if row < d - 1 else unknown
     return y
 
 
@@ -164,8 +164,8 @@ def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
     if groups:
         whole = rows[..., : groups * d, :]
         both = _sheared(xp, xp.reshape(whole, (*whole.shape[:-2], groups, d, d + 1)))
-        for part, at in zip(parts, (slice(0, d), slice(d, None)), strict=True):
-            part.append(both[..., at])
+        for part, half in zip(parts, (slice(0, d), slice(d, None)), strict=True):
+            part.append(both[..., half])
     if rest:
         both = _sheared(xp, xp.expand_dims(rows[..., groups * d :, :], axis=-3))
         none = xp.zeros_like(both[..., : d - rest])
@@ -201,8 +201,8 @@ def of_blocks(xp: Namespace, lower: Array, diag: Array, upper: Array) -> tuple[A
         else:
             eye = nothing + xp.eye(k, dtype=diag.dtype, device=device(diag))
             lines = ((l0, d0, nothing, u0), (nothing, eye, -eye, nothing))
-        for at, part in enumerate(parts):
-            rows = [xp.concat(line[2 * at : 2 * at + 2], axis=-1) for line in lines]
+        for index, part in enumerate(parts):
+            rows = [xp.concat(line[2 * index : 2 * index + 2], axis=-1) for line in lines]
             part.append(xp.concat(rows, axis=-2))
     a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
     return a, b

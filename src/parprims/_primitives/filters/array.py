@@ -10,9 +10,9 @@ The number of poles decides how A y = u is solved. JAX on a CPU takes one sample
 float64 or with more than two poles. Elsewhere:
 
 One or two poles: all chunks of a signal at once, with a recurrence of states between them: z' = M z + c x and
-y = x + z[0] with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between
-chunks are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last
-1024 states one after another.
+y = x + z[0] with a small matrix M. L outputs are a matrix times L samples and the state before them, and the
+states between chunks are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too,
+and takes the last 1024 states one after another.
 
 More poles: if poles are close to each other, the numbers of M^L are large and cancel in products, by any number of
 digits. So one block is filtered after another. A block of u is multiplied by the inverse of A within the block.
@@ -63,8 +63,8 @@ def array_refusal(xp: Namespace, f: Filter) -> str | None:
 
 def filtered_lines(xp: Namespace, f: Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
     """Return filtered lines and the states after them, given the inputs of the kernel for GPUs."""
-    *given, x = arrays[: len(arrays) - f.states]
-    b, a = f.coefficients(xp, given)
+    *coefficients, x = arrays[: len(arrays) - f.states]
+    b, a = f.coefficients(xp, coefficients)
     x = cast(xp, x, f.working)
     z = cast(xp, arrays[-1], f.working) if f.states else zeros(xp, (x.shape[0], b.shape[0], f.order), x)
     y, z = _cascade(xp, f, (b, a, x, z), solved)
@@ -100,10 +100,12 @@ def _filtered(
     n, k = x.shape[1], z.shape[1]
     known = xp.isfinite(x)
     y, end = _of_finite(xp, coefficients, xp.where(known, x, xp.zeros_like(x)), z, solve=solve)
-    at = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
-    last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # the last unknown sample so far
+    positions = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
+    last = cumulative_max(
+        xp.where(known, xp.full_like(positions, -n - k), positions), axis=1
+    )  # the last unknown sample so far
     reach = n if a.shape[0] > 1 else k
-    y = xp.where(at - last <= reach, xp.full_like(y, math.nan), y)
+    y = xp.where(positions - last <= reach, xp.full_like(y, math.nan), y)
     return y, xp.where(n - last[:, -1:] <= reach, xp.full_like(end, math.nan), end)
 
 
@@ -149,8 +151,8 @@ def convolved(xp: Namespace, c: Array, x: Array) -> Array:
         total, c, x = state
         zeros = xp.zeros((2 * length,), dtype=c.dtype, device=device(c))
         matrix = _toeplitz(xp, xp.concat([zeros, c[:length]]), 2 * length, length)
-        total = total + matmul(xp.concat([_later(xp, x), x], axis=2), matrix)
-        return total, xp.roll(c, -length), _later(xp, x)
+        total = total + matmul(xp.concat([_moved_back(xp, x), x], axis=2), matrix)
+        return total, xp.roll(c, -length), _moved_back(xp, x)
 
     total, _, _ = repeated(xp, groups, step, (xp.zeros_like(blocks * c[0]), c, blocks))
     return xp.reshape(total, (lines, -1))[:, :n]
@@ -161,15 +163,15 @@ def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
     length, blocks = _in_groups(xp, x, taps)
     _, rows = _in_groups(xp, y, taps)
     rows = xp.permute_dims(xp.reshape(rows, (-1, length)), (1, 0))
-    found = []
+    results = []
     for _ in range(-(-taps // length)):
-        pairs = xp.concat([_later(xp, blocks), blocks], axis=2)
+        pairs = xp.concat([_moved_back(xp, blocks), blocks], axis=2)
         sums = matmul(rows, xp.reshape(pairs, (-1, 2 * length)))  # the terms of a sum lie on a diagonal
         flat = xp.concat([xp.reshape(sums, (-1,)), xp.zeros((length,), dtype=sums.dtype, device=device(sums))])
         skewed = xp.reshape(flat, (length, 2 * length + 1))[:, 1 : length + 1]
-        found.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
-        blocks = _later(xp, blocks)
-    return xp.concat(found)[:taps]
+        results.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
+        blocks = _moved_back(xp, blocks)
+    return xp.concat(results)[:taps]
 
 
 def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
@@ -180,7 +182,7 @@ def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
     return length, xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
 
 
-def _later(xp: Namespace, blocks: Array) -> Array:
+def _moved_back(xp: Namespace, blocks: Array) -> Array:
     """Return the lines of blocks, moved back by one block."""
     return xp.concat([xp.zeros_like(blocks[:, :1, :]), blocks[:, :-1, :]], axis=1)
 
@@ -269,9 +271,9 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     inverse = _toeplitz(xp, xp.concat([_impulse(xp, a, length), zeros]), length, length)
     response = matmul(behind, inverse)
 
-    def step(last: Array, given: Array) -> tuple[Array, Array]:
+    def step(last: Array, part: Array) -> tuple[Array, Array]:
         """Return the last k outputs, given the last k before a block, and the outputs of the block."""
-        u, y = given[0, ...], given[1, ...]
+        u, y = part[0, ...], part[1, ...]
         y = y - multiply(last, response)
         for _ in range(corrections):
             missing = u - multiply(xp.concat([last, y], axis=1), system)
@@ -290,12 +292,12 @@ def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]]
     if is_jax(xp):
         from jax import lax
 
-        _, found = lax.scan(step, state, parts)
-        return found
+        _, results = lax.scan(step, state, parts)
+        return results
     made = []
-    for at in range(parts.shape[0]):
-        state, one = step(state, parts[at, ...])
-        made.append(one)
+    for index in range(parts.shape[0]):
+        state, result = step(state, parts[index, ...])
+        made.append(result)
     return xp.stack(made)
 
 
@@ -335,10 +337,10 @@ def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
     def missing(y: Array) -> Array:
         before = _extended(xp, y, 2, 0)
         latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
-        found = u - (latest - s * previous)
+        difference = u - (latest - s * previous)
         if k == 1:
-            return found - (a[1:2] + s) * previous
-        return found + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
+            return difference - (a[1:2] + s) * previous
+        return difference + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
 
     def correct(i: Any, y: Array) -> Array:
         rest = missing(y)
@@ -401,8 +403,8 @@ def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
     lines, m, k = u.shape
     if m <= _STEPS and is_jax(xp) and steps_in_jax():
         start = xp.zeros_like(u[:, 0, :]) + xp.zeros_like(matrix[0, :])
-        found = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
-        return xp.permute_dims(found, (1, 0, 2))
+        states = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
+        return xp.permute_dims(states, (1, 0, 2))
     length = min(_CHUNK, m)
     count = -(-m // length)
     powers = _powers(xp, matrix, length)
@@ -412,12 +414,12 @@ def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
     behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))
     whole = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
     sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
-    found = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
+    states = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
     if count > 1:
         first = _states(xp, powers[length, ...], sums[:, :, length - 1, :])
         later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
-        found = found + xp.reshape(_times(xp, first, later), (lines, count, length, k))
-    return xp.reshape(found, (lines, count * length, k))[:, :m, :]
+        states = states + xp.reshape(_times(xp, first, later), (lines, count, length, k))
+    return xp.reshape(states, (lines, count * length, k))[:, :m, :]
 
 
 def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[Array, Array]]:
@@ -427,9 +429,9 @@ def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[
 
     def step(z: Array, u: Array) -> tuple[Array, Array]:
         row = xp.expand_dims(z, axis=1)
-        found = xp.sum(row * finite, axis=2) + u
+        state = xp.sum(row * finite, axis=2) + u
         lost = xp.any((row != 0) & ~known, axis=2)
-        return xp.where(lost, xp.full_like(found, math.nan), found), z
+        return xp.where(lost, xp.full_like(state, math.nan), state), z
 
     return step
 
@@ -438,5 +440,5 @@ def _times(xp: Namespace, rows: Array, powers: Array) -> Array:
     """Return rows times powers. A power that overflowed makes products with nonzero numbers NaN, with zeros 0."""
     known = xp.isfinite(powers)
     lost = matmul(xp.astype(rows != 0, rows.dtype), xp.astype(~known, rows.dtype)) != 0
-    found = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
-    return xp.where(lost, xp.full_like(found, math.nan), found)
+    product = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
+    return xp.where(lost, xp.full_like(product, math.nan), product)

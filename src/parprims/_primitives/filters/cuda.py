@@ -230,13 +230,13 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
         tile_bytes = tile.threads * cut.rounds * cut.vector * 2 * size
         inside = cut.grid <= tuning.inside and k <= _INSIDE
         if kind.lattice:
-            given = (("in0", 0), ("in1", 0)), kind.counts, 0
+            places = (("in0", 0), ("in1", 0)), kind.counts, 0
         else:
-            given = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
+            places = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
         coefficients = _cuda.Struct(
-            *(_cuda.Pointer(memory, f"const {whole}", elements=at) for memory, at in given[0]),
-            *given[1],
-            given[2],
+            *(_cuda.Pointer(memory, f"const {whole}", elements=elements) for memory, elements in places[0]),
+            *places[1],
+            places[2],
             type=f"filters::Coefficients<{whole}>",
         )
         shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
@@ -344,16 +344,16 @@ def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter],
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         """Return the inputs of the kernel."""
-        given = [cast(xp, _cuda.plain(xp, x), dtype) for x in arrays]
-        found = [_cuda.contiguous(xp, x) for x in given[:coefficients]]
-        x = given[coefficients]
+        inputs = [cast(xp, _cuda.plain(xp, x), dtype) for x in arrays]
+        contiguous = [_cuda.contiguous(xp, x) for x in inputs[:coefficients]]
+        x = inputs[coefficients]
         rows = xp.reshape(x if axis == last else move_axis(xp, x, axis, -1), (-1, n))
         steps, _ = _cuda.layout(xp, rows)
         if steps[1] != 1 and n > 1:
             rows = _cuda.contiguous(xp, rows)
         if not states:
-            return (*found, rows)
-        return (*found, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, given[-1])))
+            return (*contiguous, rows)
+        return (*contiguous, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, inputs[-1])))
 
     run = _runner(xp, bare, laid_out(*map(derivative_rules.detached, f.arrays)))
 
@@ -394,9 +394,9 @@ def _runner(xp: Namespace, f: Filter, inputs: tuple[Array, ...]) -> _cuda.Run:
             size = max(x.shape[0] for x in arrays)
             whole = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
             flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in whole]
-            given = (*(x[0] for x in arrays[:coefficients]), *flat)
-            found = _runner(xp, f, given)(*given)
-            return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in found])
+            inputs = (*(x[0] for x in arrays[:coefficients]), *flat)
+            results = _runner(xp, f, inputs)(*inputs)
+            return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in results])
 
         return otherwise, batched
 

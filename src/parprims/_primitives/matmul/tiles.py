@@ -414,14 +414,14 @@ def choose_kernel(
         tensor = arithmetic.kind is not None and exact and capability >= 80
         wanted = ("tensor",) * tensor + ("conflict_free", "tiled")
     reason = None
-    for one in wanted:
-        if one == "tensor" and arithmetic.kind is None:
-            return one, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
-        if one == "tensor" and capability < 80:
-            return one, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
-        reason = impossible(one, tile, arithmetic, capability) if tile is not None else None
+    for name in wanted:
+        if name == "tensor" and arithmetic.kind is None:
+            return name, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
+        if name == "tensor" and capability < 80:
+            return name, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
+        reason = impossible(name, tile, arithmetic, capability) if tile is not None else None
         if reason is None:
-            return one, None
+            return name, None
     return wanted[-1], f"tile {tile} fits no kernel: {reason}"
 
 
@@ -461,35 +461,41 @@ def choose_block(
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
         return block(kernel, own_tile, arithmetic, most=most, tuned=tuned), 1, False
     kind = arithmetic.tuned_as if kernel == "tensor" else ""
-    choices = [("groups", one) for one in (() if copies is None else tuned.groups[kind])]
+    choices = [("groups", tile_of_groups) for tile_of_groups in (() if copies is None else tuned.groups[kind])]
     swapped = copies is not None and copies.swapped
     clusters = tuned.clusters if copies is not None and copies.how == "AT_ONCE" else ((1, 1),)
     if tile is None:
         own = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
         if copies is None or not copies.needed:
-            choices += [(kernel, one) for one in own if impossible(kernel, one, arithmetic, capability) is None]
+            choices += [
+                (kernel, candidate_tile)
+                for candidate_tile in own
+                if impossible(kernel, candidate_tile, arithmetic, capability) is None
+            ]
     else:
         asked = (tile[1], tile[0], tile[2]) if swapped else tile
-        choices = [one for one in choices if one[1] == asked] or [(kernel, tile)]
+        choices = [choice for choice in choices if choice[1] == asked] or [(kernel, tile)]
 
     def tiles_of(name: str, tile: Tile, cluster: tuple[int, int] = (1, 1)) -> int:
         rows, columns = (tile[1], tile[0]) if swapped and name == "groups" else tile[:2]
         return -(-m // (rows * cluster[0])) * -(-n // (columns * cluster[1]))
 
     processors = tuned.multiprocessors
-    least = min(tiles_of(name, one) * one[0] * one[1] for name, one in choices)
-    found: tuple[float, Block, int, bool] | None = None
-    for name, one in choices:
-        if tiles_of(name, one) * one[0] * one[1] > 2 * least:
+    least = min(
+        tiles_of(name, candidate_tile) * candidate_tile[0] * candidate_tile[1] for name, candidate_tile in choices
+    )
+    best: tuple[float, Block, int, bool] | None = None
+    for name, candidate_tile in choices:
+        if tiles_of(name, candidate_tile) * candidate_tile[0] * candidate_tile[1] > 2 * least:
             continue
-        candidate, deep = block(name, one, arithmetic, most=most, tuned=tuned), -(-k // one[2])
+        candidate, deep = block(name, candidate_tile, arithmetic, most=most, tuned=tuned), -(-k // candidate_tile[2])
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
         costs = tuned.costs.get(kind, {}).get(name)
         for cluster in clusters if name == "groups" else ((1, 1),):
-            size, tiles = math.prod(cluster), tiles_of(name, one, cluster) * matrices
-            if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
+            size, tiles = math.prod(cluster), tiles_of(name, candidate_tile, cluster) * matrices
+            if size > 1 and tiles * size >= 2 * tiles_of(name, candidate_tile) * matrices:
                 continue  # blocks would have no tiles
             at_once = resident * (processors // size)
             # More parts than run at once even out the work of the multiprocessors.
@@ -503,18 +509,18 @@ def choose_block(
                 beside = min(resident, -(-units // processors))
                 work = _Work(units=units, at_once=at_once, beside=beside, deep=deep, parts=parts)
                 if copies is not None and modelled:
-                    time = _time_of_groups(one, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
+                    time = _time_of_groups(candidate_tile, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
                 elif costs is not None:
-                    time = costs.time(one, work, one_by_one)
+                    time = costs.time(candidate_tile, work, one_by_one)
                     if parts > 1:
                         once, each = tuned.parts[kind]
-                        time += once + each * parts * one[0] * one[1]
+                        time += once + each * parts * candidate_tile[0] * candidate_tile[1]
                 else:
-                    time = _time(one, work, kind)
-                if found is None or time < found[0]:
-                    found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
-    assert found is not None
-    return found[1:]
+                    time = _time(candidate_tile, work, kind)
+                if best is None or time < best[0]:
+                    best = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
+    assert best is not None
+    return best[1:]
 
 
 def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list[tuple[int, int, int]]:
@@ -523,12 +529,12 @@ def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list
     ``size`` blocks of a cluster have different tiles. Each of the ``tiles`` has a cluster, and all clusters begin at
     the same time. There are ``deep`` tiles along k.
     """
-    found = []
+    splits = []
     for blocks, clusters in tuned.split_clusters.items():
         parts, rest = divmod(blocks, size)
         if not rest and 1 < parts <= deep and tiles <= clusters and -(-deep // -(-deep // parts)) == parts:
-            found.append((parts, parts, clusters * parts))
-    return found
+            splits.append((parts, parts, clusters * parts))
+    return splits
 
 
 @dataclasses.dataclass(frozen=True)

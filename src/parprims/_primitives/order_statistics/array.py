@@ -78,15 +78,15 @@ def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
     if n % length:
         rest = xp.arange(count * length, n, dtype=chosen.dtype, device=device(x))
         places = xp.concat([places, xp.broadcast_to(rest, (*x.shape[:-1], n % length))], axis=-1)
-    found = moved(xp, x, lambda one: gathered(xp, one, places, last))
-    order = argsort(found, descending=c.descending, method=method)[..., :k]
+    elements = moved(xp, x, lambda array: gathered(xp, array, places, last))
+    order = argsort(elements, descending=c.descending, method=method)[..., :k]
     return move_axis(xp, gathered(xp, places, order, last), -1, c.axis)
 
 
 def top(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
     """Return the k first elements, and their indices."""
     index = _first_of_all(xp, c, method)
-    return moved(xp, c.arrays[0], lambda one: gathered(xp, one, index, c.axis)), index
+    return moved(xp, c.arrays[0], lambda array: gathered(xp, array, index, c.axis)), index
 
 
 def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
@@ -99,7 +99,7 @@ def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Arr
     keys = move_axis(xp, ascending_integers(xp, fixed(x), c.descending), c.axis, -1)
     index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # equal elements in the order of their indices
     index = move_axis(xp, index, -1, c.axis)
-    return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+    return moved(xp, x, lambda array: gathered(xp, array, index, c.axis)), index
 
 
 def sort_parts(xp: Namespace, c: Selection) -> list[Part]:

@@ -138,8 +138,8 @@ def _is_light(xs: tuple[Array, ...], op: Operator, axis: int) -> bool:
     """Return whether JAX compiles a whole tree, which is as small as a program of lanes, and faster."""
     import jax
 
-    one = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
-    equations = jax.make_jaxpr(op)(one, one).jaxpr.eqns
+    states = tuple([jax.ShapeDtypeStruct((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype) for x in xs])
+    equations = jax.make_jaxpr(op)(states, states).jaxpr.eqns
     programs = [value for equation in equations for value in equation.params.values() if hasattr(value, "jaxpr")]
     return len(xs) == 1 and len(equations) <= _LIGHT and not programs
 
@@ -192,8 +192,8 @@ def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduct
         waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), in order
         for cut in itertools.product(*(slices[axis] for axis in r.axes)):
             place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
-            at = tuple([place[axis] for axis in range(len(r.shape))])
-            part = r.of(*(x[at] for x in r.arrays), keepdims=True, initial=None)
+            slices_of_block = tuple([place[axis] for axis in range(len(r.shape))])
+            part = r.of(*(x[slices_of_block] for x in r.arrays), keepdims=True, initial=None)
             values, totals = combine(xp, part)
             r = dataclasses.replace(r, op=restructured(r.op, values.structure))
             totals = tuple([xp.reshape(total, part.result_shape) for total in totals])
@@ -563,9 +563,9 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
 
 def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of values and indices that finds the extreme values and their indices in NumPy."""
-    given = tuple([x.dtype for x in r.arrays])
-    plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, given)
-    if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
+    dtypes = tuple([x.dtype for x in r.arrays])
+    plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, dtypes)
+    if not plain or working_dtype(r.op)(xp, dtypes[0]) != dtypes[0]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name
     if len(r.shape) > 1 or r.keepdims:
@@ -593,8 +593,8 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         if tops is not None:
             equals += _equals(tops, value) - 1
         if equals > 1:
-            value, at = _extremum(name, x, index, 0)
-            return value.reshape(()), at.reshape(())
+            value, winner = _extremum(name, x, index, 0)
+            return value.reshape(()), winner.reshape(())
         return np.array(value), np.array(index[place])
 
     return all_by_numpy(xp, r.arrays, search)
@@ -611,8 +611,8 @@ def _prepare_extrema(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     merged = (*r.shape[:first], r.n, *r.shape[r.axes[-1] + 1 :])
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
-        value, at = _extremum(name, x.reshape(merged), index.reshape(merged), first)
-        return value.reshape(shape), at.reshape(shape)
+        value, winner = _extremum(name, x.reshape(merged), index.reshape(merged), first)
+        return value.reshape(shape), winner.reshape(shape)
 
     return all_by_numpy(xp, r.arrays, search)
 

@@ -42,7 +42,7 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
 def _in_pairs(x: Any, axes: tuple[int, ...]) -> bool:
     """Return whether NumPy adds in pairs: the axes merge in memory and have the smallest stride."""
     steps = sorted([(abs(x.strides[axis]), x.shape[axis]) for axis in axes if x.shape[axis] > 1])
-    one = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
-    return one and steps[0][0] <= min(
+    merges = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
+    return merges and steps[0][0] <= min(
         [abs(step) for step, length in zip(x.strides, x.shape, strict=True) if length > 1]
     )

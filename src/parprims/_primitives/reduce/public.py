@@ -237,7 +237,7 @@ def map_reduce(
         check_apart(axis_name)
         mapped: Callable[..., Any] | None = None
         if not in_graph(arrays, method):
-            arrays = tuple(admit({f"arrays[{at}]": x for at, x in enumerate(arrays)})[1])
+            arrays = tuple(admit({f"arrays[{index}]": x for index, x in enumerate(arrays)})[1])
 
             def mapped(*arrays: Array) -> Any:
                 values = all_values(fn, *arrays)

@@ -108,8 +108,8 @@ def _traced_map(
 
     def traced_on(*elements: tuple[str, str]) -> Trace:
         with computing():  # fn may call primitives, which then trace too
-            arguments, told = [(one,) for one in elements], "captured_fn"
-            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=told)
+            arguments, captured_name = [(element,) for element in elements], "captured_fn"
+            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=captured_name)
 
     result = traced_on(*loaded)
     if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):

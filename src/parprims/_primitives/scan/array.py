@@ -153,8 +153,8 @@ def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
     first, rest = along(axis, 0, length), along(axis, count, None)  # no element after the last lane takes a total
     parts = [
-        [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
-        for y, one, total in zip(ys, later, totals, strict=True)
+        [y[first], cast(xp, combined, y.dtype), cast(xp, total[rest], y.dtype)]
+        for y, combined, total in zip(ys, later, totals, strict=True)
     ]
     return tuple([xp.concat(three, axis=axis) for three in parts])
 

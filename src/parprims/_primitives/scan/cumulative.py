@@ -257,15 +257,15 @@ def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
 def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
     """Return the extrema by the library's own scan, and the indices by a scan for the last position of a change."""
     (x,) = c.arrays
-    n, at = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
+    n, places = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
     ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
     if n < 2:
-        return ys, xp.zeros_like(at)
+        return ys, xp.zeros_like(places)
     here, before = ys[along(c.axis, 1, None)], ys[along(c.axis, 0, n - 1)]
     changed = here != before
     if dtype_kind(x.dtype) == "float":
         changed = changed & ~((here != here) & (before != before))
-    rest = at[along(c.axis, 1, None)]
+    rest = places[along(c.axis, 1, None)]
     rest = xp.where(changed, rest, xp.zeros_like(rest))
     steps = xp.concat([filled(xp, 0, rest, c.axis), rest], axis=c.axis)
     return ys, scan(steps, "maximum", axis=c.axis, method=method)

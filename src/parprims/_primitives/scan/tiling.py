@@ -120,7 +120,7 @@ def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequen
 
 def columns_fit(work: Work, special: Specialisation) -> bool:
     """Return whether the states that threads exchange fit in the shared memory of a block of `scan_columns`."""
-    width, groups, _, vector = (int(one) for one in work.arguments[:4])
+    width, groups, _, vector = (int(argument) for argument in work.arguments[:4])
     carry = work.arguments[4]
     in_warp = min(groups, max(1, 32 // width))
     states = work.block * vector // in_warp + (0 if carry == "ALONE" else width * vector)
@@ -257,9 +257,12 @@ def cut_strips(
     """
     block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
     along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
-    accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
-    moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
-    if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
+    accesses = [
+        "CONSTANT" if (step, across_step) == (0, 0) else "ASCENDING"
+        for step, across_step in zip(along, across, strict=True)
+    ]
+    moving = [index for index in range(arrays) if accesses[index] != "CONSTANT"]
+    if any(across[index] != 1 for index in moving) or moving[0] >= inputs:
         return None
     state = state_size(special.states)
     # The states of 32 tiles take at most 3 % of the bytes of their results, or 4 % where tiles are contiguous.
@@ -289,15 +292,15 @@ def cut_strips(
         whole = -(-inner // width) * width * block * (-(-width // line) * line)
         return inner * (block // width * width) * width / whole
 
-    vector, whole = 1, all(along[at] == inner for at in moving)
+    vector, whole = 1, all(along[index] == inner for index in moving)
     resident, elements, width, rows = cut(whole)
     if whole and (width < inner or 4 * rows < 3 * least):
         whole = False
         resident, elements, width, rows = cut(whole)
     if whole:
-        steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
+        steps = [(lines.upward[index], lines.downward[index]) for index in range(arrays)]
         vector = 16 // max(special.itemsizes)
-        while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
+        while not all(is_aligned(addresses[index], steps[index], vector, special.itemsizes[index]) for index in moving):
             vector //= 2
     strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
     if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
@@ -409,7 +412,7 @@ def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> i
     def cost(lanes: int) -> tuple[int, bool]:
         return lanes * -(-vectors // lanes), lanes > vectors
 
-    return min((one for one in allowed if vectors <= one * limit), key=cost, default=32)
+    return min((threads for threads in allowed if vectors <= threads * limit), key=cost, default=32)
 
 
 def _threads(vectors: int, few: int, most: int, widest: int) -> int:
@@ -420,7 +423,7 @@ def _threads(vectors: int, few: int, most: int, widest: int) -> int:
         rounds = -(-vectors // threads)
         return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
 
-    return min((one for one in range(widest, 32, -32) if vectors <= one * most), key=cost)
+    return min((threads for threads in range(widest, 32, -32) if vectors <= threads * most), key=cost)
 
 
 def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, int]:

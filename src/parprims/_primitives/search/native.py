@@ -29,8 +29,8 @@ def _by_library(xp: Namespace, c: Search) -> Array:
     """Return the result of the library's own function, on integers if it orders floats in another way than `sort`."""
     if library(xp) == "numpy" and numpy_orders(c.dtype):
         x1, x2, *sorter = c.arrays
-        found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
-        return xp.asarray(found, dtype=index_dtype(xp))
+        places = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
+        return xp.asarray(places, dtype=index_dtype(xp))
     if _torch_compares(xp, c):
         x1, x2 = (cast(xp, x, c.dtype).contiguous() for x in c.arrays)
         last = x1[-1:]

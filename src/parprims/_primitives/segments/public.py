@@ -162,8 +162,8 @@ def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
     """Return the declaration of a function for segments, and store it in the declaration for whole arrays."""
 
     def example(make: Sample) -> Given | None:
-        given = whole.example(make)
-        return None if given is None else (given[0], {**given[1], "offsets": make.offsets()})
+        arguments = whole.example(make)
+        return None if arguments is None else (arguments[0], {**arguments[1], "offsets": make.offsets()})
 
     fields = {"name": whole.name, "methods": METHODS[whole.name], "normalize": _with_array, **fields}
     whole.by_offsets = Primitive(variant="by offsets", check=check, example=example, **fields)

@@ -102,8 +102,8 @@ class Tuning(_cuda.Tuning):
         """Return the entry for another device, with tiles of long rows that fit two blocks on a multiprocessor."""
         return dataclasses.replace(
             super().fitted(measured, device),
-            alone=tuple([_fitted(device, *one) for one in self.alone]),
-            together=tuple([_fitted(device, *one) for one in self.together]),
+            alone=tuple([_fitted(device, *entry) for entry in self.alone]),
+            together=tuple([_fitted(device, *entry) for entry in self.together]),
             counting_threads=min(self.counting_threads, device.threads),
         )
 
@@ -193,10 +193,10 @@ class Specialisation:
         """Yield the results of a sort in one launch: its keys, values and indices."""
         if self.keyed:
             yield Struct(Pointer("out0", self.word), type=f"Keys<{self.word}>")
-        for at, nbytes in enumerate(self.values):
+        for number, nbytes in enumerate(self.values):
             word = WORDS[nbytes]
-            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
-            yield Struct(given, None, out, type=f"Move<{word}>")
+            source, out = Pointer(f"in{number + 1}", f"const {word}"), Pointer(f"out{number + 1}", word)
+            yield Struct(source, None, out, type=f"Move<{word}>")
         if self.index:
             index = C_TYPES[self.index]
             yield Struct(None, None, Pointer(f"out{len(self.values) + self.keyed}", index), 0, type=f"Indices<{index}>")
@@ -385,7 +385,7 @@ class _TilesPlan:
             shared_bytes=-(-self.passes // 4) * self.radix * 128,
             resident_blocks=max(1, self.sizes.counting_threads // self.counting),
         )
-        one = Launch(
+        sort_tiles = Launch(
             source=source,
             template="sort_tiles",
             arguments=(self.threads, self.items, "Order", count, WORDS[self.place_bytes]),
@@ -396,7 +396,7 @@ class _TilesPlan:
             resident_blocks=self.resident,
         )
         return Plan(
-            (first, *(one,) * self.passes) * self.turns,
+            (first, *(sort_tiles,) * self.passes) * self.turns,
             1 + len(spec.values),
             outputs,
             numbers.all(),
@@ -437,11 +437,11 @@ class _TilesPlan:
             kind = f"Indices<{index}, {place}>"
             indices = [Struct(place_temporary, aside, Pointer(last, index), places_apart, type=kind)]
         values: list[Parameter] = []
-        for at, nbytes in enumerate(spec.values):
+        for number, nbytes in enumerate(spec.values):
             word = WORDS[nbytes]
-            temporary = self._moves(f"values{at}_offset", word, nbytes)
-            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
-            values.append(Struct(given, temporary, out, type=f"Move<{word}>"))
+            temporary = self._moves(f"values{number}_offset", word, nbytes)
+            source, out = Pointer(f"in{number + 1}", f"const {word}"), Pointer(f"out{number + 1}", word)
+            values.append(Struct(source, temporary, out, type=f"Move<{word}>"))
         keys = Struct(Pointer("in0", f"const {key}"), key_temporary, key_out, keys_apart, not spec.keyed, through)
         return keys, [*values, *indices]
 
@@ -454,9 +454,9 @@ _CONTROL_BYTES = 16  # sizeof(Control) in sort_tiles.cu
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
     """Return the reason why the kernel cannot compute a call, or None."""
-    for one in call.values:
-        if dtype_kind(one.dtype) == "other":
-            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    for values in call.values:
+        if dtype_kind(values.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(values.dtype)}"
     return _cuda.refusal(xp, call.arrays)
 
 
@@ -472,14 +472,14 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
 
-    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    arrays, arranged = _cuda.arranged(laid_out, call.arrays)
     run = _runner(xp, bare, arrays)
     if call.keys_alone:
-        one = given(_cuda.only(run))
+        sorted_keys = arranged(_cuda.only(run))
         if axis == last:
-            return lambda x: (one(x),)
-        return lambda x: (move_axis(xp, one(x), -1, axis),)
-    run = given(run)
+            return lambda x: (sorted_keys(x),)
+        return lambda x: (move_axis(xp, sorted_keys(x), -1, axis),)
+    run = arranged(run)
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
 
 

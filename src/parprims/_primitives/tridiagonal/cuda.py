@@ -47,11 +47,11 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
     everything = _cuda.Struct(type="Worklist")
     left = [
         _cuda.Struct(
-            _cuda.Pointer("zeroed", "unsigned", elements=2 * at),
-            _cuda.Pointer("temporary", "unsigned", elements=batch.systems if at else 0),
+            _cuda.Pointer("zeroed", "unsigned", elements=2 * index),
+            _cuda.Pointer("temporary", "unsigned", elements=batch.systems if index else 0),
             type="Worklist",
         )
-        for at in range(2)
+        for index in range(2)
     ]
 
     def launch(
@@ -88,7 +88,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         resident = 2 if two else 0
         return launch("in order", block, (is_checked, *batch.access), lists=(remaining,), resident=resident)
 
-    def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
+    def exchanging(listed: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
         waits = rows_wait(tuning, problem.nbytes, block.threads, interleaved)
         resident = 0
@@ -101,17 +101,17 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             "exchanging",
             block,
             (waits, *batch.access),
-            lists=(given, remaining),
+            lists=(listed, remaining),
             resident=resident,
             most=most,
-            due=given,
+            due=listed,
         )
 
-    def stable(pivot: str, given: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
+    def stable(pivot: str, listed: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
         block = stable_block(tuning, problem.nbytes, n, interleaved)
         resident = tuning.resident_blocks if is_float32 and block.size <= tuning.threads else 0
         arguments = pivot.upper(), problem.periodic
-        return launch("stable", block, arguments, lists=(given,), resident=resident, most=most, due=given)
+        return launch("stable", block, arguments, lists=(listed,), resident=resident, most=most, due=listed)
 
     launches: tuple[_cuda.Launch, ...]
     lists = False

@@ -27,8 +27,8 @@ _EVERYTHING = Struct(type="Worklist")
 
 def counts(*lists: Struct) -> tuple[int, ...]:
     """Return the words of zeroed scratch that count the systems on worklists; a list of all systems has none."""
-    found = [one.elements for each in lists for one in each.fields[:1] if isinstance(one, Pointer)]
-    return tuple([word for word in found if isinstance(word, int)])
+    words = [field.elements for each in lists for field in each.fields[:1] if isinstance(field, Pointer)]
+    return tuple([word for word in words if isinstance(word, int)])
 
 
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:

@@ -41,10 +41,10 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
     if library(xp) == "torch" or is_eager(xp, s):
         return by_numpy(xp, s.arrays, prepare(numpy_namespace(), s.on(*map(as_numpy, s.arrays))))
-    found = directly(_native)(xp, s)
+    solve_any = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
     if not (single and array_api_compat.is_numpy_namespace(xp)):
-        return found
+        return solve_any
     gtsv = _gtsv(dtype_name(s.rhs.dtype))
 
     def solve(lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
@@ -55,7 +55,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
         # finite, x is not.) A scalar product is the fastest test.
         if info == 0 and isfinite(lower_read.dot(upper_read) + diag.dot(x)):
             return x
-        return found(lower, diag, upper, rhs)
+        return solve_any(lower, diag, upper, rhs)
 
     return solve
 
