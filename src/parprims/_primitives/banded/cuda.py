@@ -64,35 +64,35 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     Inputs are the diagonals (systems, l + u + 1, n), or the three arrays of blocks (systems, n, k, k), and right-hand
     sides (systems, rows, columns). The output has the shape of the right-hand sides.
     """
-    numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
+    numbers, k, c_type = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
     nbytes, single, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
     if kind.widths is None:
         apart = [numbers("apart", 0 if shared else n * k * k) for shared in kind.shared]
-        pointers = [_cuda.Pointer(f"in{index}", f"const {own}") for index in range(3)]
-        name = f"banded::Blocks<{own}, {k}>"
+        pointers = [_cuda.Pointer(f"in{index}", f"const {c_type}") for index in range(3)]
+        name = f"banded::Blocks<{c_type}, {k}>"
         of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=name)
     else:
         below, above = kind.widths
-        name = f"banded::Bands<{own}, {k}, {str(kind.by_column).lower()}>"
+        name = f"banded::Bands<{c_type}, {k}, {str(kind.by_column).lower()}>"
         of = _cuda.Struct(
-            _cuda.Pointer("in0", f"const {own}"),
+            _cuda.Pointer("in0", f"const {c_type}"),
             numbers("apart", 0 if kind.shared[0] else (below + above + 1) * n),
             *(numbers("below", below), numbers("above", above), numbers("n", n)),
             type=name,
         )
     if kind.periodic:
-        of = _cuda.Struct(of, type=f"banded::Folded<{own}, {k}, {name}>")
+        of = _cuda.Struct(of, type=f"banded::Folded<{c_type}, {k}, {name}>")
     together = k * (1 + kind.periodic)
     saved = together * (together + 1) // 2 + 2 * together**2 + together * single
     launch = _cuda.Launch(
         _cuda.device_source("_primitives/banded/banded.cu"),
         "banded::solve",
-        (own, together, single, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
+        (c_type, together, single, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
         (
             of,
-            _cuda.Pointer(f"in{len(kind.shared)}", f"const {own}"),
-            _cuda.Pointer("out0", own),
-            _cuda.Pointer("temporary", own),
+            _cuda.Pointer(f"in{len(kind.shared)}", f"const {c_type}"),
+            _cuda.Pointer("out0", c_type),
+            _cuda.Pointer("temporary", c_type),
             numbers("systems", systems),
             numbers("columns", columns),
         ),
@@ -149,7 +149,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems
 
     def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
-        inputs = [_flat(xp, x, batch, systems=systems, own=bands) for x in coefficients]
+        inputs = [_flat(xp, x, batch, systems=systems, dimensions=bands) for x in coefficients]
         right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
         shared = tuple([x.shape[0] < systems for x in inputs])
         kind = Kind(
@@ -180,11 +180,11 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     return differentiable if derivative_rules.asked_by_torch(s.arrays) else solved
 
 
-def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: int) -> Array:
+def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, dimensions: int) -> Array:
     """Return coefficients with a single axis of systems, of length 1 if all systems share them."""
     x = _cuda.plain(xp, x)
-    shape = tuple(x.shape[x.ndim - own :])
-    if math.prod(x.shape[: x.ndim - own]) == 1:
+    shape = tuple(x.shape[x.ndim - dimensions :])
+    if math.prod(x.shape[: x.ndim - dimensions]) == 1:
         return _cuda.contiguous(xp, xp.reshape(x, (1, *shape)))
     return _cuda.contiguous(xp, xp.reshape(xp.broadcast_to(x, (*batch, *shape)), (systems, *shape)))
 

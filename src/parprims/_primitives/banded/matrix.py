@@ -95,11 +95,12 @@ class Matrix:
         """Return the coefficients of every row, (..., rows, diagonals), and the number of diagonals below the main."""
         if self.widths is not None:
             return xp.stack(list(coefficients), axis=-1), self.widths[0]
-        beside = xp.concat(_broadcast(xp, coefficients), axis=-1)
-        k = beside.shape[-2]
-        zeros = xp.zeros_like(beside[..., 0, :k])
+        side_by_side = xp.concat(_broadcast(xp, coefficients), axis=-1)
+        k = side_by_side.shape[-2]
+        zeros = xp.zeros_like(side_by_side[..., 0, :k])
         lines = [
-            xp.concat([zeros[..., : k - 1 - row], beside[..., row, :], zeros[..., :row]], axis=-1) for row in range(k)
+            xp.concat([zeros[..., : k - 1 - row], side_by_side[..., row, :], zeros[..., :row]], axis=-1)
+            for row in range(k)
         ]
         rows = xp.stack(lines, axis=-2)
         return xp.reshape(rows, (*rows.shape[:-3], self.n * k, 4 * k - 1)), 2 * k - 1

@@ -77,9 +77,9 @@ def _cascade(xp: Namespace, f: Filter, parts: Parts, solve: Solve) -> tuple[Arra
     states = []
     for section in range(b.shape[0]):
         first, (of_b, of_a) = a[section, 0], f.lengths
-        own = b[section, :of_b] / first, a[section, :of_a] / first
+        coefficients = b[section, :of_b] / first, a[section, :of_a] / first
         with unwatched():
-            x, end = _filtered(xp, own, x, z[:, section, :], solve=solve)
+            x, end = _filtered(xp, coefficients, x, z[:, section, :], solve=solve)
         states.append(end)
     return x, xp.stack(states, axis=1)
 
@@ -194,8 +194,8 @@ def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
     gathered: a GPU would add the derivative of a gather in any order.
     """
     size, rest = circle.shape[0], circle.shape[1:]
-    whole = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
-    flat = xp.reshape(whole, (rows * size, *rest))[: rows * (size - 1), ...]
+    repeated = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
+    flat = xp.reshape(repeated, (rows * size, *rest))[: rows * (size - 1), ...]
     return xp.reshape(flat, (rows, size - 1, *rest))[:, :columns, ...]
 
 
@@ -294,11 +294,11 @@ def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]]
 
         _, results = lax.scan(step, state, parts)
         return results
-    made = []
+    outputs = []
     for index in range(parts.shape[0]):
         state, result = step(state, parts[index, ...])
-        made.append(result)
-    return xp.stack(made)
+        outputs.append(result)
+    return xp.stack(outputs)
 
 
 def _impulse(xp: Namespace, a: Array, length: int) -> Array:
@@ -364,10 +364,10 @@ def _by_chunks(xp: Namespace, matrix: Array, c: Array, n: int) -> Callable[[Arra
 
     def run(x: Array) -> Array:
         lines = x.shape[0]
-        whole = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
-        y = matmul(whole, outputs)
+        chunks = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
+        y = matmul(chunks, outputs)
         if count > 1:
-            y = y + matmul(_states(xp, powers[length, ...], matmul(whole, inputs)), starts)
+            y = y + matmul(_states(xp, powers[length, ...], matmul(chunks, inputs)), starts)
         return xp.reshape(y, (lines, count * length))[:, :n]
 
     return run
@@ -412,8 +412,8 @@ def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
     blocks = _lower(xp, powers[:length, ...], length)
     blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
     behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))
-    whole = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
-    sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
+    groups = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
+    sums = xp.reshape(_times(xp, groups, blocks), (lines, count, length, k))
     states = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
     if count > 1:
         first = _states(xp, powers[length, ...], sums[:, :, length - 1, :])

@@ -88,8 +88,8 @@ class Filter(Composed):
     @property
     def state_shape(self) -> tuple[int, ...]:
         """The shape of the states, as the caller has them."""
-        own = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
-        return own if self.sections is None else (self.sections, *own)
+        shape = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
+        return shape if self.sections is None else (self.sections, *shape)
 
     def finished(self, xp: Namespace, y: Array, z: Array, *, copy: bool = True) -> Any:
         """Return the results, given lines and their states; ``copy`` False if nothing else uses their memory."""
@@ -193,14 +193,14 @@ def _widest(xp: Namespace, dtype: Any) -> Any:
 
 def _check_states(f: Filter, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless states have a shape that SciPy takes: others may broadcast by chance alone."""
-    wanted, own = f.state_shape, {f.axis} if f.sections is None else {0, f.axis + 1}
+    wanted, free_axes = f.state_shape, {f.axis} if f.sections is None else {0, f.axis + 1}
     fits = len(shape) == len(wanted) and all(
-        length == right or (length == 1 and axis not in own)
+        length == right or (length == 1 and axis not in free_axes)
         for axis, (length, right) in enumerate(zip(shape, wanted, strict=True))
     )
     if not fits:
-        others = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
-        raise ValueError(f"zi must have shape {wanted}{others if len(wanted) > len(own) else ''}, got {shape}")
+        hint = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
+        raise ValueError(f"zi must have shape {wanted}{hint if len(wanted) > len(free_axes) else ''}, got {shape}")
 
 
 def _check_first(a: np.ndarray[Any, Any]) -> None:

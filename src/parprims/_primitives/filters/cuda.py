@@ -212,7 +212,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
     Outputs are the lines filtered, and the states after.
     """
     source = _cuda.device_source("_primitives/filters/filters.cu")
-    numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
+    numbers, k, c_type = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
     signal = 2 if kind.lattice else 1
     line_count, length, apart = numbers("lines", lines), numbers("n", n), numbers("step", step)
@@ -234,22 +234,22 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
         else:
             places = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
         coefficients = _cuda.Struct(
-            *(_cuda.Pointer(memory, f"const {whole}", elements=elements) for memory, elements in places[0]),
+            *(_cuda.Pointer(memory, f"const {c_type}", elements=elements) for memory, elements in places[0]),
             *places[1],
             places[2],
-            type=f"filters::Coefficients<{whole}>",
+            type=f"filters::Coefficients<{c_type}>",
         )
         shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
         tables = f"Lattice<{wide}, {k}, {shape}>" if kind.lattice else f"Tables<{wide}, {count}, {k}, {shape}>"
         tables = f"filters::{tables}"
-        made = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
+        tables_memory = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
         if not inside:
             launches.append(
                 _cuda.Launch(
                     source,
                     "filters::make_lattice" if kind.lattice else "filters::make_tables",
                     (tables, wide),
-                    (coefficients, made),
+                    (coefficients, tables_memory),
                     grid=1,
                     block=tile.threads,
                     shared_bytes=cut.spare_bytes(kind, count) + (0 if kind.lattice else table_bytes),
@@ -258,20 +258,20 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
             scratch_bytes += table_bytes
         access = "ASCENDING" if kind.aligned else "STRIDED"
         reads = _cuda.Struct(
-            _cuda.Pointer(f"in{signal}" if first == 0 else "temporary", f"const {whole if first == 0 else wide}"),
+            _cuda.Pointer(f"in{signal}" if first == 0 else "temporary", f"const {c_type if first == 0 else wide}"),
             apart if first == 0 else length,
             0,
             1,
             0,
-            type=f"View<const {whole if first == 0 else wide}, {access}>",
+            type=f"View<const {c_type if first == 0 else wide}, {access}>",
         )
         writes = _cuda.Struct(
-            _cuda.Pointer("out0" if last else "temporary", whole if last else wide),
+            _cuda.Pointer("out0" if last else "temporary", c_type if last else wide),
             length,
             0,
             1,
             0,
-            type=f"View<{whole if last else wide}, {access}>",
+            type=f"View<{c_type if last else wide}, {access}>",
         )
         launches.append(
             _cuda.Launch(
@@ -285,9 +285,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     reads,
                     writes,
                     coefficients,
-                    _cuda.Pointer(f"in{signal + 1 if kind.states else 0}", f"const {whole}"),
-                    _cuda.Pointer("out1" if kind.states else "out0", whole),
-                    None if inside else made,
+                    _cuda.Pointer(f"in{signal + 1 if kind.states else 0}", f"const {c_type}"),
+                    _cuda.Pointer("out1" if kind.states else "out0", c_type),
+                    None if inside else tables_memory,
                     _cuda.Pointer("status", "ulonglong2"),
                     line_count,
                     length,
@@ -392,8 +392,8 @@ def _runner(xp: Namespace, f: Filter, inputs: tuple[Array, ...]) -> _cuda.Run:
             if any(x.shape[0] > 1 for x in arrays[:coefficients]):  # every line has a filter of its own
                 return _cuda.row_by_row(otherwise)(*arrays)
             size = max(x.shape[0] for x in arrays)
-            whole = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
-            flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in whole]
+            broadcast = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
+            flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in broadcast]
             inputs = (*(x[0] for x in arrays[:coefficients]), *flat)
             results = _runner(xp, f, inputs)(*inputs)
             return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in results])

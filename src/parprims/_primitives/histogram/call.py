@@ -73,17 +73,17 @@ def plainer(asked: Arguments) -> Arguments | None:
     If several devices or chunks hold x, the edges stay a tuple, and each device makes its array.
     """
     bins, x, weights = asked["bins"], asked["x"], asked["weights"]
-    made = None
+    plain = None
     if isinstance(bins, list | tuple | builtins.range):
         if asked.axis_name is None and not is_split((x, weights)):
-            made = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
+            plain = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
         elif not isinstance(bins, tuple):
-            made = {"bins": tuple(bins)}
+            plain = {"bins": tuple(bins)}
         _check_edges(np.asarray(bins))
-    made = made or made_plain(bins=bins, range=asked["range"])
-    if made is None:
+    plain = plain or made_plain(bins=bins, range=asked["range"])
+    if plain is None:
         return None
-    options = {"bins": bins, "range": asked["range"], "density": asked["density"], **made}
+    options = {"bins": bins, "range": asked["range"], "density": asked["density"], **plain}
     return Arguments(asked.name, *named(x, weights, options), asked.method, asked.axis_name)
 
 

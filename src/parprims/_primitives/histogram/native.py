@@ -59,10 +59,10 @@ def _prepare_even(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Arr
     """Return `prepare` for NumPy and even edges, which come from the elements unless their ends are known."""
     x, nothing = h.arrays[0], h.on(*(None,) * len(h.arrays))
     known, plain = None if h.ends is None else spaced(xp, None, h), x.dtype == h.edges and 0 not in x.shape
-    made = even_edges(h.bins, np.dtype(h.edges)) if plain else None
+    known_edges = even_edges(h.bins, np.dtype(h.edges)) if plain else None
 
     def edges_of(x: Any) -> Any:
-        return known.copy() if known is not None else None if made is None else made(x)
+        return known.copy() if known is not None else None if known_edges is None else known_edges(x)
 
     if math.prod(x.shape) > FEW or h.weighted or h.density or not plain or np.intp != h.result:
         return quietly(lambda *arrays: native(xp, nothing.on(*arrays), edges_of(arrays[0])))

@@ -201,12 +201,12 @@ class Builder:
 
     def products(self) -> Struct:
         """Return the `ProductBatch` of kernels/matmul.cu."""
-        own = [self.own[name] for name in ("m", "n", "k", "tiles", "splits", "part")]
+        numbers = [self.own[name] for name in ("m", "n", "k", "tiles", "splits", "part")]
         axes = Struct(Struct(*self.axes)) if self.axes else Struct()
         return Struct(
             *self.factors.values(),
             Pointer("out0", self.element),
-            *own,
+            *numbers,
             axes,
             type=f"ProductBatch<{', '.join(self.kinds.values())}, {len(self.axes)}>",
         )
@@ -286,11 +286,11 @@ def make_plan(
     for factor, length in ((a, rows), (b, columns)):
         accesses += [math.gcd(factor.vector, depth if factor.along_k else length), factor.along_k]
     if kernel == "conflict_free":
-        whole = n % (16 // arithmetic.registers_bytes) == 0
+        whole_rows = n % (16 // arithmetic.registers_bytes) == 0
         if block.threads <= 256 and arithmetic.registers_bytes == 4:
             sizes["resident_blocks"] = 2
-        own: tuple[Argument, ...] = ("Semiring", *staged, *accesses, whole)
-        return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
+        template_arguments: tuple[Argument, ...] = ("Semiring", *staged, *accesses, whole_rows)
+        return make.plan(make.launch("multiply_conflict_free", template_arguments, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if grouped:
         # No bits depend on the number of these blocks.
@@ -533,8 +533,8 @@ def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
     if None in operation or code.captured:
         # Variables that the operators read may have changed, so the key holds their translation. JAX may call the
         # operators again later, so there the key holds their ids too, and the runner keeps them alive.
-        own = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
-        operation = (code.text, own)
+        ids = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
+        operation = (code.text, ids)
     key = (
         "matmul", operation, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
         layouts,

@@ -42,10 +42,10 @@ def largest_norm(count: int) -> float:
 def moduli_text(dtype: str, count: int) -> str:
     """Return the definition of the struct ``Moduli`` of kernels/matmul_residues.cu."""
     values = MODULI[:count]
-    whole = math.prod(values)
+    product = math.prod(values)
     words = 1 if largest_norm(count) < 2**30 else 2
-    others = [whole // value for value in values]
-    inverses = [pow(other, -1, value) for other, value in zip(others, values, strict=True)]
+    cofactors = [product // value for value in values]
+    inverses = [pow(other, -1, value) for other, value in zip(cofactors, values, strict=True)]
 
     def weights(factors: list[int]) -> str:
         """Return the residues of a factor times powers of 256, as bytes with signs, four to a word."""
@@ -61,8 +61,8 @@ def moduli_text(dtype: str, count: int) -> str:
         return ", ".join(rows)
 
     groups = [math.prod(values[start : start + 3]) for start in range(0, count, 3)]
-    columns = 1 if whole < 2**64 else 3
-    beside = [groups[index // 3] // value for index, value in enumerate(values)]
+    columns = 1 if product < 2**64 else 3
+    group_cofactors = [groups[index // 3] // value for index, value in enumerate(values)]
 
     def split(x: int) -> str:
         """Return a number in columns: of 32 bits, but for the last one."""
@@ -77,10 +77,10 @@ def moduli_text(dtype: str, count: int) -> str:
             f"    static constexpr int VALUES[COUNT] = {{{', '.join(map(str, values))}}};",
             f"    static constexpr int OF_A[COUNT][WORDS] = {{{weights([1] * count)}}};",
             f"    static constexpr int OF_B[COUNT][WORDS] = {{{weights(inverses)}}};",
-            f"    static constexpr unsigned WEIGHTS[COUNT] = {{{', '.join(map(str, beside))}}};",
+            f"    static constexpr unsigned WEIGHTS[COUNT] = {{{', '.join(map(str, group_cofactors))}}};",
             "    static constexpr unsigned long long TERMS[GROUPS][COLUMNS] = "
-            f"{{{', '.join(split(whole // group) for group in groups)}}};",
-            f"    static constexpr unsigned long long WHOLE[COLUMNS] = {split(whole)};",
+            f"{{{', '.join(split(product // group) for group in groups)}}};",
+            f"    static constexpr unsigned long long WHOLE[COLUMNS] = {split(product)};",
             f"    static constexpr float PARTS[GROUPS] = {{{', '.join(f'{1 / group!r}' for group in groups)}}};",
             f"    static constexpr double LARGEST = {largest_norm(count)!r};",
             f"    static constexpr float TOLERANCE = {TOLERANCE * eps!r};",
@@ -206,11 +206,11 @@ def _in_float64(make: Builder, marks: Pointer, launch: Callable[..., Launch], ca
     (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TUNING, capability)
     arithmetic = dataclasses.replace(make.problem.arithmetic, kind="DOUBLE")
     tile = tuned.tensor["DOUBLE"][0]
-    own = block("tensor", tile, arithmetic, most=_cuda.shared_bytes(capability), tuned=tuned)
+    chosen = block("tensor", tile, arithmetic, most=_cuda.shared_bytes(capability), tuned=tuned)
     accesses: list[bool | int] = []
     for factor, length in ((make.batch.a, tile[0]), (make.batch.b, tile[1])):
         accesses += [math.gcd(factor.vector, tile[2] if factor.along_k else length), factor.along_k]
-    stages = (*tile, *arithmetic.warps(tile), own.stages, own.shared_bytes)
+    stages = (*tile, *arithmetic.warps(tile), chosen.stages, chosen.shared_bytes)
     marked, tiles = make.own["tiles"], -(-m // tile[0]) * -(-n // tile[1])
     make.own["tiles"] = make.number("tiles_in_float64", tiles)
     return launch(
@@ -219,7 +219,7 @@ def _in_float64(make: Builder, marks: Pointer, launch: Callable[..., Launch], ca
         (marked, marks),
         file="matmul_bytes.cu",
         grid=tiles * make.batch.matrices,
-        block=own.threads,
-        shared_bytes=own.shared_bytes,
+        block=chosen.threads,
+        shared_bytes=chosen.shared_bytes,
         unbound_registers=True,
     )

@@ -191,8 +191,8 @@ class Arithmetic:
             registers = "uint64" if dtype_bits(memory) == 64 else "uint32"
         if ring and dtype_kind(memory) == "float":
             by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
-            own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
-            kind = own.get(memory) or by_precision.get(precision)
+            by_dtype = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
+            kind = by_dtype.get(memory) or by_precision.get(precision)
             if precision == "residues":
                 registers, kind = "float64", "RESIDUES"
         return Arithmetic(memory, registers, ring, kind)
@@ -465,11 +465,11 @@ def choose_block(
     swapped = copies is not None and copies.swapped
     clusters = tuned.clusters if copies is not None and copies.how == "AT_ONCE" else ((1, 1),)
     if tile is None:
-        own = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
+        candidates = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
         if copies is None or not copies.needed:
             choices += [
                 (kernel, candidate_tile)
-                for candidate_tile in own
+                for candidate_tile in candidates
                 if impossible(kernel, candidate_tile, arithmetic, capability) is None
             ]
     else:
@@ -505,11 +505,13 @@ def choose_block(
             if modelled:
                 ways += _splits_of_clusters(tuned, size, tiles, deep)
             for parts, in_cluster, at_once in ways:
-                units, whole = tiles * parts, (*cluster, in_cluster)
+                units, whole_cluster = tiles * parts, (*cluster, in_cluster)
                 beside = min(resident, -(-units // processors))
                 work = _Work(units=units, at_once=at_once, beside=beside, deep=deep, parts=parts)
                 if copies is not None and modelled:
-                    time = _time_of_groups(candidate_tile, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
+                    time = _time_of_groups(
+                        candidate_tile, whole_cluster, work, aligned=copies.aligned, staged=n % 8 != 0
+                    )
                 elif costs is not None:
                     time = costs.time(candidate_tile, work, one_by_one)
                     if parts > 1:
@@ -518,7 +520,7 @@ def choose_block(
                 else:
                     time = _time(candidate_tile, work, kind)
                 if best is None or time < best[0]:
-                    best = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
+                    best = time, dataclasses.replace(candidate, cluster=whole_cluster), parts, name == "groups"
     assert best is not None
     return best[1:]
 

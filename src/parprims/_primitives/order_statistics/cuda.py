@@ -189,9 +189,9 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     ]
 
     def launch(name: str, arguments: tuple[Any, ...], parameters: tuple[Parameter, ...], grid: int) -> None:
-        whole = f"quantiles::{name}"
+        template = f"quantiles::{name}"
         launches.append(
-            Launch(source, whole, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
+            Launch(source, template, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
         )
 
     for index, place in enumerate(places):

@@ -45,8 +45,8 @@ def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
         if dtype_kind(last.dtype) == "float":
             value = xp.where(last == last, value, xp.full_like(value, math.nan))
         values.append(value)
-    whole = xp.stack(values, axis=0) if c.many else values[0]
-    return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
+    quantiles = xp.stack(values, axis=0) if c.many else values[0]
+    return xp.astype(xp.reshape(quantiles, shape), dtype, copy=True)
 
 
 def _interpolated(xp: Namespace, low: Array, high: Array, part: float) -> Array:

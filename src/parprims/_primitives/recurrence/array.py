@@ -233,12 +233,12 @@ def _by_band(a: Any, x: Any, reverse: bool) -> None:
     buffer = np.empty((several * width, 2), x.dtype)
     for line, start in itertools.product(range(0, lines, several), reversed(starts) if reverse else starts):
         part_of_lines = slice(line, line + several), slice(start, start + width)
-        part, own = x[part_of_lines], a[part_of_lines]
+        part, coefficients = x[part_of_lines], a[part_of_lines]
         if start != (starts[-1] if reverse else 0):
             edge = range(n)[part_of_lines[1]][first]
-            part[:, first] += own[:, first] * x[line, edge + behind]
+            part[:, first] += coefficients[:, first] * x[line, edge + behind]
         band = buffer[: part.size].reshape(*part.shape, 2)
-        np.negative(own, out=band[..., int(reverse)])
+        np.negative(coefficients, out=band[..., int(reverse)])
         band[:, first] = 0
         y = _solve_band(band.reshape(-1, 2), part.reshape(-1), reverse).reshape(part.shape)
         if len(y) > 1 and not np.isfinite(y[:, last]).all():

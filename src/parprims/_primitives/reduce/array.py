@@ -112,7 +112,7 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     n = xs[0].shape[axis]
     xp = namespace_of(xs[0])
     if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # a JAX program of the whole tree would grow with n
-        totals, _, _ = lanes(xp, xs, op, axis, kept=False, contiguous=not op.commutative)
+        totals, _, _ = lanes(xp, xs, op, axis, prefixes=False, contiguous=not op.commutative)
         return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
     rest = None
     while n > 1:
@@ -627,10 +627,10 @@ _PIECE = 2**14
 def _winners(name: str, x: Any) -> Any:
     """Return the position of the winner of each piece of a line; the last piece may be shorter."""
     places = np.arange(0, len(x), _PIECE)
-    whole = len(x) // _PIECE
-    places[:whole] += getattr(x[: whole * _PIECE].reshape(whole, _PIECE), name)(1)
-    if whole < len(places):
-        places[whole] += getattr(x[whole * _PIECE :], name)()
+    pieces = len(x) // _PIECE
+    places[:pieces] += getattr(x[: pieces * _PIECE].reshape(pieces, _PIECE), name)(1)
+    if pieces < len(places):
+        places[pieces] += getattr(x[pieces * _PIECE :], name)()
     return places
 
 

@@ -387,8 +387,8 @@ def reduced_values(
         return reduce(values, op, dtype, initial)
     dtypes, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
     computed, results = names_once_rounded(xp, dtypes, flat("dtype", dtype), sums)
-    leaves, made = flattened(initial, "initial")
-    start = rebuilt(made, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
+    leaves, entries = flattened(initial, "initial")
+    start = rebuilt(entries, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
@@ -428,9 +428,11 @@ def _placeholders(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tupl
         result = asked([1] * len(shape))
     leaves, structure = flattened(result, "fn")
     like = next((x for x in arrays if asked_for(x)), arrays[0])
-    whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
-    made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
-    return rebuilt(structure, made)
+    has_all_axes = [is_array(x) and x.ndim == len(shape) for x in leaves]
+    placeholders = [
+        stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, has_all_axes, strict=True)
+    ]
+    return rebuilt(structure, placeholders)
 
 
 def names_once_rounded(

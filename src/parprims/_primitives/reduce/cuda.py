@@ -141,8 +141,8 @@ class Specialisation:
     def source(self, vectorized: tuple[bool, ...]) -> str:
         """Return the CUDA text of the kernels; ``vectorized`` flags the inputs that are read as vectors."""
         kinds = [
-            f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
-            for name, whole in zip(self.arrays, vectorized, strict=True)
+            f"StridedInput<{C_TYPES[name]}, {'true' if is_vector else 'false'}>"
+            for name, is_vector in zip(self.arrays, vectorized, strict=True)
         ]
         if self.positions:
             kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
@@ -184,16 +184,16 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     cached = _specialisations.get(known) if lasts else None
     if cached is not None:
         return cached
-    made = specialise(xp, r, names)
-    if not lasts or made.code.captured:
+    special = specialise(xp, r, names)
+    if not lasts or special.code.captured:
         # The functions' variables may have changed, so the key holds the translation that they gave. JAX may call the
         # functions again later, so on JAX the key also holds their ids, and the specialisation keeps them alive.
         if is_jax(xp):
-            made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
-        key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
-        like = _specialisations.get(key) or _specialisations.keep(key, made)
-        made = like if like.code.captured == made.code.captured else dataclasses.replace(made, like=like)
-    return _specialisations.keep(known, made) if lasts else made
+            special = dataclasses.replace(special, functions=(r.fn, r.op.combine))
+        key = (special.definitions(), special.code.structure, special.code.single, *map(id, special.functions), *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, special)
+        special = like if like.code.captured == special.code.captured else dataclasses.replace(special, like=like)
+    return _specialisations.keep(known, special) if lasts else special
 
 
 _WIDE = 512

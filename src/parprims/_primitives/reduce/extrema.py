@@ -231,12 +231,12 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 
 def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int | None, int]]:
     """Yield the pieces of an array along an axis, or in row-major order, with the axis and their first position."""
-    whole = math.prod(x.shape) if axis is None else x.shape[axis]
-    if whole <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
+    length = math.prod(x.shape) if axis is None else x.shape[axis]
+    if length <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
         yield x, axis, start
         return
     cut = next(axis for axis, n in enumerate(x.shape) if n > 1) if axis is None else axis
-    each = whole // x.shape[cut]
+    each = length // x.shape[cut]
     rows = max(1, _PIECE // each)
     for row in range(0, x.shape[cut], rows):
         part = x[along(cut, row, min(row + rows, x.shape[cut]))]

@@ -28,14 +28,14 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
         each = MOST
     if each < 2:
         return total(total(x, (longest,), dtype), others, dtype)
-    before, whole = (slice(None),) * longest, length // each * each
-    blocks = x[(*before, slice(whole))]
-    blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
+    before, in_blocks = (slice(None),) * longest, length // each * each
+    blocks = x[(*before, slice(in_blocks))]
+    blocks = blocks.reshape(*x.shape[:longest], in_blocks // each, each, *x.shape[longest + 1 :])
     inner = (longest + 1, *[axis + (axis > longest) for axis in others])
     sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
     result = total(sums, (longest,), dtype)
-    if whole < length:
-        result += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
+    if in_blocks < length:
+        result += np.add.reduce(x[(*before, slice(in_blocks, None))], axes, dtype, keepdims=True)
     return result
 
 

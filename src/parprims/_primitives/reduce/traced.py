@@ -73,13 +73,13 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     captured: tuple[Captured, ...] = ()
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
-        own = inputs
+        original = inputs
     else:
-        mapped, own = _traced_map(r.fn, loaded, immutable, language)
+        mapped, original = _traced_map(r.fn, loaded, immutable, language)
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
         single, structure, captured = mapped.single, mapped.structure, mapped.captured
         r = dataclasses.replace(r, op=restructured(r.op, structure))
-    elements = tuple([Dtype(name) for name in own])
+    elements = tuple([Dtype(name) for name in original])
     check_elements(r, elements)
     dtypes = result_dtypes(xp, r, elements)
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])

@@ -151,13 +151,13 @@ def make_plan(
     numbers = _cuda.Numbers()
 
     def view(index: int, memory: str, dtype: str) -> _cuda.Struct:
-        whole = work.whole and index < arrays
-        backward = reverse and index < arrays and not whole
+        as_one_line = work.whole and index < arrays
+        backward = reverse and index < arrays and not as_one_line
         return _cuda.Struct(
             _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[index] if backward else 0)),
             numbers("high_stride", merged.upward[index]),
             numbers("low_stride", merged.downward[index]),
-            numbers("stride", across[index] if whole else -along[index] if reverse else along[index]),
+            numbers("stride", across[index] if as_one_line else -along[index] if reverse else along[index]),
             numbers("inner_stride", across[index]),
         )
 

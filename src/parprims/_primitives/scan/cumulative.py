@@ -285,7 +285,7 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
         return None
     axis, n, last = c.axis, x.shape[c.axis], x.ndim - 1
     size, index = math.prod(x.shape), np.dtype(dtype_name(c.results[1][1]))
-    kept = (*x.shape[:axis], *x.shape[axis + 1 :], n)
+    shape_of_lines = (*x.shape[:axis], *x.shape[axis + 1 :], n)
     so_far = getattr(np, _OPERATORS[c.primitive][0]).accumulate
     here, before, is_float = along(axis, 1, None), along(axis, 0, n - 1), dtype_kind(x.dtype) == "float"
 
@@ -304,7 +304,7 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
         values = x.reshape(-1)[starts].repeat(lengths)  # the first of equal zeros, and of NaN
         places = (starts % n).astype(index, copy=False).repeat(lengths)
         if last:
-            values, places = values.reshape(kept), places.reshape(kept)
+            values, places = values.reshape(shape_of_lines), places.reshape(shape_of_lines)
             if axis != last:
                 values, places = np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis)
         return values, places

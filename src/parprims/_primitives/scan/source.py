@@ -410,14 +410,14 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             immutable=is_jax(xp),
         )
     elif isinstance(call, Recurrence):
-        whole = dtype_kind(call.dtype) in ("int", "uint")
+        is_integer = dtype_kind(call.dtype) in ("int", "uint")
         definition = _Definition(
-            op=BUILT_IN["affine"] if whole else _SELECT,
+            op=BUILT_IN["affine"] if is_integer else _SELECT,
             inputs=inputs,
             states=(dtype_name(ring_dtype(xp, call.dtype)),) * 2,
             outputs=((1, dtype_name(call.dtype)),),
             starts=starts or None,
-            element=None if whole else _nan_unless_finite,
+            element=None if is_integer else _nan_unless_finite,
             ignores_first=True,
         )
     else:

@@ -207,9 +207,9 @@ def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, ve
     block = 256
     lines, low, read, n, inner = extents.lines, extents.low, extents.read, extents.n, extents.inner
 
-    def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
+    def cut(most: int, most_bytes: int) -> tuple[int, int, int, int, int, str]:
         """Return width, groups, rounds, tiles, blocks and carry, given the most rows and bytes of a thread."""
-        most = max(1, min(most, kept // (vector * special.raw_bytes)))
+        most = max(1, min(most, most_bytes // (vector * special.raw_bytes)))
         groups = _cuda.power_of_two(-(-n // most), up=True)
         width = max(least, block // min(groups, 32))
         width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
@@ -221,8 +221,8 @@ def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, ve
         blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
         return width, groups, rounds, tiles, blocks, carry_of(tuning, tiles, blocks)
 
-    kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
-    width, groups, rounds, tiles, blocks, carry = cut(20, kept)
+    thread_bytes = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
+    width, groups, rounds, tiles, blocks, carry = cut(20, thread_bytes)
     if carry == "CHAINED":
         width, groups, rounds, tiles, blocks, carry = cut(16, tuning.columns_bytes)
     rows = block // width * rounds
@@ -269,9 +269,9 @@ def cut_strips(
     states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
     least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
 
-    def cut(whole: bool) -> tuple[int, int, int, int]:
+    def cut(contiguous: bool) -> tuple[int, int, int, int]:
         """Return the resident blocks, the elements of a block, the adjacent lines of a strip, and their rows."""
-        _, sizes = special.places(accesses if whole else accesses[:inputs])
+        _, sizes = special.places(accesses if contiguous else accesses[:inputs])
         # The most blocks that each fit 32 lines of the least rows, but at least two.
         for resident in range(MOST_STRIPS, 1, -1):
             elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
@@ -279,7 +279,7 @@ def cut_strips(
                 break
         # A thread adds at most 81 elements, one after another.
         rows = [min(elements // width, 81 * (block // width)) for width in range(1, block // 2 + 1)]
-        if whole:
+        if contiguous:
             width = min(inner, len(rows))
         else:
             widths = range(1, min(inner, block // 4) + 1)
@@ -289,15 +289,15 @@ def cut_strips(
     def used(width: int) -> float:
         """Return the used fraction of strips, threads and cache lines, for strips of a width."""
         line = max(1, 128 // min(special.itemsizes))
-        whole = -(-inner // width) * width * block * (-(-width // line) * line)
-        return inner * (block // width * width) * width / whole
+        padded = -(-inner // width) * width * block * (-(-width // line) * line)
+        return inner * (block // width * width) * width / padded
 
-    vector, whole = 1, all(along[index] == inner for index in moving)
-    resident, elements, width, rows = cut(whole)
-    if whole and (width < inner or 4 * rows < 3 * least):
-        whole = False
-        resident, elements, width, rows = cut(whole)
-    if whole:
+    vector, contiguous = 1, all(along[index] == inner for index in moving)
+    resident, elements, width, rows = cut(contiguous)
+    if contiguous and (width < inner or 4 * rows < 3 * least):
+        contiguous = False
+        resident, elements, width, rows = cut(contiguous)
+    if contiguous:
         steps = [(lines.upward[index], lines.downward[index]) for index in range(arrays)]
         vector = 16 // max(special.itemsizes)
         while not all(is_aligned(addresses[index], steps[index], vector, special.itemsizes[index]) for index in moving):
@@ -318,8 +318,8 @@ def cut_strips(
     lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
     return Work(
         "scan_strips",
-        (block, vector, elements, whole, shared),
-        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
+        (block, vector, elements, contiguous, shared),
+        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(contiguous and reverse))),
         grid=strips * tiles,
         block=block,
         slots=strips * width,
@@ -327,7 +327,7 @@ def cut_strips(
         waits=True,
         shared_bytes=shared,
         resident_blocks=resident,
-        whole=whole,
+        whole=contiguous,
     )
 
 

@@ -176,7 +176,7 @@ class Wider:
 # ---- Checks -----------------------------------------------------------------------------------------------------
 
 
-def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ...], Array]:
+def _elements(asked: Arguments, name: str) -> tuple[Namespace, tuple[Array, ...], Array]:
     """Return the namespace, the elements, and the offsets or ids."""
     x = asked["x"]
     single = not isinstance(x, tuple)
@@ -184,7 +184,7 @@ def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ..
     if not xs:
         raise ValueError("x must hold at least one array")
     named = {"x" if single else f"x[{index}]": x for index, x in enumerate(xs)}
-    xp, admitted = admit({**named, beside: asked[beside]})
+    xp, admitted = admit({**named, name: asked[name]})
     return xp, tuple(admitted[:-1]), admitted[-1]
 
 
@@ -317,20 +317,20 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
 
 def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
     """Return the namespace and the checked call of a sort with offsets."""
-    xp, whole = sort_call.checked(asked)
-    _, (keys, offsets) = admit({next(iter(asked.arrays)): whole.keys, "offsets": asked["offsets"]})
+    xp, call = sort_call.checked(asked)
+    _, (keys, offsets) = admit({next(iter(asked.arrays)): call.keys, "offsets": asked["offsets"]})
     shape = tuple(keys.shape)
-    checks = checking(xp, offsets, shape[whole.axis], check=asked["check"], method=asked.method)
-    dtypes = [x.dtype for x in whole.arrays] if whole.keyed else [sort_call.index_dtype(xp)]
+    checks = checking(xp, offsets, shape[call.axis], check=asked["check"], method=asked.method)
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else [sort_call.index_dtype(xp)]
     return xp, Segmented(
-        arrays=(*whole.arrays, offsets),
-        key=_key(asked, asked.key_of(*whole.arrays, offsets)),
-        complete=checked_first(checks, len(whole.arrays), None),
+        arrays=(*call.arrays, offsets),
+        key=_key(asked, asked.key_of(*call.arrays, offsets)),
+        complete=checked_first(checks, len(call.arrays), None),
         results=tuple([(shape, dtype) for dtype in dtypes]),
-        count=len(whole.arrays),
+        count=len(call.arrays),
         operation="sort",
-        axis=whole.axis,
+        axis=call.axis,
         segments=offsets.shape[0] - 1,
-        descending=whole.descending,
-        keyed=whole.keyed,
+        descending=call.descending,
+        keyed=call.keyed,
     )

@@ -240,8 +240,8 @@ def is_readable(dtype: Any, to: Any) -> bool:
     """Return whether the kernel casts elements itself: the cast needs no intermediate dtype."""
     if dtype == to:
         return True
-    whole = ("bool", "int", "uint")
-    return dtype_kind(dtype) in whole and dtype_kind(to) in whole[1:] and dtype_bits(to) >= dtype_bits(dtype)
+    integers = ("bool", "int", "uint")
+    return dtype_kind(dtype) in integers and dtype_kind(to) in integers[1:] and dtype_bits(to) >= dtype_bits(dtype)
 
 
 def on_cast(

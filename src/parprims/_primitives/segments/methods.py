@@ -159,15 +159,17 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
     """Return the results: for a segment with elements, ``ys`` at its entry of ``entries`` along the axis."""
     n = ys[0].shape[c.axis]
     shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
-    whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
+    shape_of_results = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
     full = xp.reshape(full, shape)
     starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
         identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
         assert identity is not None
         values = zip(identity, c.dtypes, strict=True)
-        starts = tuple([xp.full((1,) * len(whole), value, dtype=to, device=device(full)) for value, to in values])
-    starts = tuple([xp.broadcast_to(x, whole) for x in starts])
+        starts = tuple(
+            [xp.full((1,) * len(shape_of_results), value, dtype=to, device=device(full)) for value, to in values]
+        )
+    starts = tuple([xp.broadcast_to(x, shape_of_results) for x in starts])
     if n == 0 or c.segments == 0:
         result = tuple([xp.astype(x, x.dtype, copy=True) for x in starts])
         return result[0] if c.single else result

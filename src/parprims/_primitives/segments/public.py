@@ -137,16 +137,16 @@ def _with_array(asked: Arguments) -> Arguments:
     arrays = dict(asked.arrays)
     options = {"initial": arrays.pop("initial")} if "initial" in arrays else {}
     x = next(iter(arrays.values()))
-    beside = next(iter(x), None) if isinstance(x, tuple) else x
-    offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"])
+    array = next(iter(x), None) if isinstance(x, tuple) else x
+    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"])
     return asked.on({**arrays, "offsets": offsets}, **options)
 
 
 def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     a, b = asked["a"], asked["b"]
-    beside = b if hasattr(type(b), "shape") else a
-    alone = beside is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
-    offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"], alone=alone)
+    array = b if hasattr(type(b), "shape") else a
+    alone = array is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
+    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"], alone=alone)
     return asked.on({"a": a, "b": b, "offsets": offsets, "initial": asked["initial"]})
 
 

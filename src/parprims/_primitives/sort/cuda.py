@@ -111,12 +111,12 @@ class Tuning(_cuda.Tuning):
 def _fitted(device: _cuda.Model, nbytes: int, threads: int, items: int, resident: int) -> tuple[int, int, int, int]:
     """Return the largest tile, of at most the given threads and elements of a thread, for which two blocks fit."""
 
-    def size(some: int) -> tuple[int, int, int]:
-        counts = (some // 32 + 3) << 10  # counts of every warp, and the offsets of digits
-        most = min(items, (device.room() - counts) // (some * nbytes))
-        return some * most, some, most
+    def size(threads: int) -> tuple[int, int, int]:
+        counts = (threads // 32 + 3) << 10  # counts of every warp, and the offsets of digits
+        most = min(items, (device.room() - counts) // (threads * nbytes))
+        return threads * most, threads, most
 
-    _, threads, items = max(size(some) for some in range(_RADIX, threads + 1, 128))
+    _, threads, items = max(size(threads_of_tile) for threads_of_tile in range(_RADIX, threads + 1, 128))
     return nbytes, threads, items, device.resident(resident, threads)
 
 
@@ -304,10 +304,10 @@ class _TilesPlan:
     def _choose_tile(self) -> None:
         spec, sizes = self.spec, self.sizes
         self.widest = max(spec.key_bytes, *spec.values, self.place_bytes if spec.index else 0)
-        moved = len(spec.values) + bool(spec.index)
-        entries = sizes.together if moved else sizes.alone
+        arrays_moved = len(spec.values) + bool(spec.index)
+        entries = sizes.together if arrays_moved else sizes.alone
         self.threads, items, self.resident = next(entry[1:] for entry in entries if self.widest <= entry[0])
-        if moved > 1 or self.count_bytes > 4:
+        if arrays_moved > 1 or self.count_bytes > 4:
             self.resident = min(self.resident, 2)
         while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
             items = (items + 1) // 2
@@ -469,8 +469,8 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         """Return contiguous arrays with the axis to sort along last, as kernels read them."""
-        moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
-        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
+        last_axis = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in last_axis])
 
     arrays, arranged = _cuda.arranged(laid_out, call.arrays)
     run = _runner(xp, bare, arrays)

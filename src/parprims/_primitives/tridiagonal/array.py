@@ -38,10 +38,10 @@ def _by_elimination(xp: Namespace, s: System) -> Array:
         lower, upper = ends_cleared(xp, lower, upper, -1)
     solve = _tree_elimination(xp, lower, diag, upper)
     shape = broadcast_shapes(diag.shape, rhs.shape)
-    moved = System(
+    system = System(
         arrays=(lower, diag, upper, rhs), rows=tuple(diag.shape), shape=shape, axis=-1, periodic=True, pivot=s.pivot
     )
-    x = whole(xp, _refined(xp, moved, solve), -1)
+    x = whole(xp, _refined(xp, system, solve), -1)
     return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
@@ -121,9 +121,9 @@ class Tree:
         """Return the right-hand sides of ``top``, given those of all segments, and the input of `down`."""
         xp = self._xp
 
-        def combine(earlier: Any, later: Any, own: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-            top, others = _exchanged(xp, [*earlier, *later], own[2:8])
-            middle, rest = _exchanged(xp, others, own[8:])
+        def combine(earlier: Any, later: Any, pivots: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            top, others = _exchanged(xp, [*earlier, *later], pivots[2:8])
+            middle, rest = _exchanged(xp, others, pivots[8:])
             return tuple(rest), (top, middle)
 
         def zeros(pair: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -135,8 +135,8 @@ class Tree:
     def down(self, ends: tuple[tuple[Array, Array], ...], known: Any) -> tuple[Array, Array]:
         """Return the first and the second unknowns of all pairs, given the pairs at both ends."""
 
-        def between(before: Any, behind: Any, own: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
-            (p, q, *_), (top, middle) = own, known
+        def between(before: Any, behind: Any, pivots: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
+            (p, q, *_), (top, middle) = pivots, known
             for k, end in enumerate((*before, *behind)):
                 top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
             shared1 = middle / q[1, ...]

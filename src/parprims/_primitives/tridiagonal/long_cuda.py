@@ -105,14 +105,14 @@ class _Call:
         """
         problem, tuning = self.problem, self.tuning
         part = tuning.reduced_rows[problem.nbytes] * tuning.reduced_threads
-        parts, whole = -(-problem.n // (rows * tuning.reducing_threads)), 0
+        parts, total = -(-problem.n // (rows * tuning.reducing_threads)), 0
         vector = 16 // problem.nbytes  # arrays have whole vectors
         while True:
-            whole += -(-left * parts // vector) * vector
+            total += -(-left * parts // vector) * vector
             if left * parts <= part:
                 break
             parts = -(-left * parts // part)
-        return self.space.place("levels", numbers * problem.nbytes * whole * problem.systems, problem.type)
+        return self.space.place("levels", numbers * problem.nbytes * total * problem.systems, problem.type)
 
     def _launch(
         self,
@@ -151,11 +151,16 @@ class _Call:
         undominated = self._zeroed(problem.systems) if is_checked else None
         grid = tuning.long_blocks, -(-problem.n // (rows * threads))
         sizes, lengths, few = self._reduced(rows, 1)
-        whole = self.batch.parameter, levels
+        parameters = self.batch.parameter, levels
         ways = rows, threads, is_checked
         return [
             self._launch(
-                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid=grid, threads=threads
+                "in order",
+                "reduce_in_order",
+                (*ways, *access[:4]),
+                (*parameters, undominated),
+                grid=grid,
+                threads=threads,
             ),
             self._launch(
                 "in order",
@@ -169,7 +174,7 @@ class _Call:
                 "in order",
                 "expand_in_order",
                 (*ways, *access),
-                (*whole, self._states, lost, ticket),
+                (*parameters, self._states, lost, ticket),
                 grid=grid,
                 threads=threads,
             ),
@@ -190,13 +195,13 @@ class _Call:
         most = tuning.long_blocks if due is _EVERYTHING else 2 * tuning.few_blocks
         grid = most, -(-problem.n // (rows * threads))
         sizes, lengths, few = self._reduced(rows, 2)
-        whole = self.batch.parameter, levels
+        parameters = self.batch.parameter, levels
         launches = [
             self._launch(
                 "exchanging long",
                 "reduce_exchanging",
                 (rows, threads, *access[:4]),
-                (*whole, due),
+                (*parameters, due),
                 grid=grid,
                 threads=threads,
                 if_any=counts(due),
@@ -214,7 +219,7 @@ class _Call:
                 "exchanging long",
                 "expand_exchanging",
                 (rows, threads, *access),
-                (*whole, self._states, marks, due, inaccurate),
+                (*parameters, self._states, marks, due, inaccurate),
                 grid=grid,
                 threads=threads,
                 resident_blocks=tuning.resident_blocks if problem.nbytes == 4 else 0,
