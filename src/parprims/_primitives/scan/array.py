@@ -162,7 +162,7 @@ def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
 def lanes(
     xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, prefixes: bool, contiguous: bool = True
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
-    """Return the totals of lanes on JAX, their prefixes along a new first axis if ``prefixes``, and the length of a lane.
+    """Return the totals of lanes on JAX, their ``prefixes`` along a new first axis if asked for, and a lane's length.
 
     A lane has ``length`` elements: adjacent elements if contiguous, else elements at a stride equal to the number of
     lanes. The totals are followed by the elements after the last full lane, fewer than ``length``, uncombined. At most
