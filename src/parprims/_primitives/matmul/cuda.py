@@ -1,4 +1,7 @@
-"""The matrix product by CUDA kernels: the text generated for two operators, the plan of launches, the prepared call."""
+"""The matrix product by CUDA kernels: the plan of launches, the prepared call, and the cases to compile.
+
+The file is long because one `Builder` makes the launches of all kernels, from the simplest to groups of four warps.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Problem:
         return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what=what, capability=capability)
 
 
-# ---- The text that is made for two operators --------------------------------------------------------------------
+# ---- The text of an instruction ---------------------------------------------------------------------------------
 
 
 def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool) -> str:

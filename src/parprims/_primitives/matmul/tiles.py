@@ -1,4 +1,7 @@
-"""The choice of the kernel and the tile of a matrix product, and its tuning."""
+"""The choice of the kernel and the tile of a matrix product, and its tuning.
+
+The file is long because the choice of a tile, the model of its time and the measured costs belong together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result."""
+"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result.
+
+These parts are one file because they call each other: the checks evaluate the map, and its values determine the dtypes
+of the result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch."""
+"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch.
+
+The file is long because the division of work, in `make_plan`, fixes the arguments of every template in the text.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from parprims._operators.function_key import lasting_key
 from parprims._operators.languages import C_TYPES, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
-from parprims._primitives.reduce.array import array, native_refusal
+from parprims._primitives.reduce import native
+from parprims._primitives.reduce.array import array
 from parprims._primitives.reduce.call import Map, Reduction, assembled, conjugate_product, is_nonzero
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
@@ -385,7 +389,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why another method is faster, or None."""
-    if is_jax(xp) and native_refusal(xp, r) is None:
+    if is_jax(xp) and native.refusal(xp, r) is None:
         return "XLA's own reduction is as fast, and fuses with the operations before it"
     return None
 

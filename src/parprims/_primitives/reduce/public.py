@@ -1,4 +1,7 @@
-"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
+"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree.
+
+The file is long because nine functions share one declaration; three quarters of it are their docstrings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, nod
 from parprims._dispatch.examples import Given, MakesCall, Sample, of_an_array
 from parprims._dispatch.primitive import Primitive
 from parprims._operators.operator import Operator, by_leaves
-from parprims._primitives.reduce import array, cpu, cuda
+from parprims._primitives.reduce import array, cpu, cuda, native
 from parprims._primitives.reduce.call import (
     Map,
     all_values,
@@ -689,8 +692,8 @@ def _declared(name: str, **defaults: Any) -> Primitive:
             Method(cuda.prepare, cuda.refusal, cuda.slower),
             Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
         ),
-        native=Method(array.prepare_native, array.native_refusal, quiet=never_warns, eager=array.is_eager),
-        array=Method(directly(array.array), array.array_refusal),
+        native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
+        array=Method(directly(array.array), array.refusal),
     )
     return Primitive(
         name=name,

@@ -32,8 +32,7 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan.call import Scan, result_dtypes, working_dtypes
 
 BEFORE_PUBLISHING = ""
-"""CUDA statements that a block runs before it publishes the state of its tile, number ``tile``. Tests insert a delay
-here."""
+"""CUDA statements that a block runs before it publishes the state of tile number ``tile``; tests insert delays."""
 
 # ---- The derivatives of a recurrence ----------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""The methods of every primitive that takes segments."""
+"""The methods of every primitive that takes segments.
+
+The file is long because the methods of reductions, scans and sorts are composed of each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The CUDA kernels of sorts: the division of their work, and the launches of a call."""
+"""The CUDA kernels of sorts: the division of their work, and the launches of a call.
+
+The file is long because three algorithms, by the length of rows, share the tuning and the specialisation.
+"""
 
 from __future__ import annotations
 
