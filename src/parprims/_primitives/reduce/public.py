@@ -14,7 +14,7 @@ from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, nodes, primitive, primitives
-from parprims._dispatch.examples import Given, MakesCall, Sample, of_an_array
+from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.reduce import array, cpu, cuda, native
@@ -673,14 +673,10 @@ def vecdot(
 # ---- Declarations -----------------------------------------------------------------------------------------------
 
 
-def _of_pair(make: Sample) -> Given:
-    return (make(), make()), {"axis": make.axis - len(make.shape)}
-
-
 _EXAMPLES: dict[str, MakesCall] = {
     "reduce": lambda make: ((make(), "add"), make.along),
     "map_reduce": lambda make: ((lambda x: x * x, make()), make.along),
-    "vecdot": _of_pair,
+    "vecdot": lambda make: ((make(), make()), {"axis": make.axis - len(make.shape)}),
 }
 """The examples of functions that take more than one array."""
 
