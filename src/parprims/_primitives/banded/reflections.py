@@ -20,7 +20,7 @@ from parprims._dispatch.derivative_rules import conj
 from parprims._libraries.halving import Halving
 
 Solve = Callable[[Array], Array]
-"""Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y of the same shape."""
+"""Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y in this shape."""
 
 
 def product(xp: Namespace, x: Array, y: Array) -> Array:
@@ -113,7 +113,7 @@ def _square(xp: Namespace, x: Array) -> Array:
 
 
 def _mirrored(xp: Namespace, rows: Array, mirror: Array, factor: Array) -> Array:
-    """Return the rows with the last rows reflected, as many as the mirror has."""
+    """Return the rows; the mirror reflects the last of them, as many as it has rows."""
     first = rows.shape[-2] - mirror.shape[-2]
     part = rows[..., first:, :]
     shares = xp.sum(conj(xp, mirror) * part, axis=-2, keepdims=True)

@@ -175,7 +175,7 @@ def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
 
 
 def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
-    """Return the number of coefficients of a product, and lines in blocks of as many samples, padded with zeros."""
+    """Return the number of coefficients of a product, and lines in blocks of this length, padded with zeros."""
     lines, n = x.shape
     length = min(max(taps, _CHUNK), _TAPS)
     count = -(-n // length)
@@ -190,8 +190,8 @@ def _moved_back(xp: Namespace, blocks: Array) -> Array:
 def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
     """Return the matrix with circle[j - i] in row i and column j. Negative indices count from the end.
 
-    A circle of rows + columns numbers, repeated and cut into rows one shorter, moves by one a row. So nothing is
-    gathered: a GPU would add the derivative of a gather in any order.
+    A circle of rows + columns numbers is repeated and cut into rows that are shorter by one number, so it moves by one
+    number from row to row. Nothing is gathered: a GPU would add the derivative of a gather in any order.
     """
     size, rest = circle.shape[0], circle.shape[1:]
     repeated = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))

@@ -41,7 +41,7 @@ class Tuning(_cuda.Tuning):
     many: Tile
     """For larger states: their tables take more of the shared memory."""
     tiles: int
-    """The fewest tiles of all lines: lines of several tiles are divided further until there are as many."""
+    """The fewest tiles of all lines together: lines of several tiles are divided further to reach this number."""
     chained_lines: int
     """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
     inside: int
@@ -115,7 +115,7 @@ class Kind:
 
     @property
     def together(self) -> int:
-        """The most sections of a launch: as many as its tables and registers have room for."""
+        """The most sections of a launch, whose tables and registers must fit."""
         return 4 if self.working == "float64" else 2
 
 

@@ -101,4 +101,4 @@ _SORTED = 2**16
 _VALUES = 4
 """Integers are counted by value if there are at most this many values for each element."""
 _TOGETHER = 2**14
-"""The elements of a step of `places_in_even`: as many as stay in a cache."""
+"""The elements of a step of `places_in_even`, which stay in a cache."""

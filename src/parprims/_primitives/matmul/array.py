@@ -21,7 +21,7 @@ from parprims._primitives.reduce.array import tree
 if TYPE_CHECKING:
     from parprims._primitives.matmul.call import Product
 
-# The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
+# The default tile's products take at most 2^28 bytes, and at least 2^22 unless all products take fewer. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 

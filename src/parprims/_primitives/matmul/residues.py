@@ -65,7 +65,7 @@ def moduli_text(dtype: str, count: int) -> str:
     group_cofactors = [groups[index // 3] // value for index, value in enumerate(values)]
 
     def split(x: int) -> str:
-        """Return a number in columns: of 32 bits, but for the last one."""
+        """Return a number in columns of 32 bits; the last column has the rest."""
         parts = [x >> 32 * index & 2**32 - 1 for index in range(columns - 1)] + [x >> 32 * (columns - 1)]
         return f"{{{', '.join(f'0x{part:x}ull' for part in parts)}}}"
 

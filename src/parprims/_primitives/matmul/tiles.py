@@ -188,7 +188,7 @@ class Arithmetic:
 
     @staticmethod
     def of(memory: str, working: str, ring: bool, precision: str) -> Arithmetic:
-        """Return the arithmetic of a product of a dtype that is to be computed in another one."""
+        """Return the arithmetic of a product of dtype ``memory`` that is computed in dtype ``working``."""
         registers, kind = working, None
         if ring and dtype_kind(working) in ("int", "uint"):
             registers = "uint64" if dtype_bits(memory) == 64 else "uint32"
@@ -544,7 +544,7 @@ def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The work of a product as estimates of its time see it.
+    """The work of a product, from which its time is estimated.
 
     Parameters
     ----------

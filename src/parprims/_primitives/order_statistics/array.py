@@ -61,7 +61,7 @@ def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
     """
     (x,), (k,), length = c.arrays, c.places, _chunk(c)
     x = fixed(x)
-    if not length or (method == "array" and in_programs(xp)):  # a program of one sort and not of three
+    if not length or (method == "array" and in_programs(xp)):  # a program with one sort instead of three
         order = argsort(x, axis=c.axis, descending=c.descending, method=method)
         return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
     x = move_axis(xp, x, c.axis, -1)

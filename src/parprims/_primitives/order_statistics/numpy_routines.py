@@ -88,7 +88,7 @@ def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[[Array], Array] |
     n = math.prod([x.shape[axis] for axis in c.axes])
     places = {place for low, high, _ in c.steps for place in (low, high)}
     if x.dtype.kind == "f":
-        places.add(n - 1)  # where NaN is, if there is one
+        places.add(n - 1)  # NaN would be last
     kth, turned = np.array(sorted(places)), order != tuple(range(x.ndim))
     shape = n if x.size == n else (x.size // n, n)
     finish = quantiles.in_numpy(c, x.size == n)

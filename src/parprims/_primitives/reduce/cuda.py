@@ -237,7 +237,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         return None  # rows of a copy with the axes last are reduced instead
     vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
     if columns:
-        # A thread keeps one total per column: no more of them than fit in its registers.
+        # A thread keeps one total per column, in registers, which limits the number of columns.
         vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
 
     def is_vectorized(index: int) -> bool:

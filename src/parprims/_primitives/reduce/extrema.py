@@ -1,4 +1,4 @@
-"""The position of the largest or the smallest element: a reduction of elements beside their positions."""
+"""The position of the largest or the smallest element: a reduction of elements together with their positions."""
 
 from __future__ import annotations
 

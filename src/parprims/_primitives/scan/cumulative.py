@@ -198,7 +198,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
 
 
 def _terms(x: Array) -> Array:
-    """Return the elements; those of minus infinity have no derivative."""
+    """Return the elements, without a derivative for elements of minus infinity."""
     if dtype_kind(x.dtype) != "float":
         return x
     xp = namespace_of(x)

@@ -45,7 +45,7 @@ class Tuning(_cuda.Tuning):
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
-    """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
+    """A single line is divided further until it has this many tiles, so that every multiprocessor has a tile."""
     chained_lines: int
     """From this number of lines on, tiles of adjacent lines and of segments are chained: blocks take tiles across the
     lines, and a tile waits only for the tile before it."""
@@ -311,7 +311,7 @@ def cut_strips(
     tiles = -(-n // rows)
     carry = carry_of(tuning, tiles, strips)
     ahead = tiles_ahead(tuning, special, carry, rows * width)
-    # The number of tiles that wait for each other's totals; with many lines only those of 256 rows, to limit rounding
+    # The number of tiles that wait for each other's totals; with many lines only tiles of 256 rows, to limit rounding
     # errors.
     span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
     shared = tuning.strip_bytes // resident // 16 * 16

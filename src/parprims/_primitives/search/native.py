@@ -58,7 +58,7 @@ def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
 
 
 def _prepare_torch(xp: Namespace, c: Search) -> Callable[..., Array]:
-    """Return PyTorch's own search; a call whose last sorted element is NaN goes by integers."""
+    """Return PyTorch's own search; if the last sorted element is NaN, it searches integers."""
     import torch
 
     search = functools.partial(torch.searchsorted, right=True) if c.right else torch.searchsorted

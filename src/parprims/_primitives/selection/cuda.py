@@ -245,7 +245,7 @@ def prepare(results: str, compose: Compose, xp: Namespace, c: Selection) -> Run:
             selected: tuple[Array, ...] = compose(xp, bare.on(*arrays), "native")
         return selected
 
-    if c.size == 0 and is_jax(xp):  # whose kernels have no results without elements
+    if c.size == 0 and is_jax(xp):  # its kernels need a result with elements
         return otherwise
     return mover(xp, results, c.arrays, otherwise=otherwise, size=c.size, fill=c.fill_value)
 

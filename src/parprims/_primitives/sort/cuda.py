@@ -318,7 +318,7 @@ class _TilesPlan:
         self.ahead = 0 if spec.moves else -(-sizes.ahead_bytes // (self.threads * items * spec.key_bytes))
 
     def _choose_rows_together(self) -> None:
-        """Choose the rows of a batch: as many as fit with their counts and look-back words."""
+        """Choose the rows of a batch, which must fit with their counts and look-back words."""
         spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
         self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
         words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))

@@ -155,7 +155,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     if 0 in s.shape:
         return directly(empty)(xp, s)
     bare = s.on(*(None,) * len(s.arrays))
-    # Arrays with more than three axes beside that of the unknowns are copied. Copies have at most two such axes.
+    # Arrays with more than three axes besides the axis of the unknowns are copied. Copies have at most two such axes.
     run = _cuda.on_readable(
         xp, s.arrays, lambda arrays: _runner(xp, s, arrays), lambda *arrays: (_on_copies(xp, bare.on(*arrays)),)
     )
@@ -172,7 +172,7 @@ def _on_copies(xp: Namespace, s: System) -> Array:
 
 def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | None:
     """Return a function of such arrays that launches the kernels, or None if the arrays have too many axes."""
-    # If there are more axes than the coefficients have, the first one counts right-hand sides.
+    # If rhs has more axes than the coefficients, its first axis counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
     problem = Problem(
         shape=s.shape[1:] if columns else s.shape,
@@ -199,7 +199,7 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
             return (array(xp, system(arrays)),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            # The new axis leads. Every array gets axes of length 1 after it, until it has as many as the solution.
+            # The new axis leads. Every array gets axes of length 1 after it, up to the number of axes of the solution.
             ndim = max(x.ndim for x in arrays)
             aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
             return (prepare(xp, system(aligned))(*aligned),)

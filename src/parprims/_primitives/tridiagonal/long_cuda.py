@@ -67,7 +67,7 @@ def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
 
 
 def _chunk_threads(tuning: Tuning, nbytes: int, rows: int, most: int) -> int:
-    """Return the threads of a block that holds a chunk: as many as its shared memory has room for, at least a warp."""
+    """Return the threads of a block that holds a chunk: the most that its shared memory allows, at least a warp."""
     while most > 32 and _chunk_bytes(nbytes, rows, most) > tuning.shared_bytes:
         most //= 2
     return most

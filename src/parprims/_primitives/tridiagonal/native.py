@@ -51,8 +51,8 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
         """Return the solution of one system by one call of LAPACK, if all of its numbers are finite."""
         lower_read, upper_read = lower[1:], upper[:-1]
         *_, x, info = gtsv(lower_read, diag, upper_read, rhs)
-        # A product with a number that is not finite is not finite, and neither is a sum with one. (If rhs is not
-        # finite, x is not.) A scalar product is the fastest test.
+        # Products and sums with a number that is not finite are not finite. (If rhs is not finite, x is not.) A scalar
+        # product is the fastest test.
         if info == 0 and isfinite(lower_read.dot(upper_read) + diag.dot(x)):
             return x
         return solve_any(lower, diag, upper, rhs)

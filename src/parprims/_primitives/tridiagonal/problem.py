@@ -289,7 +289,7 @@ class Batch:
 
 
 def make_batch(problem: Problem) -> Batch | None:
-    """Return the batch for the kernels, or None if its arrays need more than three axes beside that of the unknowns."""
+    """Return the batch for the kernels, or None if its arrays need more than three axes besides the unknowns'."""
     shape, nbytes = problem.whole, problem.nbytes
     strides = [
         broadcast_strides(steps, array_shape, len(shape))

@@ -42,7 +42,7 @@ TUNING = _cuda.tunings(Tuning, __name__)
 
 
 def _part_bytes(state_bytes: int) -> int:
-    """Return the bytes of two optional states, the number of a segment, and whether one ends."""
+    """Return the bytes of a `Part` of segment_parts.cuh."""
     return 2 * (state_bytes + 16) + 32
 
 
