@@ -42,7 +42,7 @@ DEVICE Optional<typename Op::State> reduce_lanes(Optional<typename Op::State> mi
     return mine;
 }
 
-// Thread 0 returns the combination of what lane 0 of every warp passes, in order.
+// Thread 0 returns the combination, in order, of the values that lane 0 of every warp passes.
 template <class Op, int THREADS>
 DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mine) {
     constexpr int WARPS = THREADS / WARP_SIZE;

@@ -165,8 +165,8 @@ DEVICE T minimum(T a, T b) {
 }
 
 #if defined(EXTREMA_BY_INSTRUCTION) && __CUDA_ARCH__ >= 800
-// The same in one instruction, for kernels whose time they dominate. Here -0 is less than +0, and every NaN becomes
-// the canonical NaN.
+// Maximum in one instruction, for kernels that spend most of their time in it. Here -0 is less than +0, and every NaN
+// becomes the canonical NaN.
 DEVICE float maximum(float a, float b) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -238,8 +238,8 @@ DEVICE T bitwise_invert(T a) {
     return ~a;
 }
 DEVICE bool bitwise_invert(bool a) { return !a; }
-// A shift by the width or more, or by a negative number, shifts out all bits: what is left is 0, or to the right -1 if
-// the number is negative.
+// A shift by the width or more, or by a negative number, shifts out all bits: the result is 0, or -1 if a negative
+// number is shifted to the right.
 template <class T>
 DEVICE T bitwise_left_shift(T a, T b) {
     return b < (T)0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((unsigned long long)a << b);
@@ -429,7 +429,7 @@ DEVICE T cast(S x) {
 
 // ---- Warp shuffles of structures ------------------------------------------------------------------------------
 
-// Returns the structure that the lane `distance` above holds. A lane that has no such lane gets its own.
+// Returns the structure that the lane `distance` above holds. A lane without such a lane gets its own.
 template <class T>
 DEVICE T shuffle_down(const T& mine, int distance) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
@@ -442,7 +442,7 @@ DEVICE T shuffle_down(const T& mine, int distance) {
     return theirs;
 }
 
-// Returns the structure that the lane `distance` below holds. A lane that has no such lane gets its own.
+// Returns the structure that the lane `distance` below holds. A lane without such a lane gets its own.
 template <class T>
 DEVICE T shuffle_up(const T& mine, int distance) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
@@ -468,7 +468,7 @@ DEVICE T shuffle(const T& mine, int lane) {
     return theirs;
 }
 
-// A bool that is known when the code is compiled, as an argument.
+// A bool known at compile time, as an argument.
 template <bool VALUE>
 struct Flag {
     static constexpr bool value = VALUE;
@@ -476,7 +476,7 @@ struct Flag {
 
 // ---- Loads and stores -----------------------------------------------------------------------------------------
 
-// Begins to bring the 128 bytes around an address into the L2 cache.
+// Prefetches the 128 bytes around an address into the L2 cache.
 DEVICE void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // Writes a word that other blocks may be reading. It arrives whole, in no order with other words.

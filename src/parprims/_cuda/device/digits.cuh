@@ -1,8 +1,8 @@
 // Counting and ranking of digits: how many elements have each digit, and the rank of each element among those with the
 // same digit. A digit is a small number that belongs to an element, such as a few bits of its sort key.
 //
-// The functions take digits, not keys. A tile is what a group of threads, a warp or a whole block, holds in registers:
-// ITEMS elements per thread.
+// The functions take digits, not keys. A tile is the elements that a group of threads, a warp or a whole block, holds
+// in registers: ITEMS per thread.
 
 #include "common.cuh"
 
@@ -98,8 +98,8 @@ DEVICE T exclusive_scan(T mine, int thread, T* sums) {
 }
 
 // Replaces counts[warp][digit] by the place in the tile of the warp's first element with the digit. Each of the first
-// threads has RADIX / THREADS consecutive digits, at least one, and returns the place of the tile's first element with
-// the first of them. It calls counted(number) as soon as it knows the number of elements with its digits.
+// threads has RADIX / THREADS consecutive digits, at least one. It returns the place of the tile's first element with
+// the first of these digits, and calls counted(number) as soon as it knows the number of elements with its digits.
 template <int THREADS, int RADIX, class Counted>
 DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* sums, Counted counted) {
     constexpr int EACH = RADIX > THREADS ? RADIX / THREADS : 1, SIZE = RADIX / EACH;
@@ -153,7 +153,7 @@ struct DigitCounts {
         }
     }
 
-    // Adds `number` to the counters of all digits of word number `word` of an element, whose value is `value`.
+    // Adds `number` to the counters of all digits of word number `word` of an element. The word is `value`.
     DEVICE void add(unsigned* counts, int word, unsigned value, unsigned number) const {
         // The bytes of a value's counters: byte offsets save an instruction.
         constexpr int EACH = WARP_SIZE * sizeof(unsigned);
@@ -167,7 +167,7 @@ struct DigitCounts {
         }
     }
 
-    // Returns how many elements have `value` as digit number `digit` of a word.
+    // Returns the number of elements that have `value` as digit number `digit` of a word.
     DEVICE static unsigned sum(const unsigned* counts, int word, int value, int digit) {
         unsigned sum = 0;
 #pragma unroll

@@ -1,7 +1,7 @@
-// Keys in the order of a sort: as unsigned integers, and as selections compare them, in the width of a register.
+// Keys in the order of a sort, as unsigned integers; and the integers, as wide as a register, that selections compare.
 //
-// `Order` says what the keys are and how they are ordered: Key (an unsigned integer as wide as a key), KIND, INFINITE (the
-// bits of infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can differ).
+// `Order` describes the keys and their order: Key (an unsigned integer as wide as a key), KIND, INFINITE (the bits of
+// infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can differ).
 
 #include "common.cuh"
 
@@ -9,8 +9,8 @@ namespace sorting {
 
 enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };
 
-// Returns an unsigned integer in the order asked for. It is the same for equal keys, and the largest (if DESCENDING the
-// smallest) for NaN.
+// Returns the unsigned integer that a key is compared by, in the order asked for. Equal keys have equal integers. NaN
+// has the largest integer, or if DESCENDING the smallest.
 template <class Order>
 DEVICE typename Order::Key ordered(typename Order::Key bits) {
     using Key = typename Order::Key;
@@ -19,12 +19,12 @@ DEVICE typename Order::Key ordered(typename Order::Key bits) {
     if (Order::KIND == BOOL) key = bits != 0;
     if (Order::KIND == SIGNED) key = bits ^ SIGN;
     if (Order::KIND == FLOATING && sizeof(Key) == 4) {
-        // Adding 0 makes -0 to +0, and every NaN to the same one, whose bits are all set but the sign.
+        // Adding 0 turns -0 into +0, and every NaN into the canonical NaN, with all bits set but the sign.
         key = (Key)__float_as_uint(__fadd_rn(__uint_as_float((unsigned)bits), 0.0f));
         key ^= (Key)((int)key >> 31) | SIGN;
     } else if (Order::KIND == FLOATING) {
-        // From sign and magnitude to a number counted from -infinity. NaN of either sign is above +infinity, where the
-        // minimum makes all NaN the same.
+        // Converts sign and magnitude to a number counted from -infinity. NaN of either sign is above +infinity, where
+        // the minimum makes all NaN equal.
         const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
         key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - Order::INFINITE));
         key = min(key, (Key)(2 * Order::INFINITE + 1));
@@ -32,8 +32,8 @@ DEVICE typename Order::Key ordered(typename Order::Key bits) {
     return Order::DESCENDING ? (Key)~key : key;
 }
 
-// The bits of a key that no other key comes after. ALL_ARE_SET tells whether all bits of `ordered` of it are set, so that
-// each of its digits is the largest.
+// The bits of the key that comes last. ALL_ARE_SET tells whether `ordered` of this key has all bits set: then each of
+// its digits is the largest.
 template <class Order>
 struct LastKey {
     using Key = typename Order::Key;

@@ -4,15 +4,15 @@
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure of any size
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// An Optional<State> that is not valid stands for "no elements", in place of an identity.
+// An Optional<State> that is not valid means "no elements", in place of an identity.
 
 #include "block_reduce.cuh"
 #include "common.cuh"
 
 // ---- Scans within a warp and a block --------------------------------------------------------------------------
 
-// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit, and the lanes of a unit are
-// `apart` lanes from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
+// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit. Adjacent lanes of a unit are
+// `apart` lanes of the warp from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
 template <class Op, int LANES>
 DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apart = 1) {
 #pragma unroll
@@ -111,7 +111,7 @@ constexpr int COUNTER_WORDS = 8;
 
 template <class State>
 struct TileStates {
-    StateSlots<State> slots;  // those of line 0
+    StateSlots<State> slots;  // the slots of line 0
     Index lines;
     unsigned tiles;  // in a line
 
@@ -131,8 +131,8 @@ DEVICE StateSlots<State> first_slot(ulonglong2* scratch, const Ticket& ticket) {
     return {scratch + COUNTER_WORDS, ticket.launch()};
 }
 
-// Chained scan: waits for the exclusive prefix of tile `number` of a line, which the previous tile publishes, and
-// publishes that of the next tile. It is enough where tiles are drawn across many lines, for then the previous tile is
+// Chained scan: waits until the previous tile publishes the exclusive prefix of tile `number` of a line, and publishes
+// the exclusive prefix of the next tile. This suffices if tiles are drawn across many lines: then the previous tile is
 // nearly always done. One thread calls it. `total` is the tile's aggregate, `start` the prefix of the line.
 template <class Op>
 DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& states, Index line, unsigned number,
@@ -152,10 +152,10 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
 // same arguments.
 //
 // Tiles are in groups of 32. The last tile of a group publishes the group's inclusive prefix. Warp 0 waits for the
-// aggregates of the earlier tiles of the own group, one per lane, and scans them. Warp w > 0 does so for all tiles of
-// the w-th group before. The exclusive prefix of the tile is then combined from left to right: the latest group prefix
-// that has arrived, the aggregates of the groups after it, the aggregates of the earlier tiles of the own group. The
-// bits are the same whichever group prefix has arrived.
+// aggregates of the earlier tiles of this tile's group, one per lane, and scans them. Warp w > 0 does this for all
+// tiles of the w-th group before. The exclusive prefix of the tile is then combined from left to right: the latest
+// group prefix that has arrived, the aggregates of the groups after it, the aggregates of the earlier tiles of this
+// tile's group. The bits do not depend on which group prefix has arrived.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 constexpr int MOST_LOOKING = 4;  // warps that look back; 2, 8 and 16 are no faster on an H200
@@ -208,31 +208,31 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
 
 // ---- The tiles of scans ---------------------------------------------------------------------------------------
 
-// What a result knows of the next element, if there is one.
+// The Peek of the next element of the line, if there is a next element.
 template <class Peek>
 struct Next {
     Peek peek;
     bool exists;
 };
 
-// How a tile gets its prefix, that is the state before its first element.
-//     ALONE        the line has no other tile
-//     SERIAL       from the previous tile in the same block, which began to load this tile meanwhile: a block goes along
-//                  a part of the line. The prefix of the part comes from the block that has the previous part, and is
-//                  nearly always there, because parts are drawn across the lines; for so many lines that each block may
-//                  have a part of its own
-//     CHAINED      from the previous tile, which is nearly always done, because tiles are drawn across the lines
-//     LOOK_BACK    from all previous tiles; for so few lines that many tiles of one line are in flight
+// The source of a tile's prefix, the state before its first element.
+//     ALONE        none: the line has no other tile
+//     SERIAL       the previous tile in the same block: a block goes along a part of the line, and loads a tile while
+//                  it works on the previous one. The prefix of a part comes from the block of the previous part, nearly
+//                  always in time, because parts are drawn across the lines. For so many lines that each block may have
+//                  a part of its own
+//     CHAINED      the previous tile, which is nearly always done, because tiles are drawn across the lines
+//     LOOK_BACK    all previous tiles; for so few lines that many tiles of one line are in flight
 enum Carry { ALONE, SERIAL, CHAINED, LOOK_BACK };
 
 template <class State>
 struct Tile {
     unsigned line, number;
     StateSlots<State> slots;
-    unsigned order;  // how many are drawn before
+    unsigned order;  // the number of tiles drawn before
 };
 
-// Returns the tile of this block to all its threads, or with SERIAL the part of a line, as if that were a tile.
+// Returns the tile of this block to all its threads. With SERIAL, a part of a line counts as a tile.
 template <class State, Carry CARRY>
 DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
     if (CARRY == ALONE) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};

@@ -1,5 +1,5 @@
-// Two sorted runs of keys merged in one: how many keys before a place of the result are of the first run, and the merge of
-// a tile of the result by a block.
+// The merge of two sorted runs of keys: the number of keys of the first run before a place of the result, and the merge
+// of a tile of the result by a block.
 //
 // O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
@@ -8,7 +8,7 @@
 
 namespace sorting {
 
-// Returns what keys are compared by: numbers of floating point as they are, others in the order asked for.
+// Returns the number that a key is compared by: floating-point keys as they are, others in the order asked for.
 template <class Order>
 DEVICE auto comparable(typename Order::Key bits) {
     using Key = typename Order::Key;
@@ -24,7 +24,7 @@ DEVICE auto comparable(typename Order::Key bits) {
         return value(Bfloat{bits});
 }
 
-// Returns whether a key of the first run comes before one of the second: of equal keys that of the first does.
+// Returns whether a key of the first run comes before a key of the second run. Of equal keys, the first run's key does.
 template <class Order>
 DEVICE bool comes_first(typename Order::Key first, typename Order::Key second) {
     const auto one = comparable<Order>(first), other = comparable<Order>(second);
@@ -34,7 +34,7 @@ DEVICE bool comes_first(typename Order::Key first, typename Order::Key second) {
         return Order::DESCENDING ? one >= other || one != one : one <= other || other != other;
 }
 
-// A key that every key comes before, if that is of the first run.
+// The last of all keys: every key of the first run comes before it.
 template <class Order>
 DEVICE constexpr typename Order::Key last_key() {
     using Key = typename Order::Key;
@@ -44,8 +44,8 @@ DEVICE constexpr typename Order::Key last_key() {
     return (Key)(Order::DESCENDING ? 0 : ~(Key)0);  // NaN, if a number of floating point
 }
 
-// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it, and
-// each group of LANES searches for itself.
+// Returns how many of the first `diagonal` keys of the merged runs come from the first run. All lanes of a warp call
+// it, and each group of LANES searches for itself.
 template <class Order, int LANES = WARP_SIZE>
 DEVICE Index merge_path(const typename Order::Key* first, Index first_n, const typename Order::Key* second,
                            Index second_n, Index diagonal) {
@@ -63,9 +63,9 @@ DEVICE Index merge_path(const typename Order::Key* first, Index first_n, const t
     return low;
 }
 
-// Merges the keys of a tile, of which `first_length` are of the first run: so many from `first` on, and the rest of
-// `length` from `second` on. They are in order in `held` then, and with MOVES `places` says of each which of them it was.
-// All threads of a block call it; a thread merges ITEMS.
+// Merges the `length` keys of a tile: `first_length` keys of the first run, from `first` on, and then keys of the
+// second run, from `second` on. Afterwards `held` has the keys in order. With MOVES, `places` has the place of each
+// before the merge. All threads of a block call it; a thread merges ITEMS keys.
 template <int ITEMS, bool MOVES, class Order, int SIZE, int PLACES>
 DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short (&places)[PLACES],
                                const typename Order::Key* first, const typename Order::Key* second, int first_length,
@@ -80,7 +80,7 @@ DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short
     if (length == TILE) {
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) loaded[k] = (k * THREADS < before ? first : second)[k * THREADS];
-    } else {  // keys that come after all others follow those of the second run
+    } else {  // keys that come after all others follow the second run
         const int own = length - thread;
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {  // no load depends on a branch, so that all begin before the first is used
@@ -108,7 +108,7 @@ DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short
     Key a = held[one], b = held[other - one];
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
-        const bool takes = one < first_length & comes_first<Order>(a, b);  // so while the second run is at its end
+        const bool takes = one < first_length & comes_first<Order>(a, b);  // true where the second run is at its end
         loaded[k] = takes ? a : b;
         from[k] = (unsigned short)(takes ? one : other + k - one);
         one += takes;

@@ -1,4 +1,4 @@
-// One launch that does the work of several: phase after phase, each of which needs what those before it have found.
+// Runs several phases in one launch. Each phase needs the results of the phases before it.
 //
 // The work of a phase is cut into items. They are numbered through all phases, and blocks take them in this order from
 // a counter. A block whose item belongs to a later phase waits until all items of the phases before are done. Running
@@ -8,9 +8,9 @@
 #include "common.cuh"
 
 struct PhaseCounters {
-    unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory
-    unsigned long long done;              // the items that are done
-    unsigned left;                        // the blocks that have left
+    unsigned long long taken, apart[15];  // items that blocks have taken; `apart` separates this word from `done`
+    unsigned long long done;              // items that are done
+    unsigned left;                        // blocks that have left
 };
 
 // Calls each(phase, item) for the items that this block takes. Items are numbered from 0 in each phase. length(phase)

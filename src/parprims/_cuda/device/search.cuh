@@ -4,9 +4,9 @@
 
 constexpr int HALF_WARP = 16;
 
-// Returns how many of the places 0, 1, ..., count - 1 are "before" something: those in front are, and the others are
-// not. A warp calls it together. Its two halves search each for themselves. In every step 16 lanes look at one place
-// each, so that a seventeenth of the places is left.
+// Returns the number of places 0, 1, ..., count - 1 for which is_before(place) holds: it holds up to some place, and
+// not after it. A warp calls it together. Its two halves search each for themselves. In every step 16 lanes look at one
+// place each, so that a seventeenth of the places is left.
 template <class IsBefore>
 DEVICE Index count_before(Index count, const IsBefore& is_before) {
     const int lane = threadIdx.x % HALF_WARP, half = threadIdx.x % WARP_SIZE / HALF_WARP;

@@ -1,11 +1,12 @@
-// Vectors that lanes copy for each other. WIDTH lanes copy ROUNDS x WIDTH adjacent vectors of VEC elements through shared
-// memory, in which each lane then has ROUNDS adjacent ones. A lane copies every WIDTH-th, so that adjacent lanes access
-// adjacent memory.
+// Vectors that lanes copy for each other. WIDTH lanes copy ROUNDS x WIDTH adjacent vectors of VEC elements through
+// shared memory. There each lane then has ROUNDS adjacent vectors. A lane copies every WIDTH-th vector, so that
+// adjacent lanes access adjacent memory.
 
 #include "common.cuh"
 
-// Calls copy(r, i, past) for the vectors that a lane copies, in round r that from element i on. Where all elements from
-// `begin` on are in front of the end, `past` is the end of the vector: the compiler leaves out the search for the end.
+// Calls copy(r, i, past) for the vector that a lane copies in each round r, which begins with element i. If all
+// elements from `begin` on are before the end, `past` is the end of the vector: the compiler leaves out the test for
+// the end.
 template <int ROUNDS, int WIDTH, int VEC, class Copy>
 DEVICE void each_vector(int lane, long long begin, long long past, const Copy& copy) {
     const long long first = begin + lane * VEC;
@@ -18,8 +19,8 @@ DEVICE void each_vector(int lane, long long begin, long long past, const Copy& c
     }
 }
 
-// Slots of these vectors in shared memory. Lanes read theirs ROUNDS apart. If that is even, a slot is left out after
-// every GAP of them, to avoid bank conflicts.
+// Slots of these vectors in shared memory. Adjacent lanes read slots that are ROUNDS apart. If ROUNDS is even, an empty
+// slot after every GAP slots avoids bank conflicts.
 template <int ROUNDS, int WIDTH, int GAP>
 struct Slots {
     static constexpr bool GAPS = ROUNDS % 2 == 0;
@@ -28,8 +29,8 @@ struct Slots {
     static constexpr int count(int vectors) { return GAPS ? vectors + vectors / GAP : vectors; }
     static DEVICE int slot(unsigned vector) { return GAPS ? vector + vector / GAP : vector; }
 
-    // That of the vector which the lane copies in round r, and that of its own vector r. Both in steps that the compiler
-    // knows, if possible.
+    // `copied` is the slot of the vector that the lane copies in round r, `own` the slot of its own vector r. Where
+    // possible, the steps from round to round are constants.
     DEVICE int copied(int r) const {
         if (!GAPS || WIDTH % GAP == 0) return slot(first + lane) + r * (GAPS ? WIDTH + WIDTH / GAP : WIDTH);
         return slot(first + r * WIDTH + lane);

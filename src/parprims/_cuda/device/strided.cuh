@@ -1,4 +1,5 @@
-// Strided input arrays of shape (outer, n, inner), positions in place of one, and several of them read together.
+// Strided input arrays of shape (outer, n, inner), positions that are read like an array, and several arrays read
+// together.
 
 #include "common.cuh"
 
@@ -26,7 +27,7 @@ struct StridedInput {
         }
     }
 
-    // The same, into one member of N structures.
+    // Loads N elements into one member of N structures.
     template <bool ACROSS, int N, class Raw>
     DEVICE void load(Raw (&to)[N], T Raw::*member, long long o, long long i, long long j) const {
         T loaded[N];

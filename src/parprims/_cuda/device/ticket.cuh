@@ -22,7 +22,7 @@ DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks, int thread, co
     return last;
 }
 
-// The same for groups that are whole blocks.
+// Returns whether the calling block is the last of `blocks` blocks to arrive at this ticket.
 DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks) {
     return is_last_to_arrive(ticket, blocks, threadIdx.x, [] { __syncthreads(); });
 }

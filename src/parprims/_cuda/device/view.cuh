@@ -16,7 +16,7 @@ struct Unconst<const T> {
 // and ACCESS says how vectors of its elements are accessed. The methods below handle the line that `base` begins:
 // at(h, l, j) is the view of the line (h, l, :, j).
 // With SKEWED, lines need not begin where a vector does. Vectors are aligned in memory, and the first one begins at
-// element -skew<N>() of the line. What it has of the memory before the line is neither read nor written.
+// element -skew<N>() of the line. Its elements before the line are neither read nor written.
 template <class T, Access ACCESS, bool SKEWED = false>
 struct View {
     using Element = typename Unconst<T>::Type;
@@ -43,20 +43,20 @@ struct View {
         return (!SKEWED || i >= 0) && i + N <= past;
     }
 
-    // Element i, or in place of one that the line does not have its first or last one.
+    // Element i, or the line's first or last element if i is outside the line.
     DEVICE const T& nearest(long long i, long long past) const {
         return base[(SKEWED ? max(0ll, min(i, past - 1)) : min(i, past - 1)) * along];
     }
 
-    // The first element of the vector that is loaded in place of one at i, which may begin at or behind `past`.
+    // The first element of the vector that is loaded for the vector at i, which may begin at or after `past`.
     template <int N>
     DEVICE long long loaded_at(long long i, long long past) const {
         if (i >= past && past >= (SKEWED ? 2 : 1) * N) i = SKEWED ? i % N : 0;
         return i;
     }
 
-    // Loads elements i, i + 1, ... In place of those before the line, and from `past` on, it loads other elements of the
-    // line.
+    // Loads elements i, i + 1, ... Outside the line, that is before it and from `past` on, other elements of the line
+    // are loaded instead.
     template <class S, int N>
     DEVICE void load_along(S (&to)[N], long long i, long long past) const {
         i = loaded_at<N>(i, past);
@@ -76,8 +76,8 @@ struct View {
         flush<N>(vector, i, past);
     }
 
-    // Begins to copy elements i, i + 1, ... to shared memory, in memory order. In place of those before the line, and
-    // from `past` on, it copies other elements of the line. wait_for_staged completes the copy.
+    // Begins to copy elements i, i + 1, ... to shared memory, in memory order. Outside the line, other elements of the
+    // line are copied instead. wait_for_staged completes the copy.
     template <int N>
     DEVICE void stage(Staged<N>& to, long long i, long long past) const {
         i = loaded_at<N>(i, past);
@@ -101,8 +101,8 @@ struct View {
         for (int k = 0; k < N; ++k) to[k] = loaded[ACCESS == DESCENDING ? N - 1 - k : k];
     }
 
-    // Begins to bring the elements from `begin` to before `end` into the L2 cache, by the THREADS threads of a block. It
-    // does so where elements are adjacent.
+    // Prefetches the elements from `begin` to before `end` into the L2 cache, by the THREADS threads of a block, if
+    // elements are adjacent in memory.
     template <int THREADS>
     DEVICE void prefetch(long long begin, long long end) const {
         if (ACCESS == STRIDED || ACCESS == CONSTANT) return;
@@ -161,16 +161,16 @@ struct View {
         copy_async(to, *reinterpret_cast<const Staged<1>*>(base + i * along));
     }
 
-    // Begins to bring element i of `count` adjacent lines, of which this is the first, into the L2 cache. It leaves out
-    // memory that is brought with the element before.
+    // Prefetches element i of `count` adjacent lines, of which this is the first, into the L2 cache. Leaves out memory
+    // that the element before shares.
     DEVICE void prefetch_row(long long i, int count) const {
         const char* const from = reinterpret_cast<const char*>(base + i * along);
         if (reinterpret_cast<unsigned long long>(from) % 128 >= (along < 0 ? -along : along) * sizeof(T)) return;
         for (int at = 0; at < count * (int)sizeof(T); at += 128) prefetch_line(from + at);
     }
 
-    // Begins to bring element i of this line, which is number `at` of adjacent lines, and of those after it into the L2
-    // cache: 128 bytes, for which one of these lines is enough, and one of several elements that share them.
+    // Prefetches the 128 bytes at element i into the L2 cache. `at` is the number of this line among adjacent lines. Of
+    // the lines and elements that share these bytes, only the first line and the first element issue the prefetch.
     DEVICE void prefetch_across(long long i, int at) const {
         if (ACCESS != ASCENDING || at * (int)sizeof(T) % 128 != 0) return;
         const T* const from = base + i * along;
@@ -197,7 +197,7 @@ struct View {
 // Arrays that are read or written together form a structure `Views` of views with
 //     Views::Record                   one element of every array, a plain structure
 //     Views::Vectors<N>               a structure of arrays: N elements of every array
-//     Views::SKEWED                   whether the views are (constant ones never), all by the same number of elements
+//     Views::SKEWED                   whether views are skewed, all by one number of elements, except constant ones
 //     Views::each<N>(views, visit)    static; calls visit(view, member of Record, member of Vectors<N>, place) for
 //                                     every array; the members are given as pointers to members
 // The place says where the array is staged in shared memory: buffers.vector(Place<P>(), slot) is a vector of the P-th
@@ -245,7 +245,7 @@ DEVICE Views views_at(Views views, long long h, long long l, long long j) {
     return views;
 }
 
-// The skew of a line for vectors of N elements, which is the same in all arrays but constant ones.
+// The skew of a line for vectors of N elements. All arrays have one skew, except constant ones.
 template <int N, class Views>
 DEVICE int skew_of(const Views& views) {
     int skew = 0;
@@ -258,7 +258,7 @@ DEVICE void load_along(const Views& views, typename Views::Record (&to)[N], long
     load_records(views, to, [&](const auto& view, auto& loaded, auto) { view.load_along(loaded, i, past); });
 }
 
-// A line is the element `line` of the (high, low) lines, of which `low` have the same high.
+// `line` is the number of the line among the (high, low) lines; `low` lines have one index along high.
 template <int THREADS, class Views>
 DEVICE void prefetch_along(const Views& views, long long line, long long low, long long begin, long long end) {
     const long long h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
@@ -313,7 +313,7 @@ DEVICE void store_across(const Views& views, const typename Views::Record (&from
     store_records(views, from, [&](const auto& view, const auto& stored, auto) { view.store_across(stored, i); });
 }
 
-// The element `at` of the staged array whose first vector is given, as a word: there are no gaps between vectors.
+// Element `at` of a staged array, as a word. `first` is its first vector; there are no gaps between vectors.
 template <class View, class Vector>
 DEVICE auto& staged_word(const View&, Vector& first, int at) {
     return reinterpret_cast<typename View::template Staged<1>*>(&first)[at];

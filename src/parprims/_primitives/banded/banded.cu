@@ -2,25 +2,26 @@
 // systems keep a device busy.
 //
 // Rows are taken in groups of K: the rows of a block, or for bands as many rows as the matrix has diagonals on either
-// side. So a group has coefficients in the columns of the group before it, in its own, and in those of the next.
+// side. So a group has coefficients in its own columns, and in those of the groups before and after it.
 // Template parameters:
 //     T          the type of elements: float, double or Complex of these
-//     Rows       where coefficients are: rows.at(system, group, row, column) is one of a group's row, whose columns are
-//                counted from those of the group before on; rows.index(group, row) is the number of that row in the
-//                system, or -1 if there is no such row; rows.length() is how many there are
+//     Rows       the coefficients: rows.at(system, group, row, column) is a coefficient of a group's row, with columns
+//                counted from the first column of the group before; rows.index(group, row) is the number of that row in
+//                the system, or -1 if there is no such row; rows.length() is the number of rows
 //     ONE        whether there is one column of right-hand sides, which then stays in registers
-//     AHEAD      whether the next group is loaded while one is eliminated
+//     AHEAD      whether the next group is loaded while a group is eliminated
 //
 // Phases:
-//   1. Forward: a window in registers holds what is left of a group, K rows with coefficients in the columns of that
-//      group and the next, and the K rows of the next group. K columns are eliminated, each with the largest of all
-//      its coefficients in the window, which are all that there are in rows not yet eliminated. The first K rows are
-//      then part of the triangular factor and are saved; the others are what is left of the next group.
-//   2. Backward: the unknowns of every group from those of the two after it.
-// Rows that a last group lacks are those of the identity. What is saved is interleaved, so that adjacent threads access
-// adjacent elements.
-// Accuracy: that of Gaussian elimination with partial pivoting.
-// Reproducibility: a system is solved by one thread, in the same way in every batch.
+//   1. Forward: a window in registers holds the remaining K rows of a group, with coefficients in the columns of that
+//      group and the next, and the K rows of the next group. K columns are eliminated. The pivot of a column is the
+//      largest of all its coefficients in the window, which has all rows with coefficients in that column that are not
+//      yet eliminated. The first K rows are then part of the triangular factor and are saved; the other rows are the
+//      remaining rows of the next group.
+//   2. Backward: the unknowns of every group from the unknowns of the two groups after it.
+// If the last group is not full, rows of the identity fill it. Saved numbers are interleaved, so that adjacent threads
+// access adjacent elements.
+// Accuracy: the accuracy of Gaussian elimination with partial pivoting.
+// Reproducibility: a thread solves a system by the same operations in every batch.
 //
 // G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, 2013, 4.3 and 4.5.
 
@@ -39,7 +40,7 @@ DEVICE Complex<F> minus_product(Complex<F> a, Complex<F> b, Complex<F> c) {
             minus_product(minus_product(a.im, b.re, c.im), b.im, c.re)};
 }
 
-// How large a pivot is.
+// The size by which pivots are compared.
 template <class T>
 DEVICE T size_of(T x) {
     return ::fabs(x);
@@ -51,9 +52,9 @@ DEVICE F size_of(Complex<F> x) {
 
 // ---- Coefficients ----------------------------------------------------------------------------------------------
 
-// Bands: the coefficient of row i in column i - below + c, counted modulo n if PERIODIC, is
-// base[system * apart + offset + c * diagonal + i], or with BY_COLUMN, where diagonals are as callers have them,
-// base[system * apart + (below + above - c) * n + column].
+// Bands: the coefficient of row i in column i - below + c, counted modulo n if PERIODIC, is base[system * apart +
+// offset + c * diagonal + i]. With BY_COLUMN, the layout that callers pass, it is base[system * apart + (below + above
+// - c) * n + column].
 template <class T, int K, bool BY_COLUMN>
 struct Bands {
     const T* base;
@@ -77,7 +78,7 @@ struct Bands {
     }
 };
 
-// Blocks below, on and above the diagonal, each K x K; those of a system begin `apart` elements after the last one's.
+// Blocks below, on and above the diagonal, each K x K. The blocks of adjacent systems are `apart` elements apart.
 template <class T, int K>
 struct Blocks {
     const T *lower, *diag, *upper;
@@ -99,9 +100,9 @@ struct Blocks {
     }
 };
 
-// A periodic system, folded: a group holds K rows from the front and K from the back, so that the first and the last rows
-// are in one group, and no group has coefficients but in its own columns and those of its neighbours. The last group may
-// have fewer rows.
+// A periodic system, folded: a group holds K rows from the front and K from the back. So the first and the last rows
+// are in one group, and a group has coefficients only in its own columns and in the columns of adjacent groups. The
+// last group may have fewer rows.
 template <class T, int K, class Rows>
 struct Folded {
     Rows rows;
@@ -122,8 +123,8 @@ struct Folded {
 
 // ---- Solutions -------------------------------------------------------------------------------------------------
 
-// What is saved of a group: the triangle of its own columns, the columns of the next two and, with ONE, its right-hand
-// sides.
+// The saved numbers of a group: the triangle of its own columns, the columns of the next two groups and, with ONE, its
+// right-hand sides.
 template <int K, bool ONE>
 constexpr int SAVED = K * (K + 1) / 2 + 2 * K * K + (ONE ? K : 0);
 
@@ -139,7 +140,8 @@ DEVICE void exchange(T (&rows)[ROWS], int first, int pivot) {
         }
 }
 
-// Solves systems with `columns` right-hand sides each. `b` and `x` are (systems, rows, columns). `saved` has SAVED elements for every group of every system.
+// Solves systems with `columns` right-hand sides each. `b` and `x` are (systems, rows, columns). `saved` has SAVED
+// elements for every group of every system.
 template <class T, int K, bool ONE, bool AHEAD, int THREADS, class Rows>
 DEVICE void solve(const Rows& rows, const T* b, T* x, T* saved, Index systems, Index columns) {
     constexpr int EACH = SAVED<K, ONE>;
@@ -217,7 +219,7 @@ DEVICE void solve(const Rows& rows, const T* b, T* x, T* saved, Index systems, I
             if (ONE) keep(group, at++) = r[row];
         }
         if (!ONE) {
-            // What is left of right-hand sides waits in the place of solutions.
+            // The remaining right-hand sides wait in the place of solutions.
             for (Index column = 0; column < columns; ++column) {
                 T side[2 * K];
                 const auto row_of = [&](int row) { return group + row / K < groups ? rows.index(group + row / K, row % K) : -1; };
@@ -248,7 +250,7 @@ DEVICE void solve(const Rows& rows, const T* b, T* x, T* saved, Index systems, I
     }
 
     for (Index column = 0; column < (ONE ? 1 : columns); ++column) {
-        T later[2 * K];  // the unknowns of the two groups behind
+        T later[2 * K];  // the unknowns of the next two groups
 #pragma unroll
         for (int c = 0; c < 2 * K; ++c) later[c] = T();
         for (Index group = groups - 1; group >= 0; --group) {

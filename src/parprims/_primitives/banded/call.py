@@ -43,7 +43,7 @@ class System(Composed):
         return Matrix(self.widths, self.n, self.periodic)
 
     def parts(self, xp: Namespace, *arrays: Array) -> tuple[tuple[Array, ...], Array]:
-        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape with an axis of
+        """Return the coefficients in the layout of `Matrix`, and the right-hand sides of the full shape with an axis of
         columns.
 
         All have the dtype ``working``.
@@ -98,9 +98,9 @@ def check_blocks(asked: Arguments) -> tuple[Namespace, System]:
     if periodic and n <= 2:
         raise ValueError(f"diag must have more than 2 blocks in a periodic system, got {n}")
     try:
-        batch = broadcast_shapes(*(tuple(one.shape[:-3]) for one in arrays[:3]))
+        batch = broadcast_shapes(*(tuple(x.shape[:-3]) for x in arrays[:3]))
     except ValueError:
-        shapes = ", ".join(str(tuple(one.shape)) for one in arrays[:3])
+        shapes = ", ".join(str(tuple(x.shape)) for x in arrays[:3])
         raise ValueError(f"lower, diag and upper must broadcast against each other, got shapes {shapes}") from None
     shape, columns = _right_sides("rhs", arrays[3], (*batch, n, k))
     return xp, System(

@@ -17,7 +17,7 @@ from parprims._primitives.banded.call import System
 from parprims._primitives.banded.matrix import Matrix, by_reflections
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
-"""The most rows of a group, by the dtype of computation: a thread keeps six times their square in numbers."""
+"""The most rows of a group, by the dtype of computation: a thread keeps 6 k^2 numbers for k rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Kind:
     """The specialisation of a plan, besides sizes.
 
     ``widths`` are the numbers of diagonals below and above the main diagonal, or None for blocks of ``k`` rows.
-    Diagonals are stored ``by_column``, as callers have them, or by row. ``shared`` has a flag for each array of
+    Diagonals are stored ``by_column``, as callers pass them, or by row. ``shared`` has a flag for each array of
     coefficients: whether all systems share it.
     """
 
@@ -64,35 +64,35 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     Inputs are the diagonals (systems, l + u + 1, n), or the three arrays of blocks (systems, n, k, k), and right-hand
     sides (systems, rows, columns). The output has the shape of the right-hand sides.
     """
-    numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
-    nbytes, one, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
+    numbers, k, c_type = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
+    nbytes, single, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
     if kind.widths is None:
         apart = [numbers("apart", 0 if shared else n * k * k) for shared in kind.shared]
-        pointers = [_cuda.Pointer(f"in{at}", f"const {own}") for at in range(3)]
-        name = f"banded::Blocks<{own}, {k}>"
+        pointers = [_cuda.Pointer(f"in{index}", f"const {c_type}") for index in range(3)]
+        name = f"banded::Blocks<{c_type}, {k}>"
         of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=name)
     else:
         below, above = kind.widths
-        name = f"banded::Bands<{own}, {k}, {str(kind.by_column).lower()}>"
+        name = f"banded::Bands<{c_type}, {k}, {str(kind.by_column).lower()}>"
         of = _cuda.Struct(
-            _cuda.Pointer("in0", f"const {own}"),
+            _cuda.Pointer("in0", f"const {c_type}"),
             numbers("apart", 0 if kind.shared[0] else (below + above + 1) * n),
             *(numbers("below", below), numbers("above", above), numbers("n", n)),
             type=name,
         )
     if kind.periodic:
-        of = _cuda.Struct(of, type=f"banded::Folded<{own}, {k}, {name}>")
+        of = _cuda.Struct(of, type=f"banded::Folded<{c_type}, {k}, {name}>")
     together = k * (1 + kind.periodic)
-    saved = together * (together + 1) // 2 + 2 * together**2 + together * one
+    saved = together * (together + 1) // 2 + 2 * together**2 + together * single
     launch = _cuda.Launch(
         _cuda.device_source("_primitives/banded/banded.cu"),
         "banded::solve",
-        (own, together, one, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
+        (c_type, together, single, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
         (
             of,
-            _cuda.Pointer(f"in{len(kind.shared)}", f"const {own}"),
-            _cuda.Pointer("out0", own),
-            _cuda.Pointer("temporary", own),
+            _cuda.Pointer(f"in{len(kind.shared)}", f"const {c_type}"),
+            _cuda.Pointer("out0", c_type),
+            _cuda.Pointer("temporary", c_type),
             numbers("systems", systems),
             numbers("columns", columns),
         ),
@@ -113,7 +113,7 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
 
 
 def _rows_of(s: System) -> int:
-    """Return the rows of a block; for diagonals, the rows that the kernel takes together."""
+    """Return the number of rows of a block, or for diagonals of a group."""
     return max(1, *s.widths) if s.widths is not None else int(s.arrays[1].shape[-1])
 
 
@@ -149,7 +149,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     bands = 2 if s.widths is not None else 3  # the axes of an array of coefficients that count no systems
 
     def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
-        inputs = [_flat(xp, x, batch, systems=systems, own=bands) for x in coefficients]
+        inputs = [_flat(xp, x, batch, systems=systems, dimensions=bands) for x in coefficients]
         right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
         shared = tuple([x.shape[0] < systems for x in inputs])
         kind = Kind(
@@ -180,11 +180,11 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     return differentiable if derivative_rules.asked_by_torch(s.arrays) else solved
 
 
-def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, own: int) -> Array:
+def _flat(xp: Namespace, x: Array, batch: tuple[int, ...], systems: int, dimensions: int) -> Array:
     """Return coefficients with a single axis of systems, of length 1 if all systems share them."""
     x = _cuda.plain(xp, x)
-    shape = tuple(x.shape[x.ndim - own :])
-    if math.prod(x.shape[: x.ndim - own]) == 1:
+    shape = tuple(x.shape[x.ndim - dimensions :])
+    if math.prod(x.shape[: x.ndim - dimensions]) == 1:
         return _cuda.contiguous(xp, xp.reshape(x, (1, *shape)))
     return _cuda.contiguous(xp, xp.reshape(xp.broadcast_to(x, (*batch, *shape)), (systems, *shape)))
 
@@ -195,27 +195,27 @@ def _runner(xp: Namespace, kind: Kind, matrix: Matrix, coefficients: tuple[int, 
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            *given, b = arrays
+            *coefficients, b = arrays
             if kind.widths is None:
                 b = xp.reshape(b, (systems, matrix.n, kind.k, columns))
-            by_row = matrix.coefficients(xp, *given)
-            found = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
-            return (xp.reshape(found, sides),)
+            by_row = matrix.coefficients(xp, *coefficients)
+            solution = linear_system(xp, matrix, by_reflections, tuple(by_row), b=b)
+            return (xp.reshape(solution, sides),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            size = max(one.shape[0] for one in arrays)
+            size = max(x.shape[0] for x in arrays)
 
-            def together(one: Array) -> Array:
-                if one.shape[:2] == (1, 1):
-                    return one[0]
-                return xp.reshape(xp.broadcast_to(one, (size, systems, *one.shape[2:])), (-1, *one.shape[2:]))
+            def together(x: Array) -> Array:
+                if x.shape[:2] == (1, 1):
+                    return x[0]
+                return xp.reshape(xp.broadcast_to(x, (size, systems, *x.shape[2:])), (-1, *x.shape[2:]))
 
             sides_of_all = xp.broadcast_to(arrays[-1], (size, *sides))
-            given = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
-            shared = tuple([one.shape[0] < size * systems for one in given[:-1]])
+            merged = [*map(together, arrays[:-1]), xp.reshape(sides_of_all, (size * systems, rows, columns))]
+            shared = tuple([x.shape[0] < size * systems for x in merged[:-1]])
             more = dataclasses.replace(kind, shared=shared)
-            run = _runner(xp, more, matrix, given[0].shape, right=given[-1])
-            return (xp.reshape(run(*given)[0], (size, *sides)),)
+            run = _runner(xp, more, matrix, merged[0].shape, right=merged[-1])
+            return (xp.reshape(run(*merged)[0], (size, *sides)),)
 
         return otherwise, batched
 

@@ -39,38 +39,41 @@ class Matrix:
             lower, diag, upper = arrays
             if self.periodic:
                 return lower, diag, upper
-            at = xp.reshape(xp.arange(self.n, device=device(lower)), (self.n, 1, 1))
+            rows = xp.reshape(xp.arange(self.n, device=device(lower)), (self.n, 1, 1))
             cleared = (
-                xp.where(inside, x, xp.zeros_like(x)) for inside, x in ((at > 0, lower), (at < self.n - 1, upper))
+                xp.where(inside, x, xp.zeros_like(x)) for inside, x in ((rows > 0, lower), (rows < self.n - 1, upper))
             )
             return next(cleared), diag, next(cleared)
         (ab,), (below, above) = arrays, self.widths
         diagonals = [ab[..., above + below - c, :] for c in range(below + above + 1)]
         if self.periodic:
-            return tuple([xp.roll(one, below - c, axis=-1) for c, one in enumerate(diagonals)])
+            return tuple([xp.roll(diagonal, below - c, axis=-1) for c, diagonal in enumerate(diagonals)])
         zeros = xp.zeros_like(diagonals[0])
-        found = []
-        for c, one in enumerate(diagonals):
+        by_row = []
+        for c, diagonal in enumerate(diagonals):
             shift = min(c - below, self.n) if c > below else max(c - below, -self.n)  # of the column against the row
             if shift > 0:
-                one = xp.concat([one[..., shift:], zeros[..., :shift]], axis=-1)
+                diagonal = xp.concat([diagonal[..., shift:], zeros[..., :shift]], axis=-1)
             elif shift < 0:
-                one = xp.concat([zeros[..., :-shift], one[..., :shift]], axis=-1)
-            found.append(one)
-        return tuple(found)
+                diagonal = xp.concat([zeros[..., :-shift], diagonal[..., :shift]], axis=-1)
+            by_row.append(diagonal)
+        return tuple(by_row)
 
     def product(self, xp: Namespace, coefficients: Coefficients, x: Array) -> Array:
         """Return the matrix times x."""
         if self.widths is None:
             return functools.reduce(operator.add, map(functools.partial(product, xp), coefficients, self._read(xp, x)))
-        parts = (xp.expand_dims(one, axis=-1) * y for one, y in zip(coefficients, self._read(xp, x), strict=True))
+        parts = (
+            xp.expand_dims(coefficient, axis=-1) * y
+            for coefficient, y in zip(coefficients, self._read(xp, x), strict=True)
+        )
         return functools.reduce(operator.add, parts)
 
     def by_coefficients(self, xp: Namespace, y: Array, x: Array) -> Coefficients:
         """Return the derivatives by the coefficients of the sum of y times the product with x, for every system."""
         if self.widths is None:
-            return tuple(product(xp, y, xp.matrix_transpose(one)) for one in self._read(xp, x))
-        return tuple(xp.sum(y * one, axis=-1, dtype=y.dtype) for one in self._read(xp, x))
+            return tuple(product(xp, y, xp.matrix_transpose(part)) for part in self._read(xp, x))
+        return tuple(xp.sum(y * part, axis=-1, dtype=y.dtype) for part in self._read(xp, x))
 
     def _read(self, xp: Namespace, x: Array) -> list[Array]:
         """Return the parts of x that each coefficient of a row multiplies."""
@@ -82,27 +85,28 @@ class Matrix:
     def transposed(self, xp: Namespace, coefficients: Coefficients) -> tuple[Matrix, Coefficients]:
         """Return the transposed matrix."""
         if self.widths is None:
-            lower, diag, upper = (xp.matrix_transpose(one) for one in coefficients)
+            lower, diag, upper = (xp.matrix_transpose(block) for block in coefficients)
             return self, (xp.roll(upper, 1, axis=-3), diag, xp.roll(lower, -1, axis=-3))
         below, above = self.widths
-        moved = tuple(xp.roll(one, above - c, axis=-1) for c, one in enumerate(reversed(coefficients)))
+        moved = tuple(xp.roll(diagonal, above - c, axis=-1) for c, diagonal in enumerate(reversed(coefficients)))
         return dataclasses.replace(self, widths=(above, below)), moved
 
     def rows(self, xp: Namespace, coefficients: Coefficients) -> tuple[Array, int]:
         """Return the coefficients of every row, (..., rows, diagonals), and the number of diagonals below the main."""
         if self.widths is not None:
             return xp.stack(list(coefficients), axis=-1), self.widths[0]
-        beside = xp.concat(_alike(xp, coefficients), axis=-1)
-        k = beside.shape[-2]
-        zeros = xp.zeros_like(beside[..., 0, :k])
+        side_by_side = xp.concat(_broadcast(xp, coefficients), axis=-1)
+        k = side_by_side.shape[-2]
+        zeros = xp.zeros_like(side_by_side[..., 0, :k])
         lines = [
-            xp.concat([zeros[..., : k - 1 - row], beside[..., row, :], zeros[..., :row]], axis=-1) for row in range(k)
+            xp.concat([zeros[..., : k - 1 - row], side_by_side[..., row, :], zeros[..., :row]], axis=-1)
+            for row in range(k)
         ]
         rows = xp.stack(lines, axis=-2)
         return xp.reshape(rows, (*rows.shape[:-3], self.n * k, 4 * k - 1)), 2 * k - 1
 
 
-def _alike(xp: Namespace, blocks: Coefficients) -> list[Array]:
+def _broadcast(xp: Namespace, blocks: Coefficients) -> list[Array]:
     shape = broadcast_shapes(*(tuple(x.shape) for x in blocks))
     return [xp.broadcast_to(x, shape) for x in blocks]
 
@@ -115,8 +119,8 @@ def by_reflections(xp: Namespace, matrix: Matrix, coefficients: Coefficients, b:
     solve = _eliminated(xp, matrix, coefficients)
 
     def refine(_: Any, x: Array) -> Array:
-        found: Array = x + solve(b - matrix.product(xp, coefficients, x))
-        return found
+        solution: Array = x + solve(b - matrix.product(xp, coefficients, x))
+        return solution
 
     if is_jax(xp):  # refines x = 0 twice, so that the program holds the solver once
         return repeated(xp, 2, refine, xp.zeros_like(b))
@@ -126,7 +130,7 @@ def by_reflections(xp: Namespace, matrix: Matrix, coefficients: Coefficients, b:
 def _eliminated(xp: Namespace, matrix: Matrix, coefficients: Coefficients) -> Callable[[Array], Array]:
     """Return a function of right-hand sides: the solutions, without refinement."""
     if matrix.widths is None:
-        blocks = _alike(xp, coefficients)
+        blocks = _broadcast(xp, coefficients)
         k = blocks[0].shape[-1]
         solve = reflections.eliminated(xp, *reflections.of_blocks(xp, *blocks))
 

@@ -170,7 +170,7 @@ def _by_tridiagonal(xp: Namespace, s: System, method: str) -> Array:
 def _by_tridiagonal_parts(xp: Namespace, s: System) -> list[Part]:
     del xp
     ab, b = s.arrays
-    return [(solve_tridiagonal, (*[ab[..., at, :] for at in range(3)], b), {"periodic": s.periodic})]
+    return [(solve_tridiagonal, (*[ab[..., row, :] for row in range(3)], b), {"periodic": s.periodic})]
 
 
 _BY_TRIDIAGONAL = by_parts("kernel", _by_tridiagonal, _by_tridiagonal_parts)

@@ -1,14 +1,14 @@
 """Narrow bands and block tridiagonal systems by a tree of orthogonal eliminations.
 
 With l diagonals below and u above the main one, d = l + u rows from row i on are d equations between two vectors of d
-unknowns, y[i] = x[i-l] ... x[i+u-1] and y[i+d]: A y[i] + B y[i+d] = r. Two neighbours of them are 2d equations between
-three vectors. Reflections that make the columns of the one in the middle triangular leave d equations without it,
-which are again of this kind, and d others that give it when its neighbours are known. So after log2(n / d) steps there
-is one A y + B y = r, for what follows the last row is identified with what precedes the first: a system that is not
-periodic has no coefficients there.
+unknowns, y[i] = x[i-l] ... x[i+u-1] and y[i+d]: A y[i] + B y[i+d] = r. Two adjacent groups are 2d equations between
+three vectors. Reflections make the columns of the middle vector triangular. That leaves d equations without the middle
+vector, again between two vectors, and d equations that give the middle vector from its neighbours. After log2(n / d)
+steps a single A y + B y = r is left, because the vector after the last row is the vector before the first: a system
+that is not periodic has no coefficients there.
 
-Reflections are chosen by columns of 2d rows, which hold all that is known of the unknowns in the middle, so that every
-regular matrix can be solved; they change no lengths, so that nothing grows.
+Reflections are chosen by columns of 2d rows, which hold all coefficients of the unknowns in the middle, so that every
+regular matrix can be solved. They change no lengths, so that nothing grows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parprims._dispatch.derivative_rules import conj
 from parprims._libraries.halving import Halving
 
 Solve = Callable[[Array], Array]
-"""Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y of the same shape."""
+"""Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y in this shape."""
 
 
 def product(xp: Namespace, x: Array, y: Array) -> Array:
@@ -75,9 +75,10 @@ def eliminated(xp: Namespace, a: Array, b: Array) -> Solve:
 
 
 def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[Array]]:
-    """Return rows with d triangular first columns, and the reflections that made them so: vectors and factors.
+    """Return the rows with their first d columns made triangular, and the reflections, as vectors and factors.
 
-    On JAX they come as one matrix, from the library's QR factorization: a program of reflections would grow with d.
+    On JAX the reflections are one matrix, from the library's QR factorization: a program of reflections would grow with
+    d.
     """
     if is_jax(xp):
         rotation, _ = xp.linalg.qr(rows[..., :d], mode="complete")
@@ -112,7 +113,7 @@ def _square(xp: Namespace, x: Array) -> Array:
 
 
 def _mirrored(xp: Namespace, rows: Array, mirror: Array, factor: Array) -> Array:
-    """Return rows with the last ones reflected, as many as the mirror has."""
+    """Return the rows; the mirror reflects the last of them, as many as it has rows."""
     first = rows.shape[-2] - mirror.shape[-2]
     part = rows[..., first:, :]
     shares = xp.sum(conj(xp, mirror) * part, axis=-2, keepdims=True)
@@ -135,16 +136,16 @@ def _back_substituted(xp: Namespace, upper: Array, r: Array) -> Array:
 
         batch = broadcast_shapes(tuple(upper.shape[:-2]), tuple(r.shape[:-2]))
         upper, r = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (upper, r))
-        found: Array = triangular_solve(upper, r, left_side=True, lower=False)
-        return found
+        solution: Array = triangular_solve(upper, r, left_side=True, lower=False)
+        return solution
     d = upper.shape[-1]
     y: Array = r[..., :0, :]
     for row in range(d - 1, -1, -1):
         rest = r[..., row : row + 1, :]
         if row < d - 1:
             rest = rest - product(xp, upper[..., row : row + 1, row + 1 :], y)
-        one = rest / upper[..., row : row + 1, row : row + 1]
-        y = xp.concat([one, y], axis=-2) if row < d - 1 else one
+        unknown = rest / upper[..., row : row + 1, row : row + 1]
+        y = xp.concat([unknown, y], axis=-2) if row < d - 1 else unknown
     return y
 
 
@@ -163,8 +164,8 @@ def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
     if groups:
         whole = rows[..., : groups * d, :]
         both = _sheared(xp, xp.reshape(whole, (*whole.shape[:-2], groups, d, d + 1)))
-        for part, at in zip(parts, (slice(0, d), slice(d, None)), strict=True):
-            part.append(both[..., at])
+        for part, half in zip(parts, (slice(0, d), slice(d, None)), strict=True):
+            part.append(both[..., half])
     if rest:
         both = _sheared(xp, xp.expand_dims(rows[..., groups * d :, :], axis=-3))
         none = xp.zeros_like(both[..., : d - rest])
@@ -177,7 +178,7 @@ def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
 
 
 def _sheared(xp: Namespace, rows: Array) -> Array:
-    """Return rows (..., t, width), the i-th moved right by i, with zeros beside: (..., t, width + t - 1)."""
+    """Return rows (..., t, width), the i-th moved right by i and padded with zeros: (..., t, width + t - 1)."""
     t, width = rows.shape[-2:]
     padded = xp.concat([rows, xp.zeros((*rows.shape[:-1], t), dtype=rows.dtype, device=device(rows))], axis=-1)
     flat = xp.reshape(padded, (*rows.shape[:-2], t * (width + t)))
@@ -200,8 +201,8 @@ def of_blocks(xp: Namespace, lower: Array, diag: Array, upper: Array) -> tuple[A
         else:
             eye = nothing + xp.eye(k, dtype=diag.dtype, device=device(diag))
             lines = ((l0, d0, nothing, u0), (nothing, eye, -eye, nothing))
-        for at, part in enumerate(parts):
-            rows = [xp.concat(line[2 * at : 2 * at + 2], axis=-1) for line in lines]
+        for index, part in enumerate(parts):
+            rows = [xp.concat(line[2 * index : 2 * index + 2], axis=-1) for line in lines]
             part.append(xp.concat(rows, axis=-2))
     a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
     return a, b

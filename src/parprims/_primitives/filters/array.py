@@ -1,23 +1,23 @@
 """Filters by array operations: exact convolutions, and the solution of a triangular system.
 
 With the coefficients divided by a[0], the outputs y solve A y = u. Here (A y)[n] = y[n] + a[1] y[n-1] + ... +
-a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], to whose first k numbers the states before are added. So u is a
-convolution, and A a triangular matrix of k + 1 diagonals. The states after are what the last inputs and outputs leave
-for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
-transpose of A is A from the other end.
+a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], and the states before are added to the first k numbers of u. So u
+is a convolution, and A a triangular matrix of k + 1 diagonals. The states after are the terms of the last inputs and
+outputs in later samples. The derivatives of a filter are convolutions and a filter with the same A: dy solves
+A dy = du - dA y, and the transpose of A is A from the other end.
 
-The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does, in float64 or of more
-poles than two. Elsewhere:
+The number of poles decides how A y = u is solved. JAX on a CPU takes one sample after another, as SciPy does, in
+float64 or with more than two poles. Elsewhere:
 
-One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
-with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
-are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too, and takes the last 1024
-states one after another.
+One or two poles: all chunks of a signal at once, with a recurrence of states between them: z' = M z + c x and
+y = x + z[0] with a small matrix M. L outputs are a matrix times L samples and the state before them, and the
+states between chunks are the same recurrence of M^L, log_L n times. JAX on a CPU without float64 goes this way too,
+and takes the last 1024 states one after another.
 
-More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
-digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
+More poles: if poles are close to each other, the numbers of M^L are large and cancel in products, by any number of
+digits. So one block is filtered after another. A block of u is multiplied by the inverse of A within the block.
 
-By both ways y is then corrected by the inverse times u - A y. What is left is the rounding of every term of the
+Both ways then correct y by the inverse times u - A y. The remaining error is the rounding of every term of the
 recurrence, as in SciPy.
 """
 
@@ -63,8 +63,8 @@ def array_refusal(xp: Namespace, f: Filter) -> str | None:
 
 def filtered_lines(xp: Namespace, f: Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
     """Return filtered lines and the states after them, given the inputs of the kernel for GPUs."""
-    *given, x = arrays[: len(arrays) - f.states]
-    b, a = f.coefficients(xp, given)
+    *coefficients, x = arrays[: len(arrays) - f.states]
+    b, a = f.coefficients(xp, coefficients)
     x = cast(xp, x, f.working)
     z = cast(xp, arrays[-1], f.working) if f.states else zeros(xp, (x.shape[0], b.shape[0], f.order), x)
     y, z = _cascade(xp, f, (b, a, x, z), solved)
@@ -77,9 +77,9 @@ def _cascade(xp: Namespace, f: Filter, parts: Parts, solve: Solve) -> tuple[Arra
     states = []
     for section in range(b.shape[0]):
         first, (of_b, of_a) = a[section, 0], f.lengths
-        own = b[section, :of_b] / first, a[section, :of_a] / first
+        coefficients = b[section, :of_b] / first, a[section, :of_a] / first
         with unwatched():
-            x, end = _filtered(xp, own, x, z[:, section, :], solve=solve)
+            x, end = _filtered(xp, coefficients, x, z[:, section, :], solve=solve)
         states.append(end)
     return x, xp.stack(states, axis=1)
 
@@ -100,10 +100,12 @@ def _filtered(
     n, k = x.shape[1], z.shape[1]
     known = xp.isfinite(x)
     y, end = _of_finite(xp, coefficients, xp.where(known, x, xp.zeros_like(x)), z, solve=solve)
-    at = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
-    last = cumulative_max(xp.where(known, xp.full_like(at, -n - k), at), axis=1)  # unknown sample so far
+    positions = xp.arange(n, dtype=xp.int32 if n + k < 2**30 else xp.int64, device=device(x))
+    last = cumulative_max(
+        xp.where(known, xp.full_like(positions, -n - k), positions), axis=1
+    )  # the last unknown sample so far
     reach = n if a.shape[0] > 1 else k
-    y = xp.where(at - last <= reach, xp.full_like(y, math.nan), y)
+    y = xp.where(positions - last <= reach, xp.full_like(y, math.nan), y)
     return y, xp.where(n - last[:, -1:] <= reach, xp.full_like(end, math.nan), end)
 
 
@@ -132,7 +134,7 @@ def _extended(xp: Namespace, x: Array, before: int, after: int) -> Array:
 
 
 def convolved(xp: Namespace, c: Array, x: Array) -> Array:
-    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, in which nothing comes before the first sample."""
+    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, with zeros before the first sample."""
     lines, n = x.shape
     taps = min(c.shape[0], n)
     c = c[:taps]
@@ -149,8 +151,8 @@ def convolved(xp: Namespace, c: Array, x: Array) -> Array:
         total, c, x = state
         zeros = xp.zeros((2 * length,), dtype=c.dtype, device=device(c))
         matrix = _toeplitz(xp, xp.concat([zeros, c[:length]]), 2 * length, length)
-        total = total + matmul(xp.concat([_later(xp, x), x], axis=2), matrix)
-        return total, xp.roll(c, -length), _later(xp, x)
+        total = total + matmul(xp.concat([_moved_back(xp, x), x], axis=2), matrix)
+        return total, xp.roll(c, -length), _moved_back(xp, x)
 
     total, _, _ = repeated(xp, groups, step, (xp.zeros_like(blocks * c[0]), c, blocks))
     return xp.reshape(total, (lines, -1))[:, :n]
@@ -161,39 +163,39 @@ def correlated(xp: Namespace, y: Array, x: Array, taps: int) -> Array:
     length, blocks = _in_groups(xp, x, taps)
     _, rows = _in_groups(xp, y, taps)
     rows = xp.permute_dims(xp.reshape(rows, (-1, length)), (1, 0))
-    found = []
+    results = []
     for _ in range(-(-taps // length)):
-        pairs = xp.concat([_later(xp, blocks), blocks], axis=2)
+        pairs = xp.concat([_moved_back(xp, blocks), blocks], axis=2)
         sums = matmul(rows, xp.reshape(pairs, (-1, 2 * length)))  # the terms of a sum lie on a diagonal
         flat = xp.concat([xp.reshape(sums, (-1,)), xp.zeros((length,), dtype=sums.dtype, device=device(sums))])
         skewed = xp.reshape(flat, (length, 2 * length + 1))[:, 1 : length + 1]
-        found.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
-        blocks = _later(xp, blocks)
-    return xp.concat(found)[:taps]
+        results.append(xp.flip(xp.sum(skewed, axis=0, dtype=sums.dtype)))
+        blocks = _moved_back(xp, blocks)
+    return xp.concat(results)[:taps]
 
 
 def _in_groups(xp: Namespace, x: Array, taps: int) -> tuple[int, Array]:
-    """Return the number of coefficients of a product, and lines in blocks of as many samples, padded with zeros."""
+    """Return the number of coefficients of a product, and lines in blocks of this length, padded with zeros."""
     lines, n = x.shape
     length = min(max(taps, _CHUNK), _TAPS)
     count = -(-n // length)
     return length, xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
 
 
-def _later(xp: Namespace, blocks: Array) -> Array:
-    """Return lines of blocks, each a block later."""
+def _moved_back(xp: Namespace, blocks: Array) -> Array:
+    """Return the lines of blocks, moved back by one block."""
     return xp.concat([xp.zeros_like(blocks[:, :1, :]), blocks[:, :-1, :]], axis=1)
 
 
 def _toeplitz(xp: Namespace, circle: Array, rows: int, columns: int) -> Array:
     """Return the matrix with circle[j - i] in row i and column j. Negative indices count from the end.
 
-    A circle of rows + columns numbers, repeated and cut into rows one shorter, moves by one a row. So nothing is
-    gathered: a GPU would add the derivative of a gather in any order.
+    A circle of rows + columns numbers is repeated and cut into rows that are shorter by one number, so it moves by one
+    number from row to row. Nothing is gathered: a GPU would add the derivative of a gather in any order.
     """
     size, rest = circle.shape[0], circle.shape[1:]
-    whole = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
-    flat = xp.reshape(whole, (rows * size, *rest))[: rows * (size - 1), ...]
+    repeated = xp.broadcast_to(circle[None, ...], (rows, *circle.shape))
+    flat = xp.reshape(repeated, (rows * size, *rest))[: rows * (size - 1), ...]
     return xp.reshape(flat, (rows, size - 1, *rest))[:, :columns, ...]
 
 
@@ -254,10 +256,10 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     """Return `solved`, one block of samples after another.
 
     A correction multiplies the error by the unit in the last place and by the sizes of A and of its inverse within a
-    block, at most 2^k L^(k-1) / (k-1)! of poles that are not outside of the unit circle. So in single precision blocks
-    are short, and are corrected twice.
+    block, at most 2^k L^(k-1) / (k-1)! for poles in or on the unit circle. So in single precision
+    blocks are short, and are corrected twice.
     """
-    multiply = matmul if is_jax(xp) else xp.matmul  # thousands of times; of JAX's the precision is to be asked for
+    multiply = matmul if is_jax(xp) else xp.matmul  # called thousands of times; JAX needs a precision
     lines, n = u.shape
     k = a.shape[0] - 1
     length, corrections = (64 if k <= 8 else 32, 1) if dtype_name(a.dtype) in ("float64", "complex128") else (16, 2)
@@ -269,13 +271,13 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     inverse = _toeplitz(xp, xp.concat([_impulse(xp, a, length), zeros]), length, length)
     response = matmul(behind, inverse)
 
-    def step(last: Array, given: Array) -> tuple[Array, Array]:
-        """Return the last k outputs, given those before, and the outputs of a block."""
-        u, y = given[0, ...], given[1, ...]
+    def step(last: Array, part: Array) -> tuple[Array, Array]:
+        """Return the last k outputs, given the last k before a block, and the outputs of the block."""
+        u, y = part[0, ...], part[1, ...]
         y = y - multiply(last, response)
         for _ in range(corrections):
             missing = u - multiply(xp.concat([last, y], axis=1), system)
-            # After an output that is not finite nothing is known, and before it nothing is to change.
+            # Outputs after one that is not finite are unknown, and outputs before it must not change.
             y = y + multiply(xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)), inverse)
         return (y if k <= length else xp.concat([last, y], axis=1))[:, -k:], y
 
@@ -290,13 +292,13 @@ def _in_order(xp: Namespace, step: Callable[[Array, Array], tuple[Array, Array]]
     if is_jax(xp):
         from jax import lax
 
-        _, found = lax.scan(step, state, parts)
-        return found
-    made = []
-    for at in range(parts.shape[0]):
-        state, one = step(state, parts[at, ...])
-        made.append(one)
-    return xp.stack(made)
+        _, results = lax.scan(step, state, parts)
+        return results
+    outputs = []
+    for index in range(parts.shape[0]):
+        state, result = step(state, parts[index, ...])
+        outputs.append(result)
+    return xp.stack(outputs)
 
 
 def _impulse(xp: Namespace, a: Array, length: int) -> Array:
@@ -317,9 +319,9 @@ def _impulse(xp: Namespace, a: Array, length: int) -> Array:
 def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
     """Return `solved` for one or two poles, corrected once.
 
-    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
-    two numbers z nearly make up for each other, and powers of their matrix would lose digits. A y is summed of
-    differences, from s times the output before: they keep digits that products with A lose.
+    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both poles are on its side, else 0. Next to
+    s the two numbers z nearly cancel, and powers of their matrix would lose digits. A y is a sum of differences to s
+    times the output before, which keep digits that products with A lose.
     """
     k = a.shape[0] - 1
     one, side = xp.ones_like(a[:1]), xp.real(a[1:2]) if dtype_kind(a.dtype) == "complex" else a[1:2]
@@ -335,10 +337,10 @@ def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
     def missing(y: Array) -> Array:
         before = _extended(xp, y, 2, 0)
         latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
-        found = u - (latest - s * previous)
+        difference = u - (latest - s * previous)
         if k == 1:
-            return found - (a[1:2] + s) * previous
-        return found + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
+            return difference - (a[1:2] + s) * previous
+        return difference + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
 
     def correct(i: Any, y: Array) -> Array:
         rest = missing(y)
@@ -362,10 +364,10 @@ def _by_chunks(xp: Namespace, matrix: Array, c: Array, n: int) -> Callable[[Arra
 
     def run(x: Array) -> Array:
         lines = x.shape[0]
-        whole = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
-        y = matmul(whole, outputs)
+        chunks = xp.reshape(_extended(xp, x, 0, count * length - n), (lines, count, length))
+        y = matmul(chunks, outputs)
         if count > 1:
-            y = y + matmul(_states(xp, powers[length, ...], matmul(whole, inputs)), starts)
+            y = y + matmul(_states(xp, powers[length, ...], matmul(chunks, inputs)), starts)
         return xp.reshape(y, (lines, count * length))[:, :n]
 
     return run
@@ -386,7 +388,7 @@ def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
 
 
 def _lower(xp: Namespace, column: Array, length: int) -> Array:
-    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such."""
+    """Return the lower triangular matrix with these numbers on and below its diagonal; numbers may be blocks."""
     zeros = xp.zeros((length, *column.shape[1:]), dtype=column.dtype, device=device(column))
     circle = xp.concat([column[:1, ...], zeros, xp.flip(column[1:length, ...], axis=0)], axis=0)
     return _toeplitz(xp, circle, length, length)
@@ -397,27 +399,27 @@ _STEPS = 1024
 
 
 def _states(xp: Namespace, matrix: Array, u: Array) -> Array:
-    """Return the states before each of z' = M z + u, given M. The first is zero."""
+    """Return the state before each step z' = M z + u, given M. The first state is zero."""
     lines, m, k = u.shape
     if m <= _STEPS and is_jax(xp) and steps_in_jax():
         start = xp.zeros_like(u[:, 0, :]) + xp.zeros_like(matrix[0, :])
-        found = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
-        return xp.permute_dims(found, (1, 0, 2))
+        states = _in_order(xp, _next_state(xp, matrix), start, xp.permute_dims(u, (1, 0, 2)))
+        return xp.permute_dims(states, (1, 0, 2))
     length = min(_CHUNK, m)
     count = -(-m // length)
     powers = _powers(xp, matrix, length)
-    # The state after t + 1 steps of a group, without one before: the sum of M^(t-s) u[s] over s <= t.
+    # The state after t + 1 steps of a group, from zero: the sum of M^(t-s) u[s] over s <= t.
     blocks = _lower(xp, powers[:length, ...], length)
     blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
     behind = xp.zeros((lines, count * length - m, k), dtype=u.dtype, device=device(u))
-    whole = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
-    sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
-    found = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
+    groups = xp.reshape(xp.concat([u, behind], axis=1), (lines, count, length * k))
+    sums = xp.reshape(_times(xp, groups, blocks), (lines, count, length, k))
+    states = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
     if count > 1:
         first = _states(xp, powers[length, ...], sums[:, :, length - 1, :])
         later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
-        found = found + xp.reshape(_times(xp, first, later), (lines, count, length, k))
-    return xp.reshape(found, (lines, count * length, k))[:, :m, :]
+        states = states + xp.reshape(_times(xp, first, later), (lines, count, length, k))
+    return xp.reshape(states, (lines, count * length, k))[:, :m, :]
 
 
 def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[Array, Array]]:
@@ -427,9 +429,9 @@ def _next_state(xp: Namespace, matrix: Array) -> Callable[[Array, Array], tuple[
 
     def step(z: Array, u: Array) -> tuple[Array, Array]:
         row = xp.expand_dims(z, axis=1)
-        found = xp.sum(row * finite, axis=2) + u
+        state = xp.sum(row * finite, axis=2) + u
         lost = xp.any((row != 0) & ~known, axis=2)
-        return xp.where(lost, xp.full_like(found, math.nan), found), z
+        return xp.where(lost, xp.full_like(state, math.nan), state), z
 
     return step
 
@@ -438,5 +440,5 @@ def _times(xp: Namespace, rows: Array, powers: Array) -> Array:
     """Return rows times powers. A power that overflowed makes products with nonzero numbers NaN, with zeros 0."""
     known = xp.isfinite(powers)
     lost = matmul(xp.astype(rows != 0, rows.dtype), xp.astype(~known, rows.dtype)) != 0
-    found = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
-    return xp.where(lost, xp.full_like(found, math.nan), found)
+    product = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
+    return xp.where(lost, xp.full_like(product, math.nan), product)

@@ -70,26 +70,26 @@ class Filter(Composed):
             return b, a, rows, zeros(xp, (lines, count, k), rows)
         return b, a, rows, self.states_of_lines(xp, cast(xp, self.arrays[-1], self.working))
 
-    def coefficients(self, xp: Namespace, given: Sequence[Array]) -> tuple[Array, Array]:
+    def coefficients(self, xp: Namespace, arrays: Sequence[Array]) -> tuple[Array, Array]:
         """Return b and a of all sections, (sections, k + 1), of the dtype computed in."""
         if self.sections is None:
-            b, a = (_padded(xp, cast(xp, one, self.working), self.order + 1) for one in given)
+            b, a = (_padded(xp, cast(xp, x, self.working), self.order + 1) for x in arrays)
             return b, a
-        sos = cast(xp, given[0], self.working)
+        sos = cast(xp, arrays[0], self.working)
         return sos[:, :3], sos[:, 3:]
 
     def states_of_lines(self, xp: Namespace, zi: Array) -> Array:
         """Return the caller's states as states of lines: (lines, sections, k)."""
         zi = xp.broadcast_to(zi, self.state_shape)
         zi = xp.expand_dims(zi, axis=0) if self.sections is None else zi
-        order = (*(at for at in range(1, zi.ndim) if at != self.axis + 1), 0, self.axis + 1)
+        order = (*(axis for axis in range(1, zi.ndim) if axis != self.axis + 1), 0, self.axis + 1)
         return xp.reshape(xp.permute_dims(zi, order), (-1, self.sections or 1, self.order))
 
     @property
     def state_shape(self) -> tuple[int, ...]:
         """The shape of the states, as the caller has them."""
-        own = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
-        return own if self.sections is None else (self.sections, *own)
+        shape = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
+        return shape if self.sections is None else (self.sections, *shape)
 
     def finished(self, xp: Namespace, y: Array, z: Array, *, copy: bool = True) -> Any:
         """Return the results, given lines and their states; ``copy`` False if nothing else uses their memory."""
@@ -104,9 +104,9 @@ class Filter(Composed):
         """Return states of lines as the caller has them."""
         others = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
         z = xp.reshape(z, (*others, self.sections or 1, self.order))
-        at = len(others)
-        order = [*range(self.axis), at + 1, *range(self.axis, at)]
-        z = xp.permute_dims(z, (at, *order))
+        order_end = len(others)
+        order = [*range(self.axis), order_end + 1, *range(self.axis, order_end)]
+        z = xp.permute_dims(z, (order_end, *order))
         return z if self.sections is not None else z[0, ...]
 
 
@@ -193,14 +193,14 @@ def _widest(xp: Namespace, dtype: Any) -> Any:
 
 def _check_states(f: Filter, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless states have a shape that SciPy takes: others may broadcast by chance alone."""
-    wanted, own = f.state_shape, {f.axis} if f.sections is None else {0, f.axis + 1}
+    wanted, free_axes = f.state_shape, {f.axis} if f.sections is None else {0, f.axis + 1}
     fits = len(shape) == len(wanted) and all(
-        length == right or (length == 1 and at not in own)
-        for at, (length, right) in enumerate(zip(shape, wanted, strict=True))
+        length == right or (length == 1 and axis not in free_axes)
+        for axis, (length, right) in enumerate(zip(shape, wanted, strict=True))
     )
     if not fits:
-        others = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
-        raise ValueError(f"zi must have shape {wanted}{others if len(wanted) > len(own) else ''}, got {shape}")
+        hint = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
+        raise ValueError(f"zi must have shape {wanted}{hint if len(wanted) > len(free_axes) else ''}, got {shape}")
 
 
 def _check_first(a: np.ndarray[Any, Any]) -> None:

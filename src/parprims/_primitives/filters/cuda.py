@@ -41,7 +41,7 @@ class Tuning(_cuda.Tuning):
     many: Tile
     """For larger states: their tables take more of the shared memory."""
     tiles: int
-    """The fewest tiles of all lines: lines of several tiles are divided further until there are as many."""
+    """The fewest tiles of all lines together: lines of several tiles are divided further to reach this number."""
     chained_lines: int
     """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
     inside: int
@@ -115,7 +115,7 @@ class Kind:
 
     @property
     def together(self) -> int:
-        """The most sections of a launch: as many as its tables and registers have room for."""
+        """The most sections of a launch, whose tables and registers must fit."""
         return 4 if self.working == "float64" else 2
 
 
@@ -158,8 +158,8 @@ class _Cut:
 
     def shared_bytes(self, kind: Kind, count: int, size: int) -> int:
         """Return the shared memory of a block: tables, and samples of ``size`` bytes or the input of tables."""
-        places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
-        spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # a launch before makes those of others
+        places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # one more if even, for the gaps
+        spare = self.spare_bytes(kind, count) if kind.order <= _INSIDE else 0  # else a launch before makes tables
         return self.table_bytes(kind, count) + max(spare, places * self.vector * size)
 
     def fits(self, most: int, kind: Kind, count: int, size: int) -> bool:
@@ -208,11 +208,11 @@ def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, *, lines: int
 def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _cuda.Plan:
     """Return the launches for ``lines`` lines of n samples; each line begins ``step`` elements after the last.
 
-    Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
+    Inputs are the coefficients, b and a or the sections, the lines and, with states, the states (lines, sections, k).
     Outputs are the lines filtered, and the states after.
     """
     source = _cuda.device_source("_primitives/filters/filters.cu")
-    numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
+    numbers, k, c_type = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
     signal = 2 if kind.lattice else 1
     line_count, length, apart = numbers("lines", lines), numbers("n", n), numbers("step", step)
@@ -230,26 +230,26 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
         tile_bytes = tile.threads * cut.rounds * cut.vector * 2 * size
         inside = cut.grid <= tuning.inside and k <= _INSIDE
         if kind.lattice:
-            given = (("in0", 0), ("in1", 0)), kind.counts, 0
+            places = (("in0", 0), ("in1", 0)), kind.counts, 0
         else:
-            given = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
+            places = (("in0", 6 * first), ("in0", 6 * first + 3)), (3, 3), 6
         coefficients = _cuda.Struct(
-            *(_cuda.Pointer(memory, f"const {whole}", elements=at) for memory, at in given[0]),
-            *given[1],
-            given[2],
-            type=f"filters::Coefficients<{whole}>",
+            *(_cuda.Pointer(memory, f"const {c_type}", elements=elements) for memory, elements in places[0]),
+            *places[1],
+            places[2],
+            type=f"filters::Coefficients<{c_type}>",
         )
         shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
         tables = f"Lattice<{wide}, {k}, {shape}>" if kind.lattice else f"Tables<{wide}, {count}, {k}, {shape}>"
         tables = f"filters::{tables}"
-        made = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
+        tables_memory = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
         if not inside:
             launches.append(
                 _cuda.Launch(
                     source,
                     "filters::make_lattice" if kind.lattice else "filters::make_tables",
                     (tables, wide),
-                    (coefficients, made),
+                    (coefficients, tables_memory),
                     grid=1,
                     block=tile.threads,
                     shared_bytes=cut.spare_bytes(kind, count) + (0 if kind.lattice else table_bytes),
@@ -258,20 +258,20 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
             scratch_bytes += table_bytes
         access = "ASCENDING" if kind.aligned else "STRIDED"
         reads = _cuda.Struct(
-            _cuda.Pointer(f"in{signal}" if first == 0 else "temporary", f"const {whole if first == 0 else wide}"),
+            _cuda.Pointer(f"in{signal}" if first == 0 else "temporary", f"const {c_type if first == 0 else wide}"),
             apart if first == 0 else length,
             0,
             1,
             0,
-            type=f"View<const {whole if first == 0 else wide}, {access}>",
+            type=f"View<const {c_type if first == 0 else wide}, {access}>",
         )
         writes = _cuda.Struct(
-            _cuda.Pointer("out0" if last else "temporary", whole if last else wide),
+            _cuda.Pointer("out0" if last else "temporary", c_type if last else wide),
             length,
             0,
             1,
             0,
-            type=f"View<{whole if last else wide}, {access}>",
+            type=f"View<{c_type if last else wide}, {access}>",
         )
         launches.append(
             _cuda.Launch(
@@ -285,9 +285,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                     reads,
                     writes,
                     coefficients,
-                    _cuda.Pointer(f"in{signal + 1 if kind.states else 0}", f"const {whole}"),
-                    _cuda.Pointer("out1" if kind.states else "out0", whole),
-                    None if inside else made,
+                    _cuda.Pointer(f"in{signal + 1 if kind.states else 0}", f"const {c_type}"),
+                    _cuda.Pointer("out1" if kind.states else "out0", c_type),
+                    None if inside else tables_memory,
                     _cuda.Pointer("status", "ulonglong2"),
                     line_count,
                     length,
@@ -302,7 +302,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, *, step: int) -> _
                 resident_blocks=tile.resident,
             )
         )
-        if waits:  # a state and how many tiles it is of, aligned as its numbers are
+        if waits:  # a state and its number of tiles, aligned to a number
             state_bytes = d * wide_bytes + max(8, wide_bytes)
             status_bytes = max(status_bytes, look_back_bytes(lines, cut.tiles, state_bytes))
     return _cuda.Plan(
@@ -344,16 +344,16 @@ def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter],
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         """Return the inputs of the kernel."""
-        given = [cast(xp, _cuda.plain(xp, x), dtype) for x in arrays]
-        found = [_cuda.contiguous(xp, x) for x in given[:coefficients]]
-        x = given[coefficients]
+        inputs = [cast(xp, _cuda.plain(xp, x), dtype) for x in arrays]
+        contiguous = [_cuda.contiguous(xp, x) for x in inputs[:coefficients]]
+        x = inputs[coefficients]
         rows = xp.reshape(x if axis == last else move_axis(xp, x, axis, -1), (-1, n))
         steps, _ = _cuda.layout(xp, rows)
         if steps[1] != 1 and n > 1:
             rows = _cuda.contiguous(xp, rows)
         if not states:
-            return (*found, rows)
-        return (*found, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, given[-1])))
+            return (*contiguous, rows)
+        return (*contiguous, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, inputs[-1])))
 
     run = _runner(xp, bare, laid_out(*map(derivative_rules.detached, f.arrays)))
 
@@ -392,11 +392,11 @@ def _runner(xp: Namespace, f: Filter, inputs: tuple[Array, ...]) -> _cuda.Run:
             if any(x.shape[0] > 1 for x in arrays[:coefficients]):  # every line has a filter of its own
                 return _cuda.row_by_row(otherwise)(*arrays)
             size = max(x.shape[0] for x in arrays)
-            whole = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
-            flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in whole]
-            given = (*(x[0] for x in arrays[:coefficients]), *flat)
-            found = _runner(xp, f, given)(*given)
-            return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in found])
+            broadcast = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
+            flat = [xp.reshape(x, (size * x.shape[1], *x.shape[2:])) for x in broadcast]
+            inputs = (*(x[0] for x in arrays[:coefficients]), *flat)
+            results = _runner(xp, f, inputs)(*inputs)
+            return tuple([xp.reshape(x, (size, -1, *x.shape[1:])) for x in results])
 
         return otherwise, batched
 

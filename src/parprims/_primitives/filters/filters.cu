@@ -11,21 +11,21 @@
 //     others     as of scan_rows in scan.cu
 //
 // Phases:
-//   1. Every thread sums what its consecutive samples add to the state after them: each sample times a constant vector,
-//      the response of the state to it. What the state before adds is one constant matrix times that state, as every
-//      thread has the same number of samples.
+//   1. Every thread sums the contributions of its consecutive samples to the state after them: each sample times a
+//      constant vector, the response of the state to it. The contribution of the state before is one constant matrix
+//      times that state, as every thread has equally many samples.
 //   2. The states are scanned over lanes, over warps, and over tiles by look-back, with constant powers of that matrix:
 //      a state is K numbers for each section, whatever the length of a tile.
-//   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
-// The responses and the powers are made of the coefficients on the device.
-// Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
-// z nearly cancel each other. So between threads the state is in other numbers: with Lattice those that
-// filters_lattice.cuh explains, with Tables w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
+//   3. Every thread filters its samples again, from the state before them on, and stores the results.
+// The responses and the powers are computed from the coefficients on the device.
+// Accuracy: all computations are in double precision. If poles are close to each other and to the unit circle, the
+// numbers z nearly cancel each other. So between threads the state is in other numbers: with Lattice in the numbers s
+// of filters_lattice.cuh, with Tables in w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
 // -1 (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
-// where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
-// response in terms of 1 / (z - s). A state loses digits only within the samples of one thread, which forget them with it.
-// Causality: what is not finite changes nothing before it. All that follows it may become NaN.
+// where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g is the impulse
+// response in terms of 1 / (z - s). A state loses digits only within the samples of one thread, and is then replaced.
+// Causality: a value that is not finite changes nothing before it. All values after it may become NaN.
 // Reproducibility: the grouping of samples depends only on shape and alignment. The same input gives the same bits.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016;
@@ -75,7 +75,7 @@ DEVICE void make_tables(const Coefficients<C>& given, W* to) {
     for (int at = threadIdx.x; at < (int)(sizeof(Tables) / sizeof(W)); at += blockDim.x) to[at] = from[at];
 }
 
-// The same for tables that are made where they are.
+// Makes the tables where they are used.
 template <class Tables, class W, class C>
 DEVICE void make_lattice(const Coefficients<C>& given, W* to) {
     extern __shared__ uint4 shared[];
@@ -84,12 +84,12 @@ DEVICE void make_lattice(const Coefficients<C>& given, W* to) {
 
 // ---- The filter ------------------------------------------------------------------------------------------------
 
-// What tiles add to the state, for look-back. The tables are at the beginning of shared memory.
+// The contributions of tiles to the state, for look-back. The tables are at the beginning of shared memory.
 template <class Tables, class W, int D>
 struct Join {
     struct State {
         W w[D];
-        unsigned tiles;  // how many
+        unsigned tiles;  // the number of tiles
     };
     static DEVICE State combine(const State& earlier, const State& later) {
         extern __shared__ uint4 shared[];
@@ -101,8 +101,8 @@ struct Join {
     }
 };
 
-// Filters lines of `n` samples. `zi` and `zf` are the states of all sections: `sections` of them for every line, of which
-// these are those from `first` on. `from` are the tables, unless INSIDE.
+// Filters lines of `n` samples. `zi` and `zf` are the states of all sections: `sections` sections for every line, and
+// this launch has the sections from `first` on. `from` are the tables, unless INSIDE.
 template <class Powers, class W, int S, int K, int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool INSIDE,
           bool STATES, int SHARED_BYTES, class C, class Z, class In, class Out>
 DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& given, const Z* zi, Z* zf, const W* from,
@@ -166,7 +166,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     wait_for_staged();
     __syncwarp();  // separates the lanes' copies from each other's reads
 
-    // What the thread's samples add to the state; then also those of the lanes before.
+    // The contributions of the thread's samples to the state; then also those of the lanes before.
     W mine[D], before[D];
 #pragma unroll
     for (int j = 0; j < D; ++j) mine[j] = W();
@@ -191,7 +191,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     }
     above(mine, 1, before);
 
-    // The state before the warp's samples, first without what is before the tile.
+    // The state before the warp's samples, at first without the contribution of earlier tiles.
     W start[D];
 #pragma unroll
     for (int j = 0; j < D; ++j) start[j] = W();

@@ -14,7 +14,8 @@ DEVICE Wide product_sum(Wide a, Wide b, Wide c) {
     return {__fma_rn(a.re, b.re, __fma_rn(-a.im, b.im, c.re)), __fma_rn(a.re, b.im, __fma_rn(a.im, b.re, c.im))};
 }
 
-// Numbers that are not finite become the largest: a power that overflows then leaves a state of zero as it is.
+// Numbers that are not finite become the largest finite number: then a power that overflows leaves a state of zero
+// unchanged.
 DEVICE double bounded(double x) { return ::fabs(x) <= 1.7976931348623157e308 ? x : 1.7976931348623157e308; }
 DEVICE Wide bounded(Wide x) { return {bounded(x.re), bounded(x.im)}; }
 
@@ -28,7 +29,7 @@ DEVICE Wide exact_sum(Wide a, Wide b, Wide& error) {
     return {exact_sum(a.re, b.re, error.re), exact_sum(a.im, b.im, error.im)};
 }
 
-// The point on the unit circle, of few, that is nearest to the mean of the poles, whose sum is -a.
+// Of a few points on the unit circle, the nearest to the mean of the poles. The sum of the poles is -a.
 DEVICE double side_of_poles(double a) { return a > 0 ? -1. : 1.; }
 DEVICE Wide side_of_poles(Wide a) {
     if (::fabs(a.re) >= ::fabs(a.im)) return {side_of_poles(a.re), 0.};
@@ -40,7 +41,7 @@ DEVICE W one() {
     return ops::cast<W>(1.);
 }
 
-// y += M x for the D x D matrix M, whose elements are STEP apart. A section depends on none that comes after it.
+// y += M x for the D x D matrix M, whose elements are STEP apart. A section does not depend on later sections.
 template <int D, int K, int STEP, class W>
 DEVICE void add_product(W (&y)[D], const W* m, const W (&x)[D]) {
 #pragma unroll
@@ -52,7 +53,8 @@ DEVICE void add_product(W (&y)[D], const W* m, const W (&x)[D]) {
 
 // ---- Coefficients ----------------------------------------------------------------------------------------------
 
-// The coefficients in memory: section t has `b_count` of them from b + t * step on, and `a_count` from a + t * step on.
+// The coefficients in memory: section t has `b_count` coefficients from b + t * step on, and `a_count` from a + t *
+// step on.
 template <class C>
 struct Coefficients {
     const C *b, *a;
@@ -76,7 +78,7 @@ DEVICE W filter_sample(const W (&b)[S][K + 1], const W (&a)[S][K], W (&z)[S * K]
     return x;
 }
 
-// The sections at hand: coefficients in registers.
+// The sections that a thread applies: coefficients in registers.
 template <class W, int S, int K>
 struct Sections {
     W b[S][K + 1], a[S][K];

@@ -1,18 +1,20 @@
 // Tables of filters of any order K, of one section (see filters.cu).
 //
-// The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1], and a step without a
+// The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1]. A step without a
 // sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the
-// same polynomial in the basis of the polynomials f[0], ..., f[K-1] of degrees 0, ..., K - 1 that are orthonormal on the
-// unit circle with the weight 1 / |a|^2. So |s|^2 is the energy of all later outputs without samples. No power of the
-// matrix of one step has a norm above 1 then, and an error of s changes the outputs by no more energy than its own.
-// These are the polynomials of Szego. Levinson's recursion backwards makes them of a, by reflection coefficients that
-// are below 1 in magnitude if and only if all poles are inside the unit circle. If they are not, or hardly, a wider
-// circle takes its place, the first of a list, on which powers may grow as they must.
+// same polynomial in another basis: polynomials f[0], ..., f[K-1] of degrees 0, ..., K - 1 that are orthonormal on the
+// unit circle with the weight 1 / |a|^2. So |s|^2 is the energy of all later outputs without samples. Then no power of
+// the matrix of one step has a norm above 1, and an error of s changes the outputs by no more than its own energy.
+// These are the polynomials of Szego. Levinson's recursion, run backwards, makes them from a by reflection coefficients
+// that are below 1 in magnitude if and only if all poles are inside the unit circle. If they are not, or hardly, a
+// wider circle replaces the unit circle: the first that suffices in a list. On this circle powers may grow as they
+// must.
 // The coefficients of f[j] are column j of the matrix T, z = T s, which is zero above the other diagonal. They are
-// rounded to double precision. All else is of the rounded T, in twice that precision, and then rounded: the matrix of
-// one step, T^-1 M T, its powers, and the responses. So only the size of numbers depends on how well the basis was found.
-// Within a thread the state is z, whose rounding errors are those of a loop over its samples.
-// Powers are by squaring: those of 1, 2, 4, ... threads, or if K is high of 1, 4, 16, ..., one after another.
+// rounded to double precision. Everything else is computed from the rounded T in twice that precision, and then
+// rounded: the matrix of one step, T^-1 M T, its powers, and the responses. So an inaccurate basis changes only the
+// size of numbers. Within a thread the state is z, with the rounding errors of a loop over its samples.
+// Powers are computed by squaring: the powers of 1, 2, 4, ... threads, or if K is high of 1, 4, 16, ..., one after
+// another.
 //
 // G. Szego, Orthogonal Polynomials, AMS, 1939, chapter 11; N. Levinson, J. Math. Phys. 25, 1947;
 // T. J. Dekker, A Floating-Point Technique for Extending the Available Precision, Numerische Mathematik 18, 1971.
@@ -24,7 +26,7 @@ namespace filters {
 
 // ---- Twice the precision ---------------------------------------------------------------------------------------
 
-// A number as the sum of two, the first of which is the sum rounded. That of a complex number has two such parts.
+// A number as the sum of two numbers; the first is the rounded sum. A complex number has two such parts.
 template <class W>
 struct Twice;
 template <>
@@ -41,7 +43,7 @@ DEVICE Twice<Wide> twice(Wide x) { return {twice(x.re), twice(x.im)}; }
 DEVICE double rounded(Twice<double> x) { return x.high; }
 DEVICE Wide rounded(Twice<Wide> x) { return {rounded(x.re), rounded(x.im)}; }
 
-// The sum of two numbers, the first the larger.
+// The sum of two numbers; the first is the larger.
 DEVICE Twice<double> sum_of_unequal(double a, double b) {
     const double sum = __dadd_rn(a, b);
     return {sum, __dadd_rn(b, -__dadd_rn(sum, -a))};
@@ -93,7 +95,7 @@ DEVICE double inverse_radius(int at) {
     return at == 0 || at > 12 ? part : 1 - part;
 }
 
-// How many digits of so many bits a count has.
+// The number of digits, of `bits` bits each, of a count.
 constexpr int digits(int count, int bits) { return count ? 1 + digits(count >> bits, bits) : 0; }
 
 // The parameters are those of Tables, for one section.
@@ -102,19 +104,19 @@ struct Lattice {
     static constexpr int D = K;
     enum { UNROLLED = 1, ROWS = D <= 4 ? D : 2 };  // unrolled: no steps of scans, and rows of products
     static constexpr bool DIRECT = false;
-    static constexpr int DIGIT = K * sizeof(W) > 128 ? 2 : 1;  // bits of a number of threads for which a power is there
-    static constexpr double MARGIN = 9.1e-13;  // how much below 1 the square of a reflection coefficient must be
+    static constexpr int DIGIT = K * sizeof(W) > 128 ? 2 : 1;  // bits of a number of threads with a stored power
+    static constexpr double MARGIN = 9.1e-13;  // the least difference from 1 of the square of a reflection coefficient
     static constexpr int CIRCLES = 43;         // of inverse_radius
-    static constexpr bool IN_REGISTERS = K * sizeof(W) <= 96;  // where coefficients are
+    static constexpr bool IN_REGISTERS = K * sizeof(W) <= 96;  // whether coefficients are in registers
 
     static constexpr int POWERS = digits(TILES ? WARP_SIZE * WARP_SIZE * WARPS : WARP_SIZE * WARPS - 1, DIGIT);
 
-    W powers[POWERS][D * D];  // of the matrix of the samples of a thread: to 1, 2^DIGIT, 4^DIGIT, ...
+    W powers[POWERS][D * D];  // of the matrix of a thread's samples: to the power 1, 2^DIGIT, 4^DIGIT, ...
     W basis[K][K];            // T
-    W responses[ITEMS * D];   // what a sample adds to the state after it and 0, 1, ... samples more
+    W responses[ITEMS * D];   // the contribution of a sample to the state after it and 0, 1, ... samples more
     W b[1][K + 1], a[1][K];
 
-    // What the tables are made in.
+    // Memory in which the tables are made.
     struct Spare {
         Twice<W> matrices[4][D * D], responses[ITEMS * D], polynomials[2][K + 1];
     };
@@ -131,7 +133,7 @@ struct Lattice {
             return Filter{*this};
     }
 
-    // Makes all of it, by all threads of a block, more than K of them. No other block uses it meanwhile.
+    // Makes all tables, by all threads of a block, more than K threads. No other block uses them meanwhile.
     template <class C>
     DEVICE void make(const Coefficients<C>& given, Spare& spare) {
         const int thread = threadIdx.x, all = D * D;
@@ -215,7 +217,7 @@ struct Lattice {
         return true;
     }
 
-    // Number i of the state after a sample of one.
+    // Number i of the state after a sample of 1.
     DEVICE Twice<W> after_sample(int i) const {
         return minus(twice(b[0][i + 1]), times(twice(a[0][i]), twice(b[0][0])));
     }
@@ -246,7 +248,7 @@ struct Lattice {
         return bounded(sum);
     }
 
-    // y += what a state x becomes over the samples of so many threads, warps or tiles.
+    // y += the state that a state x becomes after the samples of `count` threads, warps or tiles.
     DEVICE void add_after_lanes(W (&y)[D], unsigned count, const W (&x)[D]) const {
         W moved[D];
 #pragma unroll
@@ -255,7 +257,7 @@ struct Lattice {
         for (const W* power = powers[0]; count > 0; count >>= DIGIT, power += D * D)
 #pragma unroll 1
             for (unsigned times = count % (1 << DIGIT); times > 0; --times) {
-                W next[D];  // of many rows in local memory, as their index is not constant: registers are not enough
+                W next[D];  // for many rows in local memory, as registers have no index
 #pragma unroll ROWS
                 for (int row = 0; row < D; ++row) {
                     W sum = W();
@@ -277,7 +279,7 @@ struct Lattice {
         add_after_lanes(y, count * (WARP_SIZE * WARPS), x);
     }
 
-    // The state as numbers s, and back.
+    // Converts the state to the numbers s, and back.
     DEVICE void between_threads(const W (&z)[D], W (&s)[D]) const {
         Twice<W> found[D];
         solve<1>([&](int i) { return twice(z[i]); }, found);

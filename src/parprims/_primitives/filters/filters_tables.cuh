@@ -5,26 +5,26 @@
 
 namespace filters {
 
-// What is the same for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one step: over
-// the samples of 1, 2, ... threads, warps and tiles. Entry i of `responses` is what a sample adds to the state after it
-// and i samples more. ITEMS are the samples of a thread.
+// Tables that are constant for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one
+// step: over the samples of 1, 2, ... threads, warps and tiles. Entry i of `responses` is the contribution of a sample
+// to the state after it and i samples more. ITEMS is the number of samples of a thread.
 template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
 struct Tables {
     static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
     enum { UNROLLED = 8 };                     // the steps of scans: all of them
     static constexpr bool DIRECT = true;       // whether between_threads takes few products
-    using Spare = W[2 * D * D];                // what the tables are made in: two matrices
+    using Spare = W[2 * D * D];                // memory in which the tables are made: two matrices
     W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
     W warps[WARPS * D * D];
     W tiles[GROUP * D * D];
     W responses[ITEMS * D];
     W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
-    W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
+    W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and elements above it are 0
 
-    // Returns what filters samples.
+    // Returns the sections that filter samples.
     DEVICE Sections<W, S, K> filter() const { return Sections<W, S, K>(*this); }
 
-    // Makes what belongs to section t.
+    // Makes the tables of section t.
     template <class C>
     DEVICE void make_section(const Coefficients<C>& given, int t) {
         const auto load = [](const C* from, Index i, Index count) {
@@ -42,7 +42,7 @@ struct Tables {
         }
         const W s = side_of_poles(down[1]);
         side[t] = s;
-        // Both polynomials around s, by repeated division by what is zero there.
+        // Both polynomials around s, by repeated division by the polynomial that is zero there.
 #pragma unroll
         for (int done = 0; done < K; ++done)
 #pragma unroll
@@ -76,8 +76,8 @@ struct Tables {
             }
     }
 
-    // Makes the state after one step that begins with state number `column` one, or for column D with a sample of one, and
-    // with zeros else. Its numbers are STEP apart.
+    // Makes column `column` of the matrix of one step: the state after one step that begins with 1 in number `column`
+    // and zeros elsewhere, or for column D the state after a sample of 1. Its numbers are STEP apart.
     template <int STEP>
     DEVICE void make_column(W* to, int column) const {
         W x = column == D ? one<W>() : W();
@@ -119,7 +119,7 @@ struct Tables {
         }
     }
 
-    // Makes all of it, by all threads of a block, in shared memory.
+    // Makes all tables, by all threads of a block, in shared memory.
     template <class C>
     DEVICE void make(const Coefficients<C>& given, Spare& spare) {
         const int thread = threadIdx.x, all = D * D;
@@ -155,7 +155,7 @@ struct Tables {
         make_powers<GROUP, 1, D * D>(tiles);
     }
 
-    // y += what a state x becomes over the samples of so many threads, warps or tiles, from 1 on.
+    // y += the state that a state x becomes after the samples of `count` threads, warps or tiles, at least one.
     DEVICE void add_after_lanes(W (&y)[D], int count, const W (&x)[D]) const {
         add_product<D, K, WARP_SIZE>(y, lanes + count - 1, x);
     }
@@ -166,7 +166,7 @@ struct Tables {
         add_product<D, K, 1>(y, tiles + (count - 1) * D * D, x);
     }
 
-    // The state as numbers w, and back.
+    // Converts the state to the numbers w, and back.
     DEVICE void between_threads(const W (&z)[D], W (&w)[D]) const {
 #pragma unroll
         for (int j = 0; j < D; ++j) {

@@ -16,18 +16,18 @@ def native(xp: Namespace, f: Filter) -> Any:
     """Return the result by SciPy, computed in NumPy's arrays."""
     from scipy import signal
 
-    *coefficients, x = (as_numpy(cast(xp, one, f.working)) for one in f.arrays[: len(f.arrays) - f.states])
+    *coefficients, x = (as_numpy(cast(xp, array, f.working)) for array in f.arrays[: len(f.arrays) - f.states])
     options = {}
     if f.states and f.order:
         options["zi"] = np.array(np.broadcast_to(as_numpy(cast(xp, f.arrays[-1], f.working)), f.state_shape))
     if f.sections is None:
-        found = signal.lfilter(*coefficients, x, f.axis, **options)
+        filtered = signal.lfilter(*coefficients, x, f.axis, **options)
     else:
         sos = coefficients[0] / coefficients[0][:, 3:4]
-        sos[:, 3] = 1  # a complex number divided by itself may be next to it
-        found = signal.sosfilt(sos, x, f.axis, **options)
-    results = found if options else (found, np.zeros(f.state_shape, x.dtype))
-    with_dtype = [cast(xp, returned(xp, np.ascontiguousarray(one)), f.dtype) for one in results]
+        sos[:, 3] = 1  # a complex number divided by itself may be nearly 1
+        filtered = signal.sosfilt(sos, x, f.axis, **options)
+    results = filtered if options else (filtered, np.zeros(f.state_shape, x.dtype))
+    with_dtype = [cast(xp, returned(xp, np.ascontiguousarray(result)), f.dtype) for result in results]
     return (with_dtype[0], with_dtype[1]) if f.states else with_dtype[0]
 
 

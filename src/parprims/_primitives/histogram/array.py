@@ -1,4 +1,4 @@
-"""Histograms by array operations: the edges, the bin of every element, and a sort of these."""
+"""Histograms by array operations: the edges, the bin of every element, and a sort of the bins."""
 
 from __future__ import annotations
 
@@ -54,26 +54,27 @@ def spaced(xp: Namespace, x: Array, h: Histogram) -> Array:
     """Return edges at equal distances; x may be None if the call has a range."""
     place = {"dtype": h.edges, "device": None if x is None else device(x)}
     if h.ends is not None or x.shape[0] == 0:
-        return _between(xp, h.ends or (0.0, 1.0), h.bins, place)
+        return _even_edges(xp, h.ends or (0.0, 1.0), h.bins, place)
     keys = comparable(xp, x)
     ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
-    first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
+    first, last = (widened(xp, from_comparable(xp, key, x.dtype), h.edges) for key in ends)
     half = cast(xp, first == last, h.edges) * 0.5
-    first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
-    if dtype_kind(x.dtype) == "float":  # NaN has no place between others
+    first, last = (xp.where(half > 0, end, edge) for edge, end in ((first, first - half), (last, last + half)))
+    if dtype_kind(x.dtype) == "float":  # NaN has no order
         finite = xp.isfinite(first) & xp.isfinite(last)
         first, last = (xp.where(finite, end, xp.full_like(end, math.nan)) for end in (first, last))
-    bins = xp.full((), h.bins, **place)  # an array: by a number PyTorch does not divide on GPUs, but multiplies
+    bins = xp.full((), h.bins, **place)  # an array: on GPUs PyTorch multiplies by the inverse of a number
     steps = xp.arange(h.bins, **place) * ((last - first) / bins) + first
-    if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
+    if flushes(xp, h.edges):  # the library compares a subnormal first edge as zero
         steps = xp.where(steps == first, first, steps)
     return xp.concat([steps, xp.reshape(last, (1,))])
 
 
-def _between(xp: Namespace, ends: tuple[float, float], bins: int, place: dict[str, Any]) -> Array:
+def _even_edges(xp: Namespace, ends: tuple[float, float], bins: int, place: dict[str, Any]) -> Array:
     """Return edges at equal distances, rounded as NumPy rounds them, on every library.
 
-    On JAX they are a constant: a program might round the edges that it returns and the edges that it compares apart.
+    On JAX they are a constant: a program might round the edges that it returns and the edges that it compares
+    differently.
     """
     kind = np.dtype(dtype_name(place["dtype"])).type
     with np.errstate(all="ignore"):
@@ -101,20 +102,20 @@ def bin_of(xp: Namespace, h: Histogram, x: Array, edges: Array, *, search: Calla
     ``search`` returns for each element the number of edges at most as large.
     """
     x = widened(xp, x, h.edges)
-    one, ends = comparable(xp, x), comparable(xp, edges)
-    found = search(ends, one) - 1
-    found = xp.where(one == ends[-1], xp.full_like(found, h.bins - 1), found)
-    inside = (one >= ends[0]) & (one <= ends[-1])
-    if one is not x:
+    key, ends = comparable(xp, x), comparable(xp, edges)
+    bins = search(ends, key) - 1
+    bins = xp.where(key == ends[-1], xp.full_like(bins, h.bins - 1), bins)
+    inside = (key >= ends[0]) & (key <= ends[-1])
+    if key is not x:
         inside = inside & (x <= edges[-1])  # neither is NaN
-    return xp.where(inside, found, xp.full_like(found, h.bins))
+    return xp.where(inside, bins, xp.full_like(bins, h.bins))
 
 
 def array(xp: Namespace, h: Histogram) -> tuple[Array, Array]:
     """Return the counts by a sort of the bins of elements, which moves elements of a bin side by side."""
     x, weights, edges = parts(xp, h)
     numbers = bin_of(xp, h, x, edges, search=functools.partial(above, xp))
-    narrow = next(one for one in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(one).max)
+    narrow = next(name for name in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(name).max)
     numbers = xp.astype(numbers, getattr(xp, narrow))
     every = xp.arange(h.bins, dtype=numbers.dtype, device=device(x))
     if weights is None:

@@ -63,7 +63,7 @@ def named(x: Array, weights: Any, options: dict[str, Any]) -> tuple[dict[str, An
     """Return the arrays by name, including edges if they are an array, and all other options."""
     arrays = {"x": x, "weights": weights}
     if is_array(options["bins"]):
-        return {**arrays, "bins": options["bins"]}, {name: one for name, one in options.items() if name != "bins"}
+        return {**arrays, "bins": options["bins"]}, {name: value for name, value in options.items() if name != "bins"}
     return arrays, options
 
 
@@ -73,17 +73,17 @@ def plainer(asked: Arguments) -> Arguments | None:
     If several devices or chunks hold x, the edges stay a tuple, and each device makes its array.
     """
     bins, x, weights = asked["bins"], asked["x"], asked["weights"]
-    made = None
+    plain = None
     if isinstance(bins, list | tuple | builtins.range):
         if asked.axis_name is None and not is_split((x, weights)):
-            made = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
+            plain = {"bins": listed_as_array("bins", bins, namespace_named("x", x), x)}
         elif not isinstance(bins, tuple):
-            made = {"bins": tuple(bins)}
+            plain = {"bins": tuple(bins)}
         _check_edges(np.asarray(bins))
-    made = made or made_plain(bins=bins, range=asked["range"])
-    if made is None:
+    plain = plain or made_plain(bins=bins, range=asked["range"])
+    if plain is None:
         return None
-    options = {"bins": bins, "range": asked["range"], "density": asked["density"], **made}
+    options = {"bins": bins, "range": asked["range"], "density": asked["density"], **plain}
     return Arguments(asked.name, *named(x, weights, options), asked.method, asked.axis_name)
 
 
@@ -159,7 +159,7 @@ def _bin_count(bins: Any) -> int | None:
 def _range(range: Any, dtype: Any) -> tuple[float, float]:
     if not isinstance(range, (tuple, list)) or len(range) != 2:
         raise TypeError(f"range must be a pair of numbers, got {repr_short(range)}")
-    first, last = (float(as_scalar("range", one, dtype)) for one in range)
+    first, last = (float(as_scalar("range", end, dtype)) for end in range)
     if not (math.isfinite(first) and math.isfinite(last) and first <= last):
         raise ValueError(f"range must be finite and ascend, got {repr_short(range)}")
     return (first - 0.5, last + 0.5) if first == last else (first, last)
@@ -174,7 +174,7 @@ def _edge_dtype(xp: Namespace, dtype: Any) -> Any:
 
 def _compared(xp: Namespace, x: Array, edges: Array) -> Any:
     """Return the dtype in which elements and the caller's edges are compared."""
-    floats = [one for one in (edges, x) if dtype_kind(one.dtype) == "float"]
+    floats = [array for array in (edges, x) if dtype_kind(array.dtype) == "float"]
     if len(floats) == 1:
         return compute_dtype(xp, floats[0].dtype)
     return compute_dtype(xp, promoted(xp, {"x": x, "bins": edges}, ("int", "uint", "float")))

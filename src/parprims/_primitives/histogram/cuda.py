@@ -88,7 +88,7 @@ def _width(kind: Kind, bins: int, tuning: Tuning) -> int:
 
 def number_dtype(bins: int) -> str:
     """Return the narrowest dtype that holds the indices of bins, and one more index for elements in no bin."""
-    return next(one for one in ("uint8", "uint16", "uint32") if bins <= np.iinfo(one).max)
+    return next(name for name in ("uint8", "uint16", "uint32") if bins <= np.iinfo(name).max)
 
 
 def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
@@ -100,7 +100,7 @@ def is_sorted(kind: Kind, n: int, bins: int, tuning: Tuning) -> bool:
     assert kind.weights is not None
     if bins >= 2**31 - 1:  # more than `segment_reduce` has segments
         return False
-    x, weight, number = (dtype_bits(one) // 8 for one in (kind.x, kind.weights[0], number_dtype(bins)))
+    x, weight, number = (dtype_bits(dtype) // 8 for dtype in (kind.x, kind.weights[0], number_dtype(bins)))
     groups, digits = -(-bins // _width(kind, bins, tuning)), -(-bins.bit_length() // 8)
     numbered, moved, reduced = x + number, number + 2 * digits * (number + weight), weight
     return groups * n * (x + weight) > n * (numbered + moved + reduced) + tuning.sort_bytes
@@ -110,32 +110,38 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
     """Return the launches for n elements and ``bins`` bins; ``ends`` is the range of bins of source "range"."""
     numbers, threads, way = _cuda.Numbers(), tuning.threads, "GLOBAL" if kind.bins == "edges" else "EVEN"
     source = _cuda.device_source("_primitives/histogram/histogram.cu")
-    given = C_TYPES[kind.x], C_TYPES[kind.edges]
+    ctypes_of_inputs = C_TYPES[kind.x], C_TYPES[kind.edges]
     blocks = min(tuning.blocks, -(-n // (threads * tuning.each)))
     zeroed_bytes, nbytes = 16, dtype_bits(kind.edges) // 8  # the first word is a ticket
     launches: list[_cuda.Launch] = []
-    x, count, made = _cuda.Pointer("in0", f"const {given[0]}"), numbers("n", n), _cuda.Pointer("scratch", given[1])
+    x, count, scratch_edges = (
+        _cuda.Pointer("in0", f"const {ctypes_of_inputs[0]}"),
+        numbers("n", n),
+        _cuda.Pointer("scratch", ctypes_of_inputs[1]),
+    )
     ticket, scratch_bytes = _cuda.Pointer("zeroed", "unsigned"), 0
     low = high = 0
     inputs = 1
     bins_from: _cuda.Pointer | None = None
     if kind.bins in ("edges", "ends"):
-        bins_from, inputs = _cuda.Pointer("in1", f"const {given[1]}"), 2
+        bins_from, inputs = _cuda.Pointer("in1", f"const {ctypes_of_inputs[1]}"), 2
     elif kind.bins == "range":
         assert ends is not None
-        low, high = (int(one) for one in np.array(ends, dtype=np.float64).view(np.int64))
+        low, high = (int(word) for word in np.array(ends, dtype=np.float64).view(np.int64))
     else:
         partials = _cuda.Pointer("scratch", "unsigned", bytes=16)
-        found = x, made, partials, ticket, count
+        arguments = x, scratch_edges, partials, ticket, count
         launches.append(
-            _cuda.Launch(source, "histogram::find_ends", (*given, threads), found, grid=blocks, block=threads)
+            _cuda.Launch(
+                source, "histogram::find_ends", (*ctypes_of_inputs, threads), arguments, grid=blocks, block=threads
+            )
         )
-        bins_from, scratch_bytes = made, 16 + blocks * 2 * nbytes
-    outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
+        bins_from, scratch_bytes = scratch_edges, 16 + blocks * 2 * nbytes
+    outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", ctypes_of_inputs[1])
     sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
     if kind.weights is None:
         edges_bytes = nbytes * (bins + 1 + bins // 32) if kind.bins == "edges" else 0
-        counters, shared_bytes = "TOTALS", 0  # as it stays where nothing is counted
+        counters, shared_bytes = "TOTALS", 0  # unless elements are counted in shared memory
         if not kind.numbered and bins <= tuning.counters:
             counters, shared_bytes = "WORDS", 4 * bins
         elif not kind.numbered and 2 * (bins + 1) + edges_bytes <= tuning.shared_bytes:
@@ -147,7 +153,7 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
         if shared_bytes > 4 * tuning.counters:
             threads = tuning.many_threads
             blocks = min(tuning.many_blocks, -(-n // (threads * tuning.each)))
-        types = *given, C_TYPES[kind.result], f"histogram::{way}"
+        types = *ctypes_of_inputs, C_TYPES[kind.result], f"histogram::{way}"
         if kind.numbered:
             parameters = x, bins_from, *outputs, *sizes
             launch = _cuda.Launch(
@@ -196,7 +202,7 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
         launch = _cuda.Launch(
             source,
             "histogram::sum_bins",
-            (*given, C_TYPES[weights], register_type(working), C_TYPES[result], f"histogram::{way}", warps),
+            (*ctypes_of_inputs, C_TYPES[weights], register_type(working), C_TYPES[result], f"histogram::{way}", warps),
             (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
             grid=groups * runs,
             block=threads,
@@ -235,17 +241,17 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     edges = None
     if not h.even:
         edges = others.pop()
-    elif h.ends is not None and is_jax(xp):  # where a number is a part of the compiled kernel
+    elif h.ends is not None and is_jax(xp):  # a compiled kernel contains its numbers
         edges = np.array(h.ends, dtype=dtype_name(h.edges))
-    given = [x] if edges is None else [x, widened(xp, edges, h.edges)]
+    inputs = [x] if edges is None else [x, widened(xp, edges, h.edges)]
     bare = h.on(*(None,) * len(h.arrays))
 
     def by_library(*arrays: Array) -> tuple[Array, ...]:
         return native(xp, dataclasses.replace(bare, density=False).on(*arrays))
 
-    given += others
-    sorts = h.weighted and _sorts(xp, bare, given)
-    run = _by_sort(xp, bare, given) if sorts else _runner(xp, bare, given, by_library)
+    inputs += others
+    sorts = h.weighted and _sorts_weights(xp, bare, inputs)
+    run = _by_sort(xp, bare, inputs) if sorts else _runner(xp, bare, inputs, by_library)
 
     def flat(x: Array) -> Array:
         return _cuda.contiguous(xp, _cuda.plain(xp, x if x.ndim == 1 else xp.reshape(x, (-1,))))
@@ -254,16 +260,16 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
         weights, ends = others[: int(bare.weighted)], [] if edges is None else [edges]
         if not bare.even:
             ends = [flat(widened(xp, others[-1], bare.edges))]
-        counts, found = run(flat(x), *ends, *map(flat, weights))
-        return finished(xp, bare, counts, found)
+        counts, computed_edges = run(flat(x), *ends, *map(flat, weights))
+        return finished(xp, bare, counts, computed_edges)
 
     return counted
 
 
-def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., tuple[Array, Array]]:
+def _by_sort(xp: Namespace, h: Histogram, inputs: list[Array]) -> Callable[..., tuple[Array, Array]]:
     """Return a function that sorts weights by the indices of their bins, and reduces them by segments.
 
-    ``h`` is the call without arrays, ``given`` are the elements, edges or ends if they are arrays, and the weights.
+    ``h`` is the call without arrays, ``inputs`` are the elements, edges or ends if they are arrays, and the weights.
     """
     plain = dataclasses.replace(h, weighted=False)
 
@@ -272,7 +278,7 @@ def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., t
         numbers = bin_of(xp, plain, x, edges, search=functools.partial(above, xp))
         return xp.astype(numbers, getattr(xp, number_dtype(h.bins))), edges
 
-    find = _runner(xp, plain, given[:-1], by_library, numbered=True)
+    find = _runner(xp, plain, inputs[:-1], by_library, numbered=True)
 
     def summed(*arrays: Array) -> tuple[Array, Array]:
         *own, weights = arrays
@@ -283,9 +289,9 @@ def _by_sort(xp: Namespace, h: Histogram, given: list[Array]) -> Callable[..., t
     return summed
 
 
-def _kind_of(xp: Namespace, h: Histogram, given: list[Array]) -> Kind:
+def _kind_of(xp: Namespace, h: Histogram, inputs: list[Array]) -> Kind:
     """Return the specialisation of kernels, given the call without arrays, and the arrays that they read."""
-    x, *others = given
+    x, *others = inputs
     summed = None
     if h.weighted:
         summed = dtype_name(others[-1].dtype), dtype_name(compute_dtype(xp, h.result))
@@ -294,16 +300,16 @@ def _kind_of(xp: Namespace, h: Histogram, given: list[Array]) -> Kind:
     return Kind(dtype_name(x.dtype), dtype_name(h.edges), bins, dtype_name(h.result), weights=summed)
 
 
-def _sorts(xp: Namespace, h: Histogram, given: list[Array]) -> bool:
+def _sorts_weights(xp: Namespace, h: Histogram, inputs: list[Array]) -> bool:
     """Return whether weights are to be sorted, given the call without arrays, and the arrays that kernels read."""
-    x, kind = given[0], _kind_of(xp, h, given)
+    x, kind = inputs[0], _kind_of(xp, h, inputs)
     return is_sorted(kind, math.prod(x.shape), h.bins, _cuda.tuned_for(TUNING, xp, x))
 
 
 def _runner(
     xp: Namespace,
     h: Histogram,
-    given: list[Array],
+    inputs: list[Array],
     by_library: Callable[..., tuple[Array, ...]],
     numbered: bool = False,
 ) -> _cuda.Run:
@@ -312,8 +318,8 @@ def _runner(
     ``h`` is the call without arrays; ``by_library`` takes its arrays, in a program of JAX without a CUDA device. If
     ``numbered``, both return the index of every element's bin instead of counts.
     """
-    x, n = given[0], math.prod(given[0].shape)
-    kind = _kind_of(xp, h, given)
+    x, n = inputs[0], math.prod(inputs[0].shape)
+    kind = _kind_of(xp, h, inputs)
     if numbered:
         kind = dataclasses.replace(kind, result=number_dtype(h.bins), numbered=True)
 

@@ -1,15 +1,15 @@
 // Histogram: counts[b] is the number of x with edges[b] <= x < edges[b + 1], or the sum of their weights. The last bin
 // includes its right edge. Elements outside all bins, and NaN, are ignored.
 //
-// If the range is that of the elements, find_ends finds it in a launch before.
+// If the range is the range of the elements, find_ends finds it in a launch before.
 // Phases of count_bins, which counts elements:
 //   1. Every block counts in a shared-memory histogram, in a grid-stride loop. The counters are integers, so atomic
-//      additions give the same result in any order. Many bins have counters of 16 bits. A counter that reaches half of
-//      their range hands this half over to the total of its bin.
+//      additions give the same result in any order. If there are many bins, counters have 16 bits: a counter that
+//      reaches half of this range moves that half to the total of its bin.
 //   2. Blocks add their counters to totals in global memory, again by atomic additions of integers.
 //      If the bins do not fit in shared memory, elements are counted in the totals directly.
-//   3. The last block (see ticket.cuh) stores the totals as the result, and zeros them for the next launch. Many
-//      totals are stored by a launch of their own, store_counts.
+//   3. The last block (see ticket.cuh) stores the totals as the result, and zeros them for the next launch. If there
+//      are many totals, a launch of its own, store_counts, stores them.
 // Phases of sum_bins, which sums weights without atomic additions of floating-point numbers:
 //   1. Every warp sums a contiguous run of the elements in a shared-memory histogram of its own. Lanes with equal bins
 //      take turns, from the lowest lane to the highest.
@@ -17,8 +17,8 @@
 //   3. The last block adds up the sums of all blocks in order, and stores the result.
 //   If the bins do not fit in shared memory, there are several groups of blocks. Each reads all elements and sums the
 //   weights of one range of bins.
-// Reproducibility: the elements of a warp and of a block depend only on the numbers of elements and bins, and so does
-// the order of every sum of weights.
+// Reproducibility: the elements of a warp and of a block, and the order of every sum of weights, depend only on the
+// numbers of elements and bins.
 // If there would be many groups, number_bins writes the number of every element's bin instead. The weights are then
 // sorted by these numbers and reduced by segments (see public.py).
 //
@@ -31,14 +31,14 @@
 
 namespace histogram {
 
-// How many elements a thread loads before it uses the first.
+// The number of elements that a thread loads before it uses the first.
 template <class T>
 constexpr int AT_ONCE = sizeof(T) < 8 ? 8 : 4;
 
 DEVICE float product_and_sum(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
 DEVICE double product_and_sum(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
 
-// How edges are found: at equal distances they are computed; others are in global memory, or are brought from there into
+// How edges are found: edges at equal distances are computed; others are in global memory, or are copied from there to
 // shared memory.
 enum Edges { EVEN, GLOBAL, SHARED };
 
@@ -48,15 +48,15 @@ struct Bins {
     const E* edges;
     int count;
 
-    // With SHARED, the edges are brought to `shared`. The block must wait before it uses them.
+    // With SHARED, the edges are copied to `shared`. The block must wait before it uses them.
     DEVICE Bins(const E* given, Index, Index, Index count, void* shared = nullptr)
         : edges(EDGES == SHARED ? (const E*)shared : given), count((int)count) {
         if constexpr (EDGES == SHARED)
             for (int at = threadIdx.x; at <= count; at += blockDim.x) ((E*)shared)[place(at)] = given[at];
     }
 
-    // In shared memory there is a gap after every 32 edges. Otherwise the edges that a binary search compares with, the
-    // distances of which are powers of two in the worst case, would be in the same bank.
+    // In shared memory there is a gap after every 32 edges. Otherwise the edges that a binary search compares with, at
+    // distances that are powers of two in the worst case, would be in the same bank.
     static DEVICE int place(int bin) { return EDGES == SHARED ? bin + bin / 32 : bin; }
 
     DEVICE E edge(int bin) const { return edges[place(bin)]; }
@@ -91,19 +91,19 @@ DEVICE bool is_in(const Bins<E, EVEN>& all, E x, int bin) {
     return x >= all.left_edge(bin) & (x < all.left_edge(bin + 1) | bin + 1 == all.count);
 }
 
-// Finds the last bin, for each x, whose left edge is not after it; the first bin if there is none. The binary searches
-// take their steps together, because every step waits for shared memory.
+// Finds, for each x, the last bin with a left edge that is not after x; the first bin if there is none. The binary
+// searches take their steps together, because every step waits for shared memory.
 template <class E, Edges EDGES, int MANY>
 DEVICE void search(const Bins<E, EDGES>& all, const E (&x)[MANY], int (&bins)[MANY]) {
 #pragma unroll
     for (int k = 0; k < MANY; ++k) bins[k] = 0;
-    for (int left = all.count; left > 1; left -= left / 2)  // as many bins, from bins[k] on, are left to choose from
+    for (int left = all.count; left > 1; left -= left / 2)  // `left` bins, from bins[k] on, are still possible
 #pragma unroll
         for (int k = 0; k < MANY; ++k)
             if (x[k] >= all.left_edge(bins[k] + left / 2)) bins[k] += left / 2;
 }
 
-// Returns what search finds for one x.
+// Returns the bin that `search` finds for one x.
 template <class E, Edges EDGES>
 DEVICE int searched(const Bins<E, EDGES>& all, E x) {
     const E one[1] = {x};
@@ -112,7 +112,7 @@ DEVICE int searched(const Bins<E, EDGES>& all, E x) {
     return found[0];
 }
 
-// Returns the bin of x, given another one. Most often it is a neighbour.
+// Returns the bin of x, given a bin near it, most often a neighbour.
 template <class E>
 DEVICE int corrected(const Bins<E, EVEN>& all, E x, int bin) {
     const int other = x < all.left_edge(bin) ? max(bin - 1, 0) : min(bin + 1, all.count - 1);
@@ -120,7 +120,7 @@ DEVICE int corrected(const Bins<E, EVEN>& all, E x, int bin) {
     return searched(all, x);
 }
 
-// Finds the bins of elements, -1 of those that are in none.
+// Finds the bins of elements; -1 for elements in no bin.
 template <class E, Edges EDGES, class T, int MANY>
 DEVICE void find_bins(const Bins<E, EDGES>& all, const T (&elements)[MANY], int (&bins)[MANY]) {
     E x[MANY];
@@ -136,7 +136,7 @@ DEVICE void find_bins(const Bins<E, EDGES>& all, const T (&elements)[MANY], int 
         for (int k = 0; k < MANY; ++k) bins[k] = searched(all, x[k]);
     }
     const E first = all.edge(0), last = all.edge(all.count);
-    unsigned wrong = 0;  // those to be corrected, as bits
+    unsigned wrong = 0;  // the elements to correct, as bits
 #pragma unroll
     for (int k = 0; k < MANY; ++k) {
         const bool inside = x[k] >= first & x[k] <= last;
@@ -151,7 +151,7 @@ DEVICE void find_bins(const Bins<E, EDGES>& all, const T (&elements)[MANY], int 
         }
 }
 
-// Writes the edges, a part of them by every block.
+// Writes the edges; every block writes a part of them.
 template <class E, Edges EDGES>
 DEVICE void write_edges(const Bins<E, EDGES>& all, E* edges) {
     for (Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x; at <= all.count; at += (Index)gridDim.x * blockDim.x)
@@ -171,9 +171,9 @@ struct Extrema {
     }
 };
 
-// Finds the first and the last edge: the least and the greatest element, half less and more if these are equal, and
-// NaN in place of both if one of them is not finite. Every block stores the extrema of its elements, and the last
-// block combines them. `n` is positive, and no block is without elements.
+// Finds the first and the last edge: the least and the greatest element; if they are equal, half less and half more; if
+// one is not finite, NaN for both. Every block stores the extrema of its elements, and the last block combines them.
+// `n` is positive, and no block is without elements.
 template <class T, class E, int THREADS>
 DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket, Index n) {
     using Op = Extrema<E>;
@@ -211,16 +211,17 @@ DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket,
 
 // ---- Counts and sums ------------------------------------------------------------------------------------------
 
-// Where elements are counted: in the totals, in words of shared memory, or in halves of these.
+// Where elements are counted: in the totals, in words of shared memory, or in halves of these words.
 enum Counters { TOTALS, WORDS, HALVES };
 
 using Total = unsigned long long;
 
-// The count that a half of a word hands over to the total. A counter may go on to twice this number meanwhile.
+// The count that a half of a word moves to the total. Until then, the half may grow to twice this number.
 constexpr unsigned HANDED_OVER = 1u << 15;
 
-// After how many rounds of AT_ONCE elements a thread waits for the others, and the most threads with which a counter
-// does not go further than that: they count these rounds, and in the end up to AT_ONCE + 1 elements each.
+// ROUNDS is the number of rounds of AT_ONCE elements after which a thread waits for the others. With at most
+// MOST_THREADS threads, no counter exceeds its half: they count these rounds, and in the end up to AT_ONCE + 1 elements
+// each.
 constexpr int ROUNDS = 2, MOST_THREADS = 1024;
 static_assert((ROUNDS * 8 + 9) * MOST_THREADS <= HANDED_OVER, "halves of words overflow");
 
@@ -228,13 +229,13 @@ static_assert((ROUNDS * 8 + 9) * MOST_THREADS <= HANDED_OVER, "halves of words o
 DEVICE void count_in_half(unsigned* words, Total* totals, int bin) {
     const int shift = bin % 2 * 16;
     const unsigned before = atomicAdd(&words[bin / 2], 1u << shift) >> shift & 0xffffu;
-    if (before == HANDED_OVER - 1) {  // of one thread alone, until it has taken the number away
+    if (before == HANDED_OVER - 1) {  // true in one thread only, until it has subtracted the number
         atomicAdd(&words[bin / 2], 0u - (HANDED_OVER << shift));
         atomicAdd(&totals[bin], (Total)HANDED_OVER);
     }
 }
 
-// Takes totals as the counts of bins from `first` on, every `step`-th, and leaves zeros. Several loads are under way.
+// Takes totals as the counts of every `step`-th bin from `first` on, and leaves zeros. Several loads are in flight.
 template <class R>
 DEVICE void take_totals(Total* totals, R* counts, Index first, Index step, Index bins) {
     constexpr int SEVERAL = 4;
@@ -272,7 +273,7 @@ DEVICE void count_bins(const T* x, const E* given, R* counts, E* edges, unsigned
             count_in_half(words, totals, bin);
     };
     const Index step = (Index)gridDim.x * blockDim.x;
-    Index from = (Index)blockIdx.x * blockDim.x;  // the same for all threads, which do so many rounds
+    Index from = (Index)blockIdx.x * blockDim.x;  // equal in all threads, so that all do equally many rounds
     for (int round = 1; from + blockDim.x + (AT_ONCE<T> - 1) * step <= n; from += AT_ONCE<T> * step, ++round) {
         T several[AT_ONCE<T>];
 #pragma unroll
@@ -310,9 +311,9 @@ DEVICE void store_counts(R* counts, Total* totals, Index bins) {
 }
 
 // Sums the weights of every bin, and writes the edges. T, E, W and R are the types of elements, edges, weights and
-// result, S is the type of the sums. A block has WARPS warps. Every group of `runs` blocks has `width` bins, and every
-// block of it one run of the elements. `sums` has a place for every bin of every run. `given`, `low` and `high` make
-// the bins (see Bins).
+// result, S is the type of the sums. A block has WARPS warps. Every group of `runs` blocks has `width` bins, and each
+// of its blocks has one run of the elements. `sums` has a place for every bin of every run. `given`, `low` and `high`
+// make the bins (see Bins).
 template <class T, class E, class W, class S, class R, Edges EDGES, int WARPS>
 DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E* edges, unsigned* tickets, S* sums,
                      Index n, Index bins, Index low, Index high, Index width, Index runs) {
@@ -329,7 +330,7 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
     S* const own = histograms + warp * here;
     const Index each = (n + runs * WARPS - 1) / (runs * WARPS), begin = min(n, (run * WARPS + warp) * each);
     const Index end = min(n, begin + each);
-    constexpr int STEPS = 4;  // of 32 elements: what does not depend on the sums is done for all of them at once
+    constexpr int STEPS = 4;  // of 32 elements: work that does not depend on the sums is done for all steps at once
     for (Index from = begin + lane; from < end + lane; from += STEPS * 32) {
         T several[STEPS];
         S added[STEPS];
@@ -369,8 +370,8 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
     }
 }
 
-// Writes the number of the bin of every element, `bins` for those that are in none, and the edges. T, E and N are the
-// types of elements, edges and numbers. `given`, `low` and `high` make the bins (see Bins).
+// Writes the number of the bin of every element, `bins` for elements in no bin, and the edges. T, E and N are the types
+// of elements, edges and numbers. `given`, `low` and `high` make the bins (see Bins).
 template <class T, class E, class N, Edges EDGES>
 DEVICE void number_bins(const T* x, const E* given, N* numbers, E* edges, Index n, Index bins, Index low, Index high) {
     extern __shared__ __align__(16) uint4 memory[];

@@ -45,9 +45,9 @@ def prepare(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Array]]:
     """
     name = library(xp)
     if shares_memory(xp, h.arrays):
-        edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
-        given = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
-        run = prepare(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
+        edges, result = (np.dtype(dtype_name(dtype)) for dtype in (h.edges, h.result))
+        arrays = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
+        run = prepare(numpy_namespace(), dataclasses.replace(h, arrays=arrays, edges=edges, result=result))
         return all_by_numpy(xp, h.arrays, run)
     if name == "numpy" and h.even:
         return _prepare_even(xp, h)
@@ -59,10 +59,10 @@ def _prepare_even(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Arr
     """Return `prepare` for NumPy and even edges, which come from the elements unless their ends are known."""
     x, nothing = h.arrays[0], h.on(*(None,) * len(h.arrays))
     known, plain = None if h.ends is None else spaced(xp, None, h), x.dtype == h.edges and 0 not in x.shape
-    made = even_edges(h.bins, np.dtype(h.edges)) if plain else None
+    known_edges = even_edges(h.bins, np.dtype(h.edges)) if plain else None
 
     def edges_of(x: Any) -> Any:
-        return known.copy() if known is not None else None if made is None else made(x)
+        return known.copy() if known is not None else None if known_edges is None else known_edges(x)
 
     if math.prod(x.shape) > FEW or h.weighted or h.density or not plain or np.intp != h.result:
         return quietly(lambda *arrays: native(xp, nothing.on(*arrays), edges_of(arrays[0])))
@@ -72,8 +72,8 @@ def _prepare_even(xp: Namespace, h: Histogram) -> Callable[..., tuple[Array, Arr
         edges = edges_of(x)
         if edges is None:
             return native(xp, nothing.on(x))
-        found = (searchable(edges) if ends is None else ends).searchsorted(x.reshape(-1), "right")
-        return np.bincount(found, None, length)[1:-1], edges
+        places = (searchable(edges) if ends is None else ends).searchsorted(x.reshape(-1), "right")
+        return np.bincount(places, None, length)[1:-1], edges
 
     return counted if known is not None else quietly(counted)  # of known edges there is no cause to warn
 
@@ -92,32 +92,32 @@ def native(xp: Namespace, h: Histogram, edges: Array | None = None) -> tuple[Arr
         if not h.even and wide is None and len(x) > FEW:
             return finished(xp, h, counts_between(x, edges), edges)
     if name == "numpy" and h.even and len(x) <= FEW:
-        found = searchable(edges).searchsorted(x, "right")
-        found[found == 0] = h.bins + 1
-        found -= 1
+        bins = searchable(edges).searchsorted(x, "right")
+        bins[bins == 0] = h.bins + 1
+        bins -= 1
     elif name == "numpy" and h.even and is_almost_even(edges):
-        found = places_in_even(x, edges)
+        bins = places_in_even(x, edges)
     elif name == "torch":
         import torch
 
         def search(ends: Array, x: Array) -> Array:
             return torch.bucketize(x.contiguous(), ends.contiguous(), right=True)
 
-        found = bin_of(xp, h, x, edges, search=search)
+        bins = bin_of(xp, h, x, edges, search=search)
     else:
-        found = bin_of(xp, h, x, edges, search=functools.partial(xp.searchsorted, side="right"))
+        bins = bin_of(xp, h, x, edges, search=functools.partial(xp.searchsorted, side="right"))
     if name == "jax":
         start = xp.zeros((h.bins + 1,), dtype=h.result if wide is None else wide.dtype)
-        counts = start.at[found].add(1 if wide is None else wide)
+        counts = start.at[bins].add(1 if wide is None else wide)
     elif wide is None:
-        counts = xp.bincount(found, minlength=h.bins + 1)
-    elif name == "torch":  # of every dtype, at the very number of each bin
-        counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x)).index_add(0, found, wide)
+        counts = xp.bincount(bins, minlength=h.bins + 1)
+    elif name == "torch":  # sums weights of every dtype
+        counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x)).index_add(0, bins, wide)
     elif dtype_kind(wide.dtype) != "float":
         counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x))
-        xp.add.at(counts, found, wide)
+        xp.add.at(counts, bins, wide)
     else:
-        counts = xp.bincount(found, weights=wide, minlength=h.bins + 1)
+        counts = xp.bincount(bins, weights=wide, minlength=h.bins + 1)
     return finished(xp, h, counts[: h.bins], edges)
 
 

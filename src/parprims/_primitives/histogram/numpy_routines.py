@@ -17,9 +17,9 @@ def searchable(edges: Any) -> Any:
 
     It is 0 for x below all bins, and more than the number of bins for x above them and for NaN.
     """
-    found = edges.copy()
-    found[-1] = np.nextafter(edges[-1], edges.dtype.type(math.inf))
-    return found
+    ascending = edges.copy()
+    ascending[-1] = np.nextafter(edges[-1], edges.dtype.type(math.inf))
+    return ascending
 
 
 def even_edges(bins: int, dtype: Any) -> Callable[[Any], Any]:
@@ -53,15 +53,15 @@ def places_in_even(x: Any, edges: Any) -> Any:
     """Return the bin of every element for almost even edges, or the number of bins for an element in no bin."""
     bins, first, last = len(edges) - 1, edges[0], edges[-1]
     scale = bins / (last - first)
-    found = np.empty(x.shape, np.intp)
-    for at in range(0, len(x), _TOGETHER):
-        some = x[at : at + _TOGETHER]
+    numbers_of_bins = np.empty(x.shape, np.intp)
+    for start in range(0, len(x), _TOGETHER):
+        some = x[start : start + _TOGETHER]
         inside = (some >= first) & (some <= last)
         place = np.minimum(np.where(inside, (some - first) * scale, 0).astype(np.intp), bins - 1)
         place -= some < edges[place]
         place += (some >= edges[place + 1]) & (place < bins - 1)
-        found[at : at + _TOGETHER] = np.where(inside, place, bins)
-    return found
+        numbers_of_bins[start : start + _TOGETHER] = np.where(inside, place, bins)
+    return numbers_of_bins
 
 
 def counts_between(x: Any, edges: Any) -> Any:
@@ -70,8 +70,8 @@ def counts_between(x: Any, edges: Any) -> Any:
     A search for every element takes longer than to sort a part of them and to search it for every edge.
     """
     up_to = np.zeros(len(edges), np.intp)
-    for at in range(0, len(x), _SORTED):
-        up_to += _up_to(np.sort(x[at : at + _SORTED]), edges)
+    for start in range(0, len(x), _SORTED):
+        up_to += _counts_before(np.sort(x[start : start + _SORTED]), edges)
     return np.diff(up_to)
 
 
@@ -88,10 +88,10 @@ def counts_of_integers(x: Any, edges: Any) -> Any:
     each = np.bincount(np.subtract(x, least, dtype=wide).astype(np.intp, copy=False))
     ascending = np.arange(values, dtype=wide) + wide(least)
     up_to = np.append(0, np.cumsum(each))
-    return np.diff(up_to[_up_to(ascending.astype(edges.dtype), edges)])
+    return np.diff(up_to[_counts_before(ascending.astype(edges.dtype), edges)])
 
 
-def _up_to(ascending: Any, edges: Any) -> Any:
+def _counts_before(ascending: Any, edges: Any) -> Any:
     """Return the number of ascending numbers before each edge, and up to the last edge."""
     return np.append(ascending.searchsorted(edges[:-1], "left"), ascending.searchsorted(edges[-1], "right"))
 
@@ -101,4 +101,4 @@ _SORTED = 2**16
 _VALUES = 4
 """Integers are counted by value if there are at most this many values for each element."""
 _TOGETHER = 2**14
-"""The elements of a step of `places_in_even`: as many as stay in a cache."""
+"""The elements of a step of `places_in_even`, which stay in a cache."""

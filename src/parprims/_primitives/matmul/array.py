@@ -22,7 +22,7 @@ from parprims._primitives.reduce.array import tree
 if TYPE_CHECKING:
     from parprims._primitives.matmul.call import Product
 
-# The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
+# The default tile's products take at most 2^28 bytes, and at least 2^22 unless all products take fewer. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
@@ -49,7 +49,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         *batch, row, column = where
         total: tuple[Array, ...] | None = None
         for k in inner:
-            x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
+            x, y = (cast(xp, x[_read_part(x, (*batch, k, row, column))], p.working) for x in (a, b))
             part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
             total = part if total is None else p.add(total, part)
         return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
@@ -63,7 +63,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         product = xp.full_like(product, p.identity())
     for where in itertools.product(*pieces):
         done = block(where)
-        if done is not None and in_programs(xp):  # the only one
+        if done is not None and in_programs(xp):  # the only block
             product = done
         elif done is not None:
             product = at(product)[where].set(done)
@@ -97,7 +97,7 @@ def array(xp: Namespace, p: Product) -> Array:
     return tiled_product(xp, dataclasses.replace(p, add=add, multiply=multiply))
 
 
-def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
+def _read_part(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
     """Return the index of the part of x that a block of the broadcast product reads."""
     return tuple(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True))
 
@@ -114,20 +114,20 @@ def _tile_lengths(
     block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
     if in_programs(xp):  # JAX loops over tiles; products with a vector are few
         block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
-    found = [max(length, 1) for length in lengths]
-    free = len(found)
+    tile_lengths = [max(length, 1) for length in lengths]
+    free = len(tile_lengths)
     if tile is not None:
         free -= 3
         m, n, k = tile
-        found[free:] = (min(asked, length) for asked, length in zip((k, m, n), found[free:], strict=True))
-    deep = len(found) - 3
+        tile_lengths[free:] = (min(asked, length) for asked, length in zip((k, m, n), tile_lengths[free:], strict=True))
+    deep = len(tile_lengths) - 3
     narrowest = [*[(axis, 1) for axis in range(deep)], *zip((deep + 1, deep + 2), _NARROWEST, strict=True)]
     first = [(axis, least) for axis, least in narrowest if axis < free] if in_programs(xp) else []
-    while math.prod(found) * itemsize > block and max(found[:free], default=1) > 1:
-        longest = found.index(max(found[:free]))
-        halved = next((axis for axis, least in first if found[axis] > least), longest)
-        found[halved] = -(-found[halved] // 2)
-    return found
+    while math.prod(tile_lengths) * itemsize > block and max(tile_lengths[:free], default=1) > 1:
+        longest = tile_lengths.index(max(tile_lengths[:free]))
+        halved = next((axis for axis, least in first if tile_lengths[axis] > least), longest)
+        tile_lengths[halved] = -(-tile_lengths[halved] // 2)
+    return tile_lengths
 
 
 _NARROWEST = (8, 128)
@@ -158,16 +158,16 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
         for x in (a, b):
             places = zip(x.shape, [*starts[:deep], first, *starts[deep:]], strict=True)
             sizes = zip(x.shape, [*tile[:deep], length, *tile[deep + 1 :]], strict=True)
-            begins = [0 if one == 1 else start for one, start in places]
-            found = lax.dynamic_slice(x, begins, [min(one, size) for one, size in sizes])
-            factors.append((cast(xp, found, p.working),))
+            begins = [0 if length == 1 else start for length, start in places]
+            piece = lax.dynamic_slice(x, begins, [min(length, size) for length, size in sizes])
+            factors.append((cast(xp, piece, p.working),))
         return tree(p.multiply(*factors), p.add, deep)
 
     @partial(jax.checkpoint, prevent_cse=False)
     def block(a: Array, b: Array, starts: list[Any]) -> Array:
         def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            found: tuple[Array, ...] = p.add(total, part(a, b, starts, first=(i + 1) * step, length=step))
-            return found
+            sums: tuple[Array, ...] = p.add(total, part(a, b, starts, first=(i + 1) * step, length=step))
+            return sums
 
         total = repeated(xp, count - 1, add, part(a, b, starts, first=0, length=step))
         if rest:

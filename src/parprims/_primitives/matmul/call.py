@@ -149,7 +149,7 @@ class Product(Checked):
         """Return the error of a trial of the operators on a few elements, or None."""
         if not (is_own(self.add) or is_own(self.multiply)):
             return None
-        m, n = (min(2, x.shape[at]) if x.ndim > 1 else 1 for x, at in ((self.a, -2), (self.b, -1)))
+        m, n = (min(2, x.shape[axis]) if x.ndim > 1 else 1 for x, axis in ((self.a, -2), (self.b, -1)))
         k = min(2, self.a.shape[-1])
 
         def multiply(x: Array, y: Array) -> None:
@@ -166,8 +166,8 @@ class Product(Checked):
 
     def identity(self) -> Any:
         """Return the identity of the sum, or None if there is none."""
-        found = self.add.identity(dtype_name(self.working))
-        return None if found is None else found[0]
+        values = self.add.identity(dtype_name(self.working))
+        return None if values is None else values[0]
 
     def of_factors(self, xp: Namespace, a: Array, b: Array) -> Product:
         """Return the record of the call with other factors, which may have other shapes."""
@@ -246,7 +246,9 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
     if tile is None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
-    if not all(isinstance(one, numbers.Integral) and not isinstance(one, bool | np.timedelta64) for one in lengths):
+    if not all(
+        isinstance(length, numbers.Integral) and not isinstance(length, bool | np.timedelta64) for length in lengths
+    ):
         raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {repr_short(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")

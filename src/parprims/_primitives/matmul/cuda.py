@@ -1,4 +1,7 @@
-"""The matrix product by CUDA kernels: the text generated for two operators, the plan of launches, the prepared call."""
+"""The matrix product by CUDA kernels: the plan of launches, the prepared call, and the cases to compile.
+
+The file is long because one `Builder` makes the launches of all kernels, from the simplest to groups of four warps.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Problem:
         return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what=what, capability=capability)
 
 
-# ---- The text that is made for two operators --------------------------------------------------------------------
+# ---- The text of an instruction ---------------------------------------------------------------------------------
 
 
 def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool) -> str:
@@ -103,15 +106,15 @@ def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool
     outputs = ", ".join(f'"+f"(c[{i}])' for i in range(half))
     if arithmetic.memory_bytes == 2:
         kind = "f16" if arithmetic.kind == "HALF" else "bf16"
-        left, operand, inputs, at = "unsigned long long a", f"%{half}", '"l"(a)', half + 1
+        left, operand, inputs, operand_number = "unsigned long long a", f"%{half}", '"l"(a)', half + 1
         name, flags = f"k16.f32.{kind}.{kind}", f", {int(not a_along_k)}, {int(not b_along_k)}"
     else:
         registers = ", ".join(f"%{half + i}" for i in range(4))
-        left, operand, at = "const unsigned (&a)[4]", f"{{{registers}}}", half + 4
+        left, operand, operand_number = "const unsigned (&a)[4]", f"{{{registers}}}", half + 4
         inputs, name, flags = ", ".join(f'"r"(a[{i}])' for i in range(4)), "k8.f32.tf32.tf32", ""
     text = (
-        f"{{ .reg .pred p; setp.ne.b32 p, %{at + 1}, 0; wgmma.mma_async.sync.aligned.m64n{columns}{name} "
-        f"{{{sums}}}, {operand}, %{at}, p, 1, 1{flags}; }}"
+        f"{{ .reg .pred p; setp.ne.b32 p, %{operand_number + 1}, 0; wgmma.mma_async.sync.aligned.m64n{columns}{name} "
+        f"{{{sums}}}, {operand}, %{operand_number}, p, 1, 1{flags}; }}"
     )
     return "\n".join(
         (
@@ -162,10 +165,10 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> Folded:
         strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
         m *= length
     a = Factor.of(
-        (strides_a[-2], strides_a[-1]), tuple(one[0] for _, one in axes), (m, k), address=address_a, itemsize=size
+        (strides_a[-2], strides_a[-1]), tuple(steps[0] for _, steps in axes), (m, k), address=address_a, itemsize=size
     )
     b = Factor.of(
-        (strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address=address_b, itemsize=size
+        (strides_b[-1], strides_b[-2]), tuple(steps[1] for _, steps in axes), (n, k), address=address_b, itemsize=size
     )
     return Folded(axes, (m, n, k), a, b)
 
@@ -186,25 +189,27 @@ class Builder:
         }  # fmt: skip
         self.own = {name: self.number(name, value) for name, value in named.items()}
         self.axes = [
-            Struct(*(self.number(name, one) for name, one in zip(("length", "step_a", "step_b"), values, strict=True)))
+            Struct(
+                *(self.number(name, value) for name, value in zip(("length", "step_a", "step_b"), values, strict=True))
+            )
             for values in ((length, *steps) for length, steps in reversed(batch.axes))
         ]
         self.factors = {
             name: Struct(
-                Pointer(f"in{at}", f"const {self.element}"), self.own[f"{name}_outer"], self.own[f"{name}_along"]
+                Pointer(f"in{index}", f"const {self.element}"), self.own[f"{name}_outer"], self.own[f"{name}_along"]
             )
-            for at, name in enumerate("ab")
+            for index, name in enumerate("ab")
         }
         self.kinds = dict.fromkeys("ab", f"StridedFactor<{self.element}>")
 
     def products(self) -> Struct:
         """Return the `ProductBatch` of kernels/matmul.cu."""
-        own = [self.own[name] for name in ("m", "n", "k", "tiles", "splits", "part")]
+        numbers = [self.own[name] for name in ("m", "n", "k", "tiles", "splits", "part")]
         axes = Struct(Struct(*self.axes)) if self.axes else Struct()
         return Struct(
             *self.factors.values(),
             Pointer("out0", self.element),
-            *own,
+            *numbers,
             axes,
             type=f"ProductBatch<{', '.join(self.kinds.values())}, {len(self.axes)}>",
         )
@@ -281,17 +286,17 @@ def make_plan(
     }
     parts = Pointer("temporary"), Pointer("zeroed")
     accesses: list[bool | int] = []
-    for one, length in ((a, rows), (b, columns)):
-        accesses += [math.gcd(one.vector, depth if one.along_k else length), one.along_k]
+    for factor, length in ((a, rows), (b, columns)):
+        accesses += [math.gcd(factor.vector, depth if factor.along_k else length), factor.along_k]
     if kernel == "conflict_free":
-        whole = n % (16 // arithmetic.registers_bytes) == 0
+        whole_rows = n % (16 // arithmetic.registers_bytes) == 0
         if block.threads <= 256 and arithmetic.registers_bytes == 4:
             sizes["resident_blocks"] = 2
-        own: tuple[Argument, ...] = ("Semiring", *staged, *accesses, whole)
-        return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
+        template_arguments: tuple[Argument, ...] = ("Semiring", *staged, *accesses, whole_rows)
+        return make.plan(make.launch("multiply_conflict_free", template_arguments, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if grouped:
-        # On the number of these blocks no bits depend.
+        # No bits depend on the number of these blocks.
         most = max(1, (multiprocessors or tuned.multiprocessors) // blocks) * blocks
         grid = units * blocks if parts_of_cluster > 1 else min(units * blocks, most)
         sizes |= {"grid": grid, "cluster": blocks * parts_of_cluster, "own_instructions": True}
@@ -304,7 +309,7 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Grouped:
-    """The factors as groups of four warps can multiply them: ``to_pack`` names those that are packed before."""
+    """The factors in layouts that groups of four warps can multiply. ``to_pack`` names the factors to pack first."""
 
     a: Factor
     b: Factor
@@ -315,31 +320,33 @@ class _Grouped:
 def _for_groups(batch: Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Grouped | None:
     """Return how groups of four warps multiply the factors of a batch, or None.
 
-    They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
-    float64, factors may have any layout. Where that is not so, factors can be packed along k, which pays if each meets
-    many lines of the other.
+    Groups read 16 bytes at once: of both factors if numbers have 2 bytes; of the right factor, along k, if they have 4.
+    In float64, factors may have any layout. Other factors can be packed along k, which pays if each line meets many
+    lines of the other factor.
     """
     a, b, (m, n, _), size = batch.a, batch.b, batch.lengths, arithmetic.memory_bytes
     to_pack: tuple[str, ...] = ()
     swapped, needed, least = False, False, tuned.packed
     if arithmetic.kind != "DOUBLE":
         if size == 2:
-            to_pack = tuple([name for name, one in (("a", a), ("b", b)) if one.vector < 8])
+            to_pack = tuple([name for name, factor in (("a", a), ("b", b)) if factor.vector < 8])
             needed = min(a.vector, b.vector) < 4
             least = 1 if needed else least
         else:
-            fits = [one.along_k and one.vector == 4 for one in (b, a)]
+            fits = [factor.along_k and factor.vector == 4 for factor in (b, a)]
             to_pack = () if any(fits) else ("b",) if n <= m else ("a",)
             swapped = "a" in to_pack if to_pack else not fits[0]
         if to_pack and min(n if name == "a" else m for name in to_pack) < least:
             return None
-        a, b = (_packed_factor(batch, name, size) if name in to_pack else one for name, one in (("a", a), ("b", b)))
+        a, b = (
+            _packed_factor(batch, name, size) if name in to_pack else factor for name, factor in (("a", a), ("b", b))
+        )
     left, right = (b, a) if swapped else (a, b)
     aligned = left.pitch * size % 128 == 0, right.pitch * size % 128 == 0
     how = "BY_THREADS"
     if max(batch.lengths) < 2**31 and right.fits_map(size):
         if arithmetic.kind == "TF32":
-            how = "RIGHT_AT_ONCE"  # which rounds it, too
+            how = "RIGHT_AT_ONCE"  # bulk copies round the right factor
         elif size == 2 and left.fits_map(size):
             even = all(aligned) and not any(length % 128 for length in batch.lengths)
             if math.prod(batch.lengths) * batch.matrices >= (tuned.at_once if even else tuned.at_once_uneven):
@@ -352,8 +359,8 @@ def _packed_factor(batch: Folded, name: str, size: int) -> Factor:
     m, n, k = batch.lengths
     unit = 4 if size == 4 else 64
     lanes = -(-k // unit) * unit
-    length, given = (m, batch.a) if name == "a" else (n, batch.b)
-    return Factor(outer=lanes, along=1, vector=16 // size, along_k=True, step=0 if given.step == 0 else length * lanes)
+    length, factor = (m, batch.a) if name == "a" else (n, batch.b)
+    return Factor(outer=lanes, along=1, vector=16 // size, along_k=True, step=0 if factor.step == 0 else length * lanes)
 
 
 def _by_groups(
@@ -499,10 +506,10 @@ def prepare(xp: Namespace, p: Product) -> Callable[..., Array]:
     matrices = _matrices(*p.arrays)
     readable = _readable(xp, p.dtype, *matrices)
     runner = _runner(xp, bare, *readable)
-    if any(one is not other for one, other in zip(readable, matrices, strict=True)):
+    if any(x is not other for x, other in zip(readable, matrices, strict=True)):
         return lambda a, b: _multiplied(xp, bare, *_readable(xp, p.dtype, *_matrices(a, b)))
     multiplied = _cuda.only(runner)
-    if any(one is not other for one, other in zip(matrices, p.arrays, strict=True)):
+    if any(x is not other for x, other in zip(matrices, p.arrays, strict=True)):
         return lambda a, b: multiplied(*_matrices(a, b))
     return multiplied
 
@@ -529,8 +536,8 @@ def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
     if None in operation or code.captured:
         # Variables that the operators read may have changed, so the key holds their translation. JAX may call the
         # operators again later, so there the key holds their ids too, and the runner keeps them alive.
-        own = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
-        operation = (code.text, own)
+        ids = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
+        operation = (code.text, ids)
     key = (
         "matmul", operation, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
         layouts,

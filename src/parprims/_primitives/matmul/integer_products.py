@@ -73,16 +73,16 @@ def _plan(
 
     Pairs with products that are multiples of 2^bits add nothing. None if no digits are exact.
     """
-    found = None
+    best = None
     for count, number in itertools.product(range(1, 5), repeat=2):
         first, second = max(1, -(-width // count)), max(1, -(-other // number))
         if first + second + sums > 53:
             continue
         places = itertools.product(range(count), range(number))
         pairs = tuple([(i, j) for i, j in places if i * first + j * second < bits])
-        if found is None or len(pairs) < len(found[2]):
-            found = (first, count), (second, number), pairs
-    return found
+        if best is None or len(pairs) < len(best[2]):
+            best = (first, count), (second, number), pairs
+    return best
 
 
 def _digits(x: Any, width: int, count: int, floats: Any) -> list[Any]:

@@ -40,19 +40,19 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
     narrow = dtype_bits(dtype) < 32  # such numbers stay in registers of 32 bits between operations
     word = register_type(dtype)
 
-    def traced(op: Operator, told: str, earlier: str, later: str) -> Trace:
-        found = trace(
+    def traced(op: Operator, captured_name: str, earlier: str, later: str) -> Trace:
+        result = trace(
             f"op {op.name}",
             op.combine,
             ((dtype, earlier),),
             ((dtype, later),),
             packed=op.components is not None,
             immutable=immutable,
-            told=None if op._built_in else told,
+            told=None if op._built_in else captured_name,
         )
-        if found.dtypes != (dtype,):
-            raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
-        return found
+        if result.dtypes != (dtype,):
+            raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(result.dtypes)}")
+        return result
 
     def function(name: str, earlier: str, later: str, of: Trace) -> list[str]:
         head = f"    static DEVICE {word} {name}({word} {earlier}, {word} {later}) {{"
@@ -60,12 +60,12 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
 
     product = traced(problem.multiply, "captured_multiply", "x", "y")
     total = traced(problem.add, "captured_add", "earlier", "later")
-    found, captured = 0 if arithmetic.ring else sum_identity(problem), (*product.captured, *total.captured)
+    identity_value, captured = 0 if arithmetic.ring else sum_identity(problem), (*product.captured, *total.captured)
     if CUDA.tells and not problem.add._built_in:
-        (one,) = captured_identity(CUDA, (found,), (dtype,))
-        captured, identity = (*captured, one), CUDA.captured(one.name, dtype)
+        (number,) = captured_identity(CUDA, (identity_value,), (dtype,))
+        captured, identity = (*captured, number), CUDA.captured(number.name, dtype)
     else:
-        identity = literal(found, dtype)
+        identity = literal(identity_value, dtype)
     # An unrolled loop should fit the instruction cache, and not take long to compile.
     steps = 1 if product.lines.long or total.lines.long else 16 if arithmetic.ring else 8
     text = "\n".join(
@@ -93,5 +93,5 @@ def semiring(problem: Problem, *, immutable: bool) -> Semiring:
 
 def sum_identity(problem: Problem) -> Any:
     """Return the identity of the sum, or None if it has none."""
-    found = problem.add.identity(problem.arithmetic.registers)
-    return None if found is None else found[0]
+    values = problem.add.identity(problem.arithmetic.registers)
+    return None if values is None else values[0]

@@ -42,29 +42,31 @@ def largest_norm(count: int) -> float:
 def moduli_text(dtype: str, count: int) -> str:
     """Return the definition of the struct ``Moduli`` of kernels/matmul_residues.cu."""
     values = MODULI[:count]
-    whole = math.prod(values)
+    product = math.prod(values)
     words = 1 if largest_norm(count) < 2**30 else 2
-    others = [whole // value for value in values]
-    inverses = [pow(other, -1, value) for other, value in zip(others, values, strict=True)]
+    cofactors = [product // value for value in values]
+    inverses = [pow(other, -1, value) for other, value in zip(cofactors, values, strict=True)]
 
     def weights(factors: list[int]) -> str:
         """Return the residues of a factor times powers of 256, as bytes with signs, four to a word."""
         rows = []
         for value, factor in zip(values, factors, strict=True):
             of = [factor * 256**power % value for power in range(4 * words)]
-            of = [one - value if one > value // 2 or one > 127 else one for one in of]
-            packed = b"".join(one.to_bytes(1, "little", signed=True) for one in of)
-            row = (int.from_bytes(packed[at : at + 4], "little", signed=True) for at in range(0, len(packed), 4))
-            rows.append(f"{{{', '.join(f'(int)0x{one % 2**32:x}u' for one in row)}}}")
+            of = [residue - value if residue > value // 2 or residue > 127 else residue for residue in of]
+            packed = b"".join(residue.to_bytes(1, "little", signed=True) for residue in of)
+            row = (
+                int.from_bytes(packed[start : start + 4], "little", signed=True) for start in range(0, len(packed), 4)
+            )
+            rows.append(f"{{{', '.join(f'(int)0x{word % 2**32:x}u' for word in row)}}}")
         return ", ".join(rows)
 
-    groups = [math.prod(values[at : at + 3]) for at in range(0, count, 3)]
-    columns = 1 if whole < 2**64 else 3
-    beside = [groups[at // 3] // value for at, value in enumerate(values)]
+    groups = [math.prod(values[start : start + 3]) for start in range(0, count, 3)]
+    columns = 1 if product < 2**64 else 3
+    group_cofactors = [groups[index // 3] // value for index, value in enumerate(values)]
 
     def split(x: int) -> str:
-        """Return a number in columns: of 32 bits, but for the last one."""
-        parts = [x >> 32 * at & 2**32 - 1 for at in range(columns - 1)] + [x >> 32 * (columns - 1)]
+        """Return a number in columns of 32 bits; the last column has the rest."""
+        parts = [x >> 32 * index & 2**32 - 1 for index in range(columns - 1)] + [x >> 32 * (columns - 1)]
         return f"{{{', '.join(f'0x{part:x}ull' for part in parts)}}}"
 
     eps = 2.0**-23 if dtype == "float32" else 2.0**-52
@@ -75,10 +77,10 @@ def moduli_text(dtype: str, count: int) -> str:
             f"    static constexpr int VALUES[COUNT] = {{{', '.join(map(str, values))}}};",
             f"    static constexpr int OF_A[COUNT][WORDS] = {{{weights([1] * count)}}};",
             f"    static constexpr int OF_B[COUNT][WORDS] = {{{weights(inverses)}}};",
-            f"    static constexpr unsigned WEIGHTS[COUNT] = {{{', '.join(map(str, beside))}}};",
+            f"    static constexpr unsigned WEIGHTS[COUNT] = {{{', '.join(map(str, group_cofactors))}}};",
             "    static constexpr unsigned long long TERMS[GROUPS][COLUMNS] = "
-            f"{{{', '.join(split(whole // group) for group in groups)}}};",
-            f"    static constexpr unsigned long long WHOLE[COLUMNS] = {split(whole)};",
+            f"{{{', '.join(split(product // group) for group in groups)}}};",
+            f"    static constexpr unsigned long long WHOLE[COLUMNS] = {split(product)};",
             f"    static constexpr float PARTS[GROUPS] = {{{', '.join(f'{1 / group!r}' for group in groups)}}};",
             f"    static constexpr double LARGEST = {largest_norm(count)!r};",
             f"    static constexpr float TOLERANCE = {TOLERANCE * eps!r};",
@@ -176,8 +178,8 @@ def plan(
     ]  # fmt: skip
     taken = [4 * rows * deep * matrices for rows in (down, 2 * across)]
     accesses: list[bool | int] = []
-    for one in (a, b):
-        accesses += [one.along_k, one.vector if one.along_k else 1]
+    for factor in (a, b):
+        accesses += [factor.along_k, factor.vector if factor.along_k else 1]
     launches.append(
         launch("take_residues", ("Moduli", *accesses), (number("taken_a", taken[0]), *lines, *stored),
                grid=sum(taken), block=256)
@@ -204,11 +206,11 @@ def _in_float64(make: Builder, marks: Pointer, launch: Callable[..., Launch], ca
     (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TUNING, capability)
     arithmetic = dataclasses.replace(make.problem.arithmetic, kind="DOUBLE")
     tile = tuned.tensor["DOUBLE"][0]
-    own = block("tensor", tile, arithmetic, most=_cuda.shared_bytes(capability), tuned=tuned)
+    chosen = block("tensor", tile, arithmetic, most=_cuda.shared_bytes(capability), tuned=tuned)
     accesses: list[bool | int] = []
-    for one, length in ((make.batch.a, tile[0]), (make.batch.b, tile[1])):
-        accesses += [math.gcd(one.vector, tile[2] if one.along_k else length), one.along_k]
-    stages = (*tile, *arithmetic.warps(tile), own.stages, own.shared_bytes)
+    for factor, length in ((make.batch.a, tile[0]), (make.batch.b, tile[1])):
+        accesses += [math.gcd(factor.vector, tile[2] if factor.along_k else length), factor.along_k]
+    stages = (*tile, *arithmetic.warps(tile), chosen.stages, chosen.shared_bytes)
     marked, tiles = make.own["tiles"], -(-m // tile[0]) * -(-n // tile[1])
     make.own["tiles"] = make.number("tiles_in_float64", tiles)
     return launch(
@@ -217,7 +219,7 @@ def _in_float64(make: Builder, marks: Pointer, launch: Callable[..., Launch], ca
         (marked, marks),
         file="matmul_bytes.cu",
         grid=tiles * make.batch.matrices,
-        block=own.threads,
-        shared_bytes=own.shared_bytes,
+        block=chosen.threads,
+        shared_bytes=chosen.shared_bytes,
         unbound_registers=True,
     )

@@ -1,4 +1,7 @@
-"""The choice of the kernel and the tile of a matrix product, and its tuning."""
+"""The choice of the kernel and the tile of a matrix product, and its tuning.
+
+The file is long because the choice of a tile, the model of its time and the measured costs belong together.
+"""
 
 from __future__ import annotations
 
@@ -86,29 +89,31 @@ class Tuning(_cuda.Tuning):
     naive, tiled : Tile
         The tiles of the kernels naive, and tiled and packed.
     conflict_free : dict of int to tuple of Tile
-        Those of the kernel conflict_free, by the bytes of a number in registers.
+        The tiles of the kernel conflict_free, by the bytes of a number in registers.
     tensor : dict of str to tuple of Tile
-        Those of the kernel tensor by single warps, by the kind of its instructions.
+        The tiles of the kernel tensor by single warps, by the kind of its instructions.
     groups : dict of str to tuple of Tile
-        Those of the kernel tensor by groups of four warps: lengths of the left factor, of the right one, and of k.
+        The tiles of the kernel tensor by groups of four warps: lengths of the left factor, of the right factor, and of
+        k.
     stages : int
         The most tiles in shared memory for single warps.
     stages_of_groups : tuple of int
-        The same for groups. The first number that there is room for is used; the kernel divides by these quickly.
+        The numbers of tiles in shared memory for groups. The first number that fits is used; the kernel divides by
+        these quickly.
     part : int
         The least number of tiles along k in a part of a sum.
     packed : int
-        The least number of lines of one factor for which the other one is packed along k, for groups. 16-bit floats
+        The least number of lines of one factor for which the other factor is packed along k, for groups. 16-bit floats
         that cannot be loaded as vectors of 8 bytes are always packed.
     at_once, at_once_uneven : int
-        The number of products from which on 16-bit floats are copied by bulk copies: where tiles divide the factors and
-        all lines begin at multiples of 128 bytes, and where not, for threads then copy up to twice as slowly.
+        The number of products from which on 16-bit floats are copied by bulk copies: if tiles divide the factors and
+        all lines begin at multiples of 128 bytes; and if not, when threads copy up to twice as slowly.
     clusters : tuple of (int, int)
         The clusters of blocks of 16-bit floats copied by bulk copies: how many tiles of the result are below one
         another, and side by side (see `Cluster` in kernels/matmul_pipeline.cuh).
     split_clusters : dict of int to int
-        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and how
-        many of these clusters run at the same time, which the device tells (`cuOccupancyMaxActiveClusters`).
+        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and the
+        number of these clusters that run at the same time (`cuOccupancyMaxActiveClusters` of the device).
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
@@ -119,12 +124,12 @@ class Tuning(_cuda.Tuning):
         measured.
     small, small_matrices : int
         The most rows, columns and length summed over, and the most matrices of a batch, up to which a call of the
-        kernel takes less time than one of the libraries' own, which is longer than the product itself (cases ``call``
-        of the same bench).
+        kernel takes less time than a call of the libraries' own routine, which takes longer than the product itself
+        (cases ``call`` of bench ``matmul``).
     residues : Residues
-        Those of products by residues.
+        The tuning of products by residues.
     costs : dict of str to dict of str to Costs
-        Those of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
+        The costs of the kernel tensor by the kind of its instructions, then by whether single warps (``tensor``) or
         ``groups`` of four multiply. They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts
         of the sum. The tile chosen by them takes 2 % longer than the fastest tile, on average.
     parts : dict of str to (float, float)
@@ -169,7 +174,7 @@ class Arithmetic:
     memory : str
         The dtype of the arrays.
     registers : str
-        That of sums. Integers narrower than 32 bits are summed in 32 bits, for they wrap in the end anyway.
+        The dtype of sums. Integers narrower than 32 bits are summed in 32 bits, for they wrap in the end anyway.
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
@@ -183,14 +188,14 @@ class Arithmetic:
 
     @staticmethod
     def of(memory: str, working: str, ring: bool, precision: str) -> Arithmetic:
-        """Return the arithmetic of a product of a dtype that is to be computed in another one."""
+        """Return the arithmetic of a product of dtype ``memory`` that is computed in dtype ``working``."""
         registers, kind = working, None
         if ring and dtype_kind(working) in ("int", "uint"):
             registers = "uint64" if dtype_bits(memory) == 64 else "uint32"
         if ring and dtype_kind(memory) == "float":
             by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
-            own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
-            kind = own.get(memory) or by_precision.get(precision)
+            by_dtype = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
+            kind = by_dtype.get(memory) or by_precision.get(precision)
             if precision == "residues":
                 registers, kind = "float64", "RESIDUES"
         return Arithmetic(memory, registers, ring, kind)
@@ -229,7 +234,7 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a batch of products: m, n and k of each, and how many matrices there are."""
+    """The sizes of a batch of products: m, n and k of each, and the number of matrices."""
 
     lengths: Tile
     matrices: int
@@ -396,7 +401,7 @@ def choose_kernel(
 ) -> tuple[str, str | None]:
     """Return the kernel for a product of length k, and why it cannot serve, or None.
 
-    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names the product in messages.
+    ``kernel`` and ``tile`` are the caller's choice, if any. ``what`` names the product in messages.
     """
     if arithmetic.kind == "RESIDUES":
         if kernel not in (None, "tensor") or tile is not None:
@@ -412,14 +417,14 @@ def choose_kernel(
         tensor = arithmetic.kind is not None and exact and capability >= 80
         wanted = ("tensor",) * tensor + ("conflict_free", "tiled")
     reason = None
-    for one in wanted:
-        if one == "tensor" and arithmetic.kind is None:
-            return one, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
-        if one == "tensor" and capability < 80:
-            return one, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
-        reason = impossible(one, tile, arithmetic, capability) if tile is not None else None
+    for name in wanted:
+        if name == "tensor" and arithmetic.kind is None:
+            return name, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
+        if name == "tensor" and capability < 80:
+            return name, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
+        reason = impossible(name, tile, arithmetic, capability) if tile is not None else None
         if reason is None:
-            return one, None
+            return name, None
     return wanted[-1], f"tile {tile} fits no kernel: {reason}"
 
 
@@ -459,79 +464,87 @@ def choose_block(
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
         return block(kernel, own_tile, arithmetic, most=most, tuned=tuned), 1, False
     kind = arithmetic.tuned_as if kernel == "tensor" else ""
-    choices = [("groups", one) for one in (() if copies is None else tuned.groups[kind])]
+    choices = [("groups", tile_of_groups) for tile_of_groups in (() if copies is None else tuned.groups[kind])]
     swapped = copies is not None and copies.swapped
     clusters = tuned.clusters if copies is not None and copies.how == "AT_ONCE" else ((1, 1),)
     if tile is None:
-        own = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
+        candidates = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
         if copies is None or not copies.needed:
-            choices += [(kernel, one) for one in own if impossible(kernel, one, arithmetic, capability) is None]
+            choices += [
+                (kernel, candidate_tile)
+                for candidate_tile in candidates
+                if impossible(kernel, candidate_tile, arithmetic, capability) is None
+            ]
     else:
         asked = (tile[1], tile[0], tile[2]) if swapped else tile
-        choices = [one for one in choices if one[1] == asked] or [(kernel, tile)]
+        choices = [choice for choice in choices if choice[1] == asked] or [(kernel, tile)]
 
     def tiles_of(name: str, tile: Tile, cluster: tuple[int, int] = (1, 1)) -> int:
         rows, columns = (tile[1], tile[0]) if swapped and name == "groups" else tile[:2]
         return -(-m // (rows * cluster[0])) * -(-n // (columns * cluster[1]))
 
     processors = tuned.multiprocessors
-    least = min(tiles_of(name, one) * one[0] * one[1] for name, one in choices)
-    found: tuple[float, Block, int, bool] | None = None
-    for name, one in choices:
-        if tiles_of(name, one) * one[0] * one[1] > 2 * least:
+    least = min(
+        tiles_of(name, candidate_tile) * candidate_tile[0] * candidate_tile[1] for name, candidate_tile in choices
+    )
+    best: tuple[float, Block, int, bool] | None = None
+    for name, candidate_tile in choices:
+        if tiles_of(name, candidate_tile) * candidate_tile[0] * candidate_tile[1] > 2 * least:
             continue
-        candidate, deep = block(name, one, arithmetic, most=most, tuned=tuned), -(-k // one[2])
+        candidate, deep = block(name, candidate_tile, arithmetic, most=most, tuned=tuned), -(-k // candidate_tile[2])
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
         costs = tuned.costs.get(kind, {}).get(name)
         for cluster in clusters if name == "groups" else ((1, 1),):
-            size, tiles = math.prod(cluster), tiles_of(name, one, cluster) * matrices
-            if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
+            size, tiles = math.prod(cluster), tiles_of(name, candidate_tile, cluster) * matrices
+            if size > 1 and tiles * size >= 2 * tiles_of(name, candidate_tile) * matrices:
                 continue  # blocks would have no tiles
             at_once = resident * (processors // size)
-            # More parts than can be multiplied at once even out how much there is to do for each multiprocessor.
+            # More parts than run at once even out the work of the multiprocessors.
             most_parts = at_once // tiles if costs is None else max(at_once // tiles, min(4, 4 * at_once // tiles))
             most_parts = max(1, min(most_parts, deep // tuned.part))
             ways = [(parts, 1, at_once) for parts in range(1, most_parts + 1)]
             if modelled:
                 ways += _splits_of_clusters(tuned, size, tiles, deep)
             for parts, in_cluster, at_once in ways:
-                units, whole = tiles * parts, (*cluster, in_cluster)
+                units, whole_cluster = tiles * parts, (*cluster, in_cluster)
                 beside = min(resident, -(-units // processors))
                 work = _Work(units=units, at_once=at_once, beside=beside, deep=deep, parts=parts)
                 if copies is not None and modelled:
-                    time = _time_of_groups(one, whole, work, aligned=copies.aligned, staged=n % 8 != 0)
+                    time = _time_of_groups(
+                        candidate_tile, whole_cluster, work, aligned=copies.aligned, staged=n % 8 != 0
+                    )
                 elif costs is not None:
-                    time = costs.time(one, work, one_by_one)
+                    time = costs.time(candidate_tile, work, one_by_one)
                     if parts > 1:
                         once, each = tuned.parts[kind]
-                        time += once + each * parts * one[0] * one[1]
+                        time += once + each * parts * candidate_tile[0] * candidate_tile[1]
                 else:
-                    time = _time(one, work, kind)
-                if found is None or time < found[0]:
-                    found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
-    assert found is not None
-    return found[1:]
+                    time = _time(candidate_tile, work, kind)
+                if best is None or time < best[0]:
+                    best = time, dataclasses.replace(candidate, cluster=whole_cluster), parts, name == "groups"
+    assert best is not None
+    return best[1:]
 
 
 def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list[tuple[int, int, int]]:
-    """Return into how many parts clusters can split sums, twice, and how many units of work are then done at once.
+    """Return (parts, parts, units at once) for each number of parts into which clusters can split sums.
 
-    ``size`` blocks of a cluster have different tiles. There are as many ``tiles`` as clusters, which all begin at the
-    same time, and ``deep`` tiles along k.
+    ``size`` blocks of a cluster have different tiles. Each of the ``tiles`` has a cluster, and all clusters begin at
+    the same time. There are ``deep`` tiles along k.
     """
-    found = []
+    splits = []
     for blocks, clusters in tuned.split_clusters.items():
         parts, rest = divmod(blocks, size)
         if not rest and 1 < parts <= deep and tiles <= clusters and -(-deep // -(-deep // parts)) == parts:
-            found.append((parts, parts, clusters * parts))
-    return found
+            splits.append((parts, parts, clusters * parts))
+    return splits
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The work of a product as estimates of its time see it.
+    """The work of a product, from which its time is estimated.
 
     Parameters
     ----------

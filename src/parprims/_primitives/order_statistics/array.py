@@ -61,7 +61,7 @@ def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
     """
     (x,), (k,), length = c.arrays, c.places, _chunk(c)
     x = fixed(x)
-    if not length or (method == "array" and in_programs(xp)):  # a program of one sort and not of three
+    if not length or (method == "array" and in_programs(xp)):  # a program with one sort instead of three
         order = argsort(x, axis=c.axis, descending=c.descending, method=method)
         return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
     x = move_axis(xp, x, c.axis, -1)
@@ -78,15 +78,15 @@ def _first_of_all(xp: Namespace, c: Selection, method: str) -> Array:
     if n % length:
         rest = xp.arange(count * length, n, dtype=chosen.dtype, device=device(x))
         places = xp.concat([places, xp.broadcast_to(rest, (*x.shape[:-1], n % length))], axis=-1)
-    found = moved(xp, x, lambda one: gathered(xp, one, places, last))
-    order = argsort(found, descending=c.descending, method=method)[..., :k]
+    elements = moved(xp, x, lambda array: gathered(xp, array, places, last))
+    order = argsort(elements, descending=c.descending, method=method)[..., :k]
     return move_axis(xp, gathered(xp, places, order, last), -1, c.axis)
 
 
 def top(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
     """Return the k first elements, and their indices."""
     index = _first_of_all(xp, c, method)
-    return moved(xp, c.arrays[0], lambda one: gathered(xp, one, index, c.axis)), index
+    return moved(xp, c.arrays[0], lambda array: gathered(xp, array, index, c.axis)), index
 
 
 def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Array]:
@@ -97,9 +97,9 @@ def top_by_library(xp: Namespace, c: Selection, method: str) -> tuple[Array, Arr
 
     (x,), (k,) = c.arrays, c.places
     keys = move_axis(xp, ascending_integers(xp, fixed(x), c.descending), c.axis, -1)
-    index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # which takes equal ones by their index
+    index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # equal elements in the order of their indices
     index = move_axis(xp, index, -1, c.axis)
-    return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+    return moved(xp, x, lambda array: gathered(xp, array, index, c.axis)), index
 
 
 def sort_parts(xp: Namespace, c: Selection) -> list[Part]:

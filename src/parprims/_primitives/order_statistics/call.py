@@ -35,7 +35,7 @@ INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Selection(Composed):
-    """A checked call along ``axis``, counted from the front. ``places`` are k, or those of a partition."""
+    """A checked call along ``axis``, counted from the front. ``places`` are k, or the places of a partition."""
 
     axis: int
     descending: bool = False
@@ -44,7 +44,7 @@ class Selection(Composed):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Quantiles(Composed):
-    """A checked call. ``steps`` are for each q the places of two elements, and how far it is from the first.
+    """A checked call. ``steps`` has for each q the places of two elements, and the fraction of the way from the first.
 
     ``working`` is the dtype between elements, ``many`` says whether there is an axis for q.
     """

@@ -30,21 +30,21 @@ from parprims._primitives.sort.public import sort
 
 
 class Tile(NamedTuple):
-    """A block that finds the first elements of a row, and the rows it is for."""
+    """A block that finds the first elements of a row, with the limits of the rows it suits."""
 
     key_bytes: int
     """The most bytes of a key."""
     longest: int
     """The most elements of a row."""
     wanted: int
-    """The most elements that are wanted of a row."""
+    """The most elements to find in a row."""
     many: bool
     """Whether it is only for more rows than there are blocks at once."""
     threads: int
     items: int
     """The elements of a thread in a batch."""
     capacity: int
-    """The candidates there is room for."""
+    """The number of candidates that fit."""
     resident: int
     """The blocks that are to fit on a multiprocessor."""
 
@@ -58,9 +58,9 @@ class Tuning(_cuda.Tuning):
     least : int
         Shorter rows are sorted whole.
     most : int
-        The most elements that are wanted of a row; for more, rows are sorted whole.
+        The most elements to find in a row; for more, rows are sorted whole.
     tiles : tuple of Tile
-        Of these the first that is for the rows is taken.
+        The first tile that suits the rows is taken.
     digits : tuple of (bytes, items)
         By the bytes of a key, the elements that a thread loads at once where it counts digits.
     counting : int
@@ -121,8 +121,10 @@ def plan(
     sizes, numbers = tuning or TUNING[90], Numbers()
     spec = Specialisation(dtype, descending=descending, keyed=True, values=(), index=index)
     n, rows = shape[-1], math.prod(shape[:-1])
-    fitting = (one for one in sizes.tiles if spec.key_bytes <= one.key_bytes and n <= one.longest and k <= one.wanted)
-    threads, items, capacity, resident = next(one for one in fitting if rows > sizes.blocks or not one.many)[4:]
+    fitting = (
+        tile for tile in sizes.tiles if spec.key_bytes <= tile.key_bytes and n <= tile.longest and k <= tile.wanted
+    )
+    threads, items, capacity, resident = next(tile for tile in fitting if rows > sizes.blocks or not tile.many)[4:]
     blocks = sizes.blocks * resident
     parts = max(1, min(blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
     length = -(-n // (parts * threads * items)) * threads * items  # of whole batches, which begin all loads at once
@@ -172,7 +174,7 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     sizes, numbers = tuning or TUNING[90], Numbers()
     spec = Specialisation(dtype, descending=False, keyed=True, values=(), index=None)
     n, rows, key_bytes = shape[-1], math.prod(shape[:-1]), spec.key_bytes
-    items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
+    items = next(entry[1] for entry in sizes.digits if key_bytes <= entry[0])
     parts = max(1, min(sizes.counting_blocks // rows, n // sizes.part), -(-n // _LONGEST))
     alone = parts == 1
     source, tile = spec.source("_primitives/order_statistics/quantile.cu"), (sizes.counting, items)
@@ -180,7 +182,7 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     length, columns = numbers("n", n), numbers("columns", 3 * len(places))
     launches: list[Launch] = []
     between = numbers("parts", parts)
-    found = Pointer("zeroed"), Pointer("scratch", "quantiles::Found")
+    memory = Pointer("zeroed"), Pointer("scratch", "quantiles::Found")
     shifts = [*range(spec.bits - _DIGIT, 0, -_DIGIT), 0]
     cuts = [
         (numbers("shift", shift), numbers("bits", above - shift))
@@ -188,19 +190,19 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     ]
 
     def launch(name: str, arguments: tuple[Any, ...], parameters: tuple[Parameter, ...], grid: int) -> None:
-        whole = f"quantiles::{name}"
+        template = f"quantiles::{name}"
         launches.append(
-            Launch(source, whole, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
+            Launch(source, template, arguments, parameters, grid=grid, block=sizes.counting, resident_blocks=2)
         )
 
-    for at, place in enumerate(places):
-        where = numbers("place", place), numbers("column", 3 * at), columns
+    for index, place in enumerate(places):
+        where = numbers("place", place), numbers("column", 3 * index), columns
         if alone:
             launch("select_alone", (*tile, "Order"), (*arrays, length, *where), rows)
             continue
         for turn, (shift, bits) in enumerate(cuts):
             arguments = *tile, turn == 0, turn + 1 == len(cuts), "Order"
-            launch("select_digit", arguments, (*arrays, *found, length, between, shift, bits, *where), rows * parts)
+            launch("select_digit", arguments, (*arrays, *memory, length, between, shift, bits, *where), rows * parts)
     shared_bytes = 2 * max(4, key_bytes) + 8 + 8 * 2**_DIGIT
     return Plan(
         tuple(launches),
@@ -277,7 +279,7 @@ def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, Array
         values, index = run(_rows_of(xp, constant(x) if carried else x, c.axis))
         index = index if c.axis == last else move_axis(xp, index, -1, c.axis)
         if carried:
-            return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+            return moved(xp, x, lambda array: gathered(xp, array, index, c.axis)), index
         return values if c.axis == last else move_axis(xp, values, -1, c.axis), index
 
     return selected
@@ -379,7 +381,7 @@ def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     def otherwise(rows: Array) -> tuple[Array]:
         with unwatched():
             ordered, last = sort(rows, method="native"), rows.shape[-1] - 1
-        taken = [ordered[..., at] for low in lows for at in (low, min(low + 1, last), last)]
+        taken = [ordered[..., place] for low in lows for place in (low, min(low + 1, last), last)]
         return (xp.stack(taken, axis=-1),)
 
     run = prepare_places(xp, laid_out(c.arrays[0]), lows, otherwise)
@@ -392,7 +394,7 @@ def prepare_quantiles_by_sort(xp: Namespace, c: Quantiles) -> Callable[..., Arra
     (x,), bare = c.arrays, c.on(None)
     if is_jax(xp) or 0 in x.shape or asked_by_torch((x,)):
         return None
-    finish = prepare_between(xp, bare, x, math.prod([x.shape[at] for at in c.axes]))
+    finish = prepare_between(xp, bare, x, math.prod([x.shape[axis] for axis in c.axes]))
 
     def run(x: Array) -> Array:
         with unwatched():

@@ -1,7 +1,8 @@
-// Quantiles, given rows in which the elements wanted, and the last, stand where they would if the rows were sorted.
+// Quantiles, given rows with the elements that are needed, and the last element, in the places of sorted rows.
 //
-// A quantile lies between two elements of a row, at a part of the way from the first. Products and sums are rounded one
-// after the other, as by the operations of array libraries. A row whose last element is NaN has no other quantile.
+// A quantile lies between two elements of a row, at a fraction of the way from the first. Products and sums are rounded
+// separately, as by the operations of array libraries. If the last element of a row is NaN, all quantiles of the row
+// are NaN.
 
 #include "common.cuh"
 
@@ -12,7 +13,7 @@ DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
 DEVICE float sum(float a, float b) { return __fadd_rn(a, b); }
 DEVICE double sum(double a, double b) { return __dadd_rn(a, b); }
 
-// Places in a row of two elements, and the bits of the part as a double: 0 if only the first one counts.
+// The places in a row of two elements, and the fraction as the bits of a double: 0 if only the first element counts.
 struct Step {
     Index low, high, part;
 };
@@ -22,7 +23,7 @@ struct Steps {
     Step each[COUNT];
 };
 
-// No difference is of numbers of other signs, so that none overflows.
+// Only numbers of equal sign are subtracted, so that no difference overflows.
 template <class T>
 DEVICE T on_the_line(T one, T other, double part) {
     if (one == other) return one;
@@ -32,7 +33,7 @@ DEVICE T on_the_line(T one, T other, double part) {
     return sum(product(one, far), product(other, near));
 }
 
-// Writes, for each step, the quantile of every row. A row has `length` elements of type T, the last of them the largest.
+// Writes, for each step, the quantile of every row. A row has `length` elements of type T, and the largest is the last.
 template <class T, class Result, int COUNT>
 DEVICE void interpolate(const T* x, Result* out, Index rows, Index length, Steps<COUNT> steps) {
     using Working = decltype(value(Result()));

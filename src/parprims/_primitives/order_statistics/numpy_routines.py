@@ -60,9 +60,9 @@ def prepare_partition(name: str, xp: Namespace, c: Selection) -> Callable[[Array
     places, axis, index = np.array(c.places), c.axis, np.dtype(dtype_name(c.results[0][1]))
 
     def partition(x: Array) -> Array:
-        found = x.copy()
-        found.partition(places, axis)
-        return found
+        parted = x.copy()
+        parted.partition(places, axis)
+        return parted
 
     def argpartition(x: Array) -> Array:
         return x.argpartition(places, axis)
@@ -83,12 +83,12 @@ def prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[[Array], Array] |
     if not serves(xp, c):
         return None
     x = as_numpy(c.arrays[0])
-    kept = [at for at in range(x.ndim) if at not in c.axes]
+    kept = [axis for axis in range(x.ndim) if axis not in c.axes]
     order = (*kept, *c.axes)
-    n = math.prod([x.shape[at] for at in c.axes])
-    places = {at for low, high, _ in c.steps for at in (low, high)}
+    n = math.prod([x.shape[axis] for axis in c.axes])
+    places = {place for low, high, _ in c.steps for place in (low, high)}
     if x.dtype.kind == "f":
-        places.add(n - 1)  # where NaN is, if there is one
+        places.add(n - 1)  # NaN would be last
     kth, turned = np.array(sorted(places)), order != tuple(range(x.ndim))
     shape = n if x.size == n else (x.size // n, n)
     finish = quantiles.in_numpy(c, x.size == n)
@@ -106,7 +106,7 @@ def quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
     if not is_ordered(xp, c):
         return array.quantiles(xp, c, method)
     rows = quantiles.rows_of(xp, c)
-    places = {at for low, high, _ in c.steps for at in (low, high)} | {rows.shape[-1] - 1}
+    places = {place for low, high, _ in c.steps for place in (low, high)} | {rows.shape[-1] - 1}
     return quantiles.between(xp, c, xp.partition(rows, sorted(places), axis=-1))
 
 
@@ -118,13 +118,13 @@ def prepare_top(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ...]]
     (x,), (k,) = c.arrays, c.places
     if not k or not serves(xp, c):
         return None
-    found = _top(tuple(x.shape), as_numpy(x).dtype, c.axis, k=k, descending=c.descending)
+    find = _top(tuple(x.shape), as_numpy(x).dtype, c.axis, k=k, descending=c.descending)
     index = np.dtype(dtype_name(c.results[1][1]))
     if index == np.intp:
-        return all_by_numpy(xp, c.arrays, found)
+        return all_by_numpy(xp, c.arrays, find)
 
     def narrowed(x: Array) -> Pair:
-        values, places = found(x)
+        values, places = find(x)
         return values, places.astype(index)
 
     return all_by_numpy(xp, c.arrays, narrowed)
@@ -136,34 +136,34 @@ def _top(shape: tuple[int, ...], dtype: Any, axis: int, *, k: int, descending: b
     rows = math.prod(shape) // n
     kept = (*shape[:axis], *shape[axis + 1 :], k)
     if rows == 1 or n >= _LONG:
-        one = _of_row(n, dtype, k, descending)
-        many = one if rows == 1 else _row_by_row(one, rows, k, dtype)
+        find_in_row = _of_row(n, dtype, k, descending)
+        many = find_in_row if rows == 1 else _row_by_row(find_in_row, rows, k, dtype)
     else:
         many = _of_rows(rows, n, dtype, k=k, descending=descending)
     if len(shape) == 1:
         return many
-    given = n if rows == 1 else (rows, n)
+    flat_shape = n if rows == 1 else (rows, n)
 
     def found(x: Array) -> Pair:
         x = x if axis == last else np.moveaxis(x, axis, -1)
-        values, index = many(x.reshape(given))
+        values, index = many(x.reshape(flat_shape))
         values, index = values.reshape(kept), index.reshape(kept)
         return (values, index) if axis == last else (np.moveaxis(values, -1, axis), np.moveaxis(index, -1, axis))
 
     return found
 
 
-def _row_by_row(one: Callable[[Array], Pair], rows: int, k: int, dtype: Any) -> Callable[[Array], Pair]:
+def _row_by_row(find_in_row: Callable[[Array], Pair], rows: int, k: int, dtype: Any) -> Callable[[Array], Pair]:
     def many(x: Array) -> Pair:
         values, index = np.empty((rows, k), dtype), np.empty((rows, k), np.intp)
-        for at in range(rows):
-            values[at], index[at] = one(x[at])
+        for row in range(rows):
+            values[row], index[row] = find_in_row(x[row])
         return values, index
 
     return many
 
 
-def _ordering(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Array]:
+def _first_of_argsort(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Array]:
     """Return a function: the first k indices of a stable argsort along the last axis, tuned for about this length."""
     if length > _ORDERED:
         x = np.empty(length, dtype)
@@ -183,7 +183,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
     chunk holds every ``count``-th element. Then it sorts the elements that reach the threshold.
     """
     if n <= _SORTED or 2 * k >= n:
-        order = _ordering(n, dtype, k, descending)
+        order = _first_of_argsort(n, dtype, k, descending)
 
         def whole(x: Array) -> Pair:
             index = order(x)
@@ -195,7 +195,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
         return _by_chunks(n, length, dtype, k=k, descending=descending)
     length = length if length >= _CHUNK else 1
     count = n // length
-    place, order = count - k if descending else k - 1, _ordering(k, dtype, k, descending)
+    place, order = count - k if descending else k - 1, _first_of_argsort(k, dtype, k, descending)
     best_of = _best_of(descending)
 
     def found(x: Array) -> Pair:
@@ -246,7 +246,7 @@ def _of_rows(rows: int, n: int, dtype: Any, *, k: int, descending: bool) -> Call
     """Return a function that finds the k first elements of short rows, all rows at once, and their indices."""
     place = n - k if descending else k - 1
     first, begin = np.arange(rows).reshape(-1, 1) * k, np.arange(rows).reshape(-1, 1) * n
-    order = _ordering(0, dtype, k, descending)
+    order = _first_of_argsort(0, dtype, k, descending)
 
     def whole(x: Array) -> Pair:
         index = order(x)
@@ -288,8 +288,8 @@ def partitioned(name: str, otherwise: Callable[[Namespace, Selection, str], Arra
     def compose(xp: Namespace, c: Selection, method: str) -> Array:
         if not is_ordered(xp, c):
             return otherwise(xp, c, method)
-        found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
-        return found
+        parted: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
+        return parted
 
     return compose
 

@@ -3,12 +3,11 @@
 //
 // Three kernels:
 //   count_parts    a block for each tile of a row counts the smaller and the equal elements
-//   scan_parts     a block for each row makes of these counts how many there are before each tile, and in all
+//   scan_parts     a block for each row turns these counts into the numbers before each tile, and in the row
 //   move_parts     a block for each tile brings its elements in order in shared memory, and writes each of the three
 //                  parts as one contiguous piece
-//
-// Traffic: every element is read twice and written once, after the three passes (for 32 bits) that find the pivot: 24 bytes
-// for each of 4. A radix sort has 36, and ranks every element four times.
+// Traffic: every element is read twice and written once, after the three passes (for 32 bits) that find the pivot: 24
+// bytes for each element of 4 bytes. A radix sort moves 36 bytes, and ranks every element four times.
 //
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
 
@@ -20,7 +19,7 @@ namespace partitions {
 
 using namespace digits;
 
-// How many elements are smaller than the pivot, and how many equal.
+// The numbers of elements that are smaller than the pivot, and equal to it.
 struct Counts {
     Index smaller, equal;
 };
@@ -33,7 +32,7 @@ DEVICE int part_of(typename Order::Key x, typename Order::Key pivot) {
     return one < other ? 0 : one == other ? 1 : 2;
 }
 
-// The parts of the elements of a tile, element i of lane l being number i * WARP_SIZE + l of those of its warp.
+// The parts of the elements of a tile. Element i of lane l is number i * WARP_SIZE + l among the elements of its warp.
 template <int THREADS, int ITEMS, class Order>
 struct Parts {
     using Key = typename Order::Key;
@@ -78,7 +77,7 @@ struct Parts {
         return in_tile<ITEMS>(threadIdx.x, i) < length ? part_of<Order>(keys[i], pivot) : 3;
     }
 
-    // Calls take(i, place) for the elements of this thread, where `place` is that in the order of parts.
+    // Calls take(i, place) for the elements of this thread, where `place` is the element's place in the order of parts.
     template <class Take>
     DEVICE void rank(const Shared& shared, Take take) const {
         const int own = threadIdx.x / WARP_SIZE;
@@ -115,7 +114,7 @@ DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key*
     if (threadIdx.x == 0) counts[own.row * (tiles + 1) + own.tile] = {own.smaller, own.equal};
 }
 
-// Replaces the counts of a row's tiles by those of all tiles before, and writes those of the row behind them.
+// Replaces the counts of a row's tiles by the counts of all tiles before, and writes the counts of the row after them.
 template <int THREADS>
 DEVICE void scan_parts(Counts* counts, Index tiles) {
     __shared__ Index sums[2][THREADS / WARP_SIZE];
@@ -136,7 +135,7 @@ DEVICE void scan_parts(Counts* counts, Index tiles) {
     if (threadIdx.x == 0) own[tiles] = before;
 }
 
-// Writes elements, or if PLACES the positions that they had in their row.
+// Writes elements, or if PLACES the positions of the elements in their row.
 template <int THREADS, int ITEMS, bool PLACES, class Order, class V>
 DEVICE void move_parts(const typename Order::Key* x, const typename Order::Key* pivots, const Counts* counts, V* out,
                        Index columns, Index n, Index tiles) {
@@ -154,7 +153,7 @@ DEVICE void move_parts(const typename Order::Key* x, const typename Order::Key* 
     });
     __syncthreads();  // separates the writes of elements from their reads
     const Counts before = counts[own.row * (tiles + 1) + own.tile], all = counts[own.row * (tiles + 1) + tiles];
-    // What to add to a place in the tile, for each part.
+    // The number to add to a place in the tile, for each part.
     const Index row = own.row * n, smaller = row + before.smaller;
     const Index equal = row + all.smaller + before.equal - own.smaller;
     const Index larger = row + all.smaller + all.equal + (own.begin - before.smaller - before.equal) -

@@ -47,7 +47,7 @@ _COUNTS_BYTES = 16
 
 
 def serves(n: int, places: tuple[int, ...]) -> bool:
-    """Return whether the kernels partition rows of length n, which else are sorted."""
+    """Return whether the kernels partition rows of length n; otherwise rows are sorted."""
     return n >= TUNING[90].least and len(set(places)) == 1
 
 
@@ -55,7 +55,7 @@ def serves(n: int, places: tuple[int, ...]) -> bool:
 
 
 def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) -> Plan:
-    """Return the launches that partition rows around pivots, the first of what `places_plan` finds of one place.
+    """Return the launches that partition rows around pivots, the first output of `places_plan` for one place.
 
     ``index`` is the dtype of positions, or None for the elements themselves.
     """
@@ -65,10 +65,10 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
         tuning.threads,
     )
     n, rows = shape[-1], math.prod(shape[:-1])
-    items = next(one[1] for one in tuning.items if spec.key_bytes <= one[0])
+    items = next(entry[1] for entry in tuning.items if spec.key_bytes <= entry[0])
     tiles = -(-n // (threads * items))
     source = spec.source("_primitives/order_statistics/partition.cu")
-    given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
+    inputs = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     counts = Pointer("scratch", "partitions::Counts")
     sizes = numbers("columns", 3), numbers("n", n), numbers("tiles", tiles)
     result = C_TYPES[index] if index else spec.word
@@ -78,7 +78,7 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
             source,
             "partitions::count_parts",
             (*tile, "Order"),
-            (*given, counts, *sizes),
+            (*inputs, counts, *sizes),
             grid=rows * tiles,
             block=threads,
         ),
@@ -89,7 +89,7 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
             source,
             "partitions::move_parts",
             (*tile, index is not None, "Order", result),
-            (*given, counts, Pointer("out0", result), *sizes),
+            (*inputs, counts, Pointer("out0", result), *sizes),
             grid=rows * tiles,
             block=threads,
             resident_blocks=tuning.resident,
@@ -121,15 +121,15 @@ def prepare(indices: bool, xp: Namespace, c: Selection) -> Callable[..., Array]:
     def pivots(rows: Array) -> tuple[Array]:
         with unwatched():
             ordered = sort(rows, method="native")
-        taken = [ordered[..., at] for at in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
+        taken = [ordered[..., position] for position in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
         return (xp.stack(taken, axis=-1),)
 
-    def otherwise(rows: Array, found: Array) -> tuple[Array]:
-        keys, pivot = (ascending_integers(xp, fixed(x)) for x in (rows, found[..., :1]))
+    def otherwise(rows: Array, ordered: Array) -> tuple[Array]:
+        keys, pivot = (ascending_integers(xp, fixed(x)) for x in (rows, ordered[..., :1]))
         parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
         with unwatched():
             order = argsort(parts, method="native")
-        return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
+        return (order if indices else moved(xp, rows, lambda array: gathered(xp, array, order, rows.ndim - 1)),)
 
     def laid_out(x: Array) -> Array:
         x = _cuda.plain(xp, fixed(x) if indices else x)
@@ -162,11 +162,11 @@ def _parter(
     def made() -> Plan:
         return plan(dtype, index, shape, _cuda.tuned_for(TUNING, xp, x))
 
-    def batched(x: Array, found: Array) -> tuple[Array, ...]:
-        size = max(x.shape[0], found.shape[0])
+    def batched(x: Array, ordered: Array) -> tuple[Array, ...]:
+        size = max(x.shape[0], ordered.shape[0])
         x = xp.broadcast_to(x, (size, *x.shape[1:]))
-        found = xp.broadcast_to(found, (size, *found.shape[1:]))
-        return _parter(xp, x, places, otherwise)(x, found)
+        ordered = xp.broadcast_to(ordered, (size, *ordered.shape[1:]))
+        return _parter(xp, x, places, otherwise)(x, ordered)
 
     key = ("partition", mode(xp), dtype, index, shape)
     return _cuda.ready(xp, x, key, made, in_program=lambda: (otherwise, batched))

@@ -1,18 +1,18 @@
-// The element at a place of every sorted row, the one after it, and the last one, by a radix select: the digits of the
-// key are found one after another, the highest first. For each digit all keys are read, and those are counted that
-// begin with the digits found so far.
+// The element at a place of every sorted row, the element after it, and the last element, by a radix select: the digits
+// of the key are found one after another, the highest first. For each digit all keys are read, and the keys that begin
+// with the digits found so far are counted.
 //
 // Two kernels:
 //   select_alone    many rows: a block for each row finds all digits
 //   select_digit    few rows: a launch for each digit, in which several blocks share a row
 // Phases of one digit:
-//   1. A block counts the digits of its keys in shared memory. There are COPIES counters for each digit, of which a lane
-//      has one, for equal digits are added one after another.
+//   1. A block counts the digits of its keys in shared memory. There are COPIES counters for each digit, and a lane
+//      uses one of them, because additions to one counter wait for each other.
 //   2. Only select_digit: blocks add their counters to those of the row in global memory, and the last block (see
 //      ticket.cuh) goes on. Counters are integers, so the order of additions does not matter.
-//   3. A scan of the counters tells in which digit the place is, and how many keys come before.
-// With the last digit, the blocks also find the largest key, and the smallest key whose first digits are above those found
-// before. It is the next element unless a key that begins with those digits is.
+//   3. A scan of the counters gives the digit of the place, and the number of keys before this digit.
+// With the last digit, the blocks also find the largest key, and the smallest key with first digits above those found
+// before. This is the next element, unless a key with these digits is.
 // Reproducibility: the results depend on the keys alone. The two zeros have one key, and so have all NaN.
 //
 // T. Alabi, J. D. Blanchard, B. Gordon and R. Steinbach, Fast K-Selection Algorithms for Graphics Processing Units, ACM
@@ -32,7 +32,7 @@ using Wide = unsigned long long;  // a key of any size
 
 constexpr int BITS = 11, RADIX = 1 << BITS, COPIES = 4;
 
-// Returns the bits of an element from its key: those of +0 for either zero.
+// Returns the bits of an element from its key. For both zeros, these are the bits of +0.
 template <class Order>
 DEVICE typename Order::Key bits_of(Wide wide) {
     using Key = typename Order::Key;
@@ -44,8 +44,8 @@ DEVICE typename Order::Key bits_of(Wide wide) {
     return key >= Order::INFINITE ? (Key)(key - Order::INFINITE) : (Key)(SIGN | (Key)(Order::INFINITE - key));
 }
 
-// A digit of the keys, and what is known before it is found. Keys matter that begin with `prefix`; of these, in order,
-// number `rank` is looked for, and `first` says that all matter.
+// A digit of the keys, and what precedes it. Keys that begin with `prefix` matter; number `rank` of them, in order, is
+// the element at the place. If `first`, all keys matter.
 struct Digit {
     int shift, bits;
     bool first;
@@ -66,15 +66,15 @@ struct Digit {
     }
 };
 
-// Where a place is: in which digit, the next digit that a key has (RADIX if none has), and whether the next key has the
-// same digit.
+// The digit of a place, the next digit that a key has (RADIX if there is none), and whether the next key has the same
+// digit.
 struct Choice {
     int digit, next;
     bool same;
-    Count before;  // how many of the keys that matter have a smaller digit
+    Count before;  // the number of keys that matter with a smaller digit
 };
 
-// The largest key, and the complement of the smallest that begins with higher digits.
+// The largest key, and the complement of the smallest key with higher first digits.
 template <class Key>
 struct Ends {
     Key largest, above;
@@ -113,7 +113,7 @@ DEVICE void count(unsigned* counters, Ends<Key>& ends, const Digit& digit, Index
     __syncthreads();  // separates the counting from the reads of the counters
 }
 
-// Returns how many keys have a digit, by the counters of a block.
+// Returns the number of keys with a digit, from the counters of a block.
 DEVICE Count counted(const unsigned* counters, int digit) {
     Count sum = 0;
 #pragma unroll
@@ -121,7 +121,7 @@ DEVICE Count counted(const unsigned* counters, int digit) {
     return sum;
 }
 
-// Returns in which digit the place `rank` is, to all threads. load(digit) returns how many keys have a digit.
+// Returns the digit of the place `rank`, to all threads. load(digit) returns the number of keys with a digit.
 template <int THREADS, class Key, class Load>
 DEVICE Choice choose(Memory<THREADS, Key>& memory, Count rank, const Load& load) {
     constexpr int EACH = RADIX / THREADS;
@@ -146,8 +146,8 @@ DEVICE Choice choose(Memory<THREADS, Key>& memory, Count rank, const Load& load)
     return found;
 }
 
-// Writes the element at the place, the one after it and the last one, given the last digit and the ends of all keys.
-// The one after the last is any.
+// Writes the element at the place, the next element and the last element, given the last digit and the ends of all
+// keys. After the last element, the next one is unspecified.
 template <class Order>
 DEVICE void write(typename Order::Key* out, const Digit& digit, const Choice& choice, Wide largest,
                   Wide above) {
@@ -176,8 +176,8 @@ DEVICE void combine(const Ends<Key>& ends, Key* largest, Key* above) {
 
 // ---- A block for each row -----------------------------------------------------------------------------------------
 
-// Finds what is at a place of every row of n keys. Of a row of the result, `columns` long, elements `column` to
-// column + 2 are written.
+// Finds the elements at a place of every row of n keys. The rows of the result are `columns` long; their elements
+// `column` to `column + 2` are written.
 template <int THREADS, int ITEMS, class Order>
 DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out, Index n, Count place,
                          Index column, Index columns) {
@@ -210,7 +210,7 @@ DEVICE void select_alone(const typename Order::Key* x, typename Order::Key* out,
 
 // ---- A launch for each digit --------------------------------------------------------------------------------------
 
-// What the blocks of a row share: zero before and after every launch.
+// Memory that the blocks of a row share, zero before and after every launch.
 template <class Key>
 struct Shared {
     Key largest, above;
@@ -218,14 +218,14 @@ struct Shared {
     Count counts[RADIX];
 };
 
-// What the launch of a digit leaves for the next one.
+// The result of the launch of a digit, for the next launch.
 struct Found {
     Wide prefix;
     Count rank;
 };
 
-// The same as select_alone, for one digit: that of `bits` bits above `shift`. Only the first launch has the place. The
-// last one writes the result.
+// Does the work of select_alone for one digit, the `bits` bits above `shift`. Only the first launch reads `place`. The
+// last launch writes the result.
 template <int THREADS, int ITEMS, bool FIRST, bool LAST, class Order>
 DEVICE void select_digit(const typename Order::Key* x, typename Order::Key* out, void* shared_by_rows, Found* found, Index n,
                          Index parts, Index shift, Index bits, Count place, Index column,

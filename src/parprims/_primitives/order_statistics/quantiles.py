@@ -17,10 +17,10 @@ from parprims._primitives.order_statistics.call import Quantiles
 def rows_of(xp: Namespace, c: Quantiles) -> Array:
     """Return the elements with the searched axes merged into the last axis."""
     (x,) = c.arrays
-    kept = [at for at in range(x.ndim) if at not in c.axes]
+    kept = [axis for axis in range(x.ndim) if axis not in c.axes]
     rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
-    n = math.prod([x.shape[at] for at in c.axes])
-    return xp.reshape(rows, (*(x.shape[at] for at in kept), n))
+    n = math.prod([x.shape[axis] for axis in c.axes])
+    return xp.reshape(rows, (*(x.shape[axis] for axis in kept), n))
 
 
 def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
@@ -28,25 +28,25 @@ def rows_to_ask_about(xp: Namespace, c: Quantiles) -> Array:
     (x,) = c.arrays
     if len(c.axes) == 1:
         return rows_of(xp, c)
-    kept = [m for at, m in enumerate(x.shape) if at not in c.axes]
-    return stand_in(xp, x, (*kept, math.prod([x.shape[at] for at in c.axes])), x.dtype)
+    kept = [m for axis, m in enumerate(x.shape) if axis not in c.axes]
+    return stand_in(xp, x, (*kept, math.prod([x.shape[axis] for axis in c.axes])), x.dtype)
 
 
 def between(xp: Namespace, c: Quantiles, rows: Array) -> Array:
     """Return the quantiles, given rows in which the elements needed, and the last, are where a sort would move them."""
     shape, dtype = c.results[0]
     last = rows[..., -1]
-    found: list[Array] = []
+    values: list[Array] = []
     for low, high, part in c.steps:
-        one = cast(xp, rows[..., low], c.working)
+        value = cast(xp, rows[..., low], c.working)
         if part:
             other = cast(xp, rows[..., high], c.working)
-            one = xp.where(one == other, one, _interpolated(xp, one, other, part))
+            value = xp.where(value == other, value, _interpolated(xp, value, other, part))
         if dtype_kind(last.dtype) == "float":
-            one = xp.where(last == last, one, xp.full_like(one, math.nan))
-        found.append(one)
-    whole = xp.stack(found, axis=0) if c.many else found[0]
-    return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
+            value = xp.where(last == last, value, xp.full_like(value, math.nan))
+        values.append(value)
+    quantiles = xp.stack(values, axis=0) if c.many else values[0]
+    return xp.astype(xp.reshape(quantiles, shape), dtype, copy=True)
 
 
 def _interpolated(xp: Namespace, low: Array, high: Array, part: float) -> Array:
@@ -78,15 +78,15 @@ def _of_numbers(steps: tuple[tuple[int, int, float], ...], kind: Any, row: Any, 
     """Return quantiles of one row."""
     if is_float and row[-1] != row[-1]:
         return np.full(len(steps), math.nan, kind)
-    found = []
+    values = []
     for low, high, part in steps:
-        one = kind(row[low])
+        value = kind(row[low])
         if part:
             other = kind(row[high])
-            if one != other:
-                one = _between_numbers(one, other, kind(part), kind(1 - part))
-        found.append(one)
-    return np.array(found)
+            if value != other:
+                value = _between_numbers(value, other, kind(part), kind(1 - part))
+        values.append(value)
+    return np.array(values)
 
 
 def _between_numbers(low: Any, high: Any, part: Any, rest: Any) -> Any:
@@ -100,12 +100,12 @@ def _of_rows(steps: tuple[tuple[int, int, float], ...], kind: Any, rows: Any, is
     """Return an array (quantiles, rows)."""
     last = rows[..., -1]
     odd = is_float and (last != last)
-    found = np.empty((len(steps), *last.shape), kind)
-    for (low, high, part), to in zip(steps, found, strict=True):
+    values = np.empty((len(steps), *last.shape), kind)
+    for (low, high, part), to in zip(steps, values, strict=True):
         to[...] = rows[..., low]
         if part:
             other = rows[..., high].astype(kind)
             to[...] = np.where(to == other, to, _interpolated(np, to, other, part))
         if is_float:
             to[odd] = math.nan
-    return found
+    return values

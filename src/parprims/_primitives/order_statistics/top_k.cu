@@ -4,16 +4,16 @@
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements that are not after
 //      a limit. The limit comes from the first batch: at least k of its elements have at most this key (see edge). A
-//      batch has elements of the whole part, so that this is a good limit in rows that ascend or descend, too.
-//   2. If the candidates no longer fit, they are settled: only those stay that can be among the first k. They are sorted,
-//      the first k stay, and the last of them is the limit.
+//      batch has elements of the whole part, so that the limit is good in rows that ascend or descend, too.
+//   2. If the candidates no longer fit, they are settled: only candidates that can be among the first k stay. They are
+//      sorted, the first k stay, and the last of them is the limit.
 //   3. The candidates are settled, and the first k are the block's.
-//   4. If a row has several parts, the last block of the row (see ticket.cuh) goes through the first k of all parts in
-//      the same way: through the first of all parts, then the second of all, and so on, as most of the others are after
-//      the limit that the first batch gives.
+//   4. If a row has several parts, the last block of the row (see ticket.cuh) goes through the first k of all parts by
+//      phases 1 to 3: first the first elements of all parts, then their second elements, and so on, as most later
+//      elements are after the limit that the first batch gives.
 // Candidates are ordered by key, equal ones by position. No two are equal, so the result does not depend on the order in
 // which threads append them. Sorts are bitonic networks.
-// Reproducibility: elements are moved as they are; which ones depends on the input alone.
+// Reproducibility: elements are copied unchanged, and the choice of elements depends on the input alone.
 //
 // K. E. Batcher, Sorting Networks and Their Applications, AFIPS Spring Joint Computer Conference, 1968.
 // J. Zhang, A. Naruse, X. Li and Y. Wang, Parallel Top-K Algorithms on GPU: A Comprehensive Study and New Methods,
@@ -39,7 +39,7 @@ struct Candidate {
     DEVICE bool operator<(const Candidate& other) const { return both < other.both; }
 };
 
-// The same for a key of 64 bits.
+// A key of 64 bits and its position.
 template <>
 struct __align__(16) Candidate<unsigned long long> {
     unsigned long long its_key, its_position;
@@ -53,14 +53,14 @@ struct __align__(16) Candidate<unsigned long long> {
     }
 };
 
-// What a block tells the last one of its row.
+// The result of a block, for the last block of its row.
 struct Told {
     unsigned long long key;
     Index position;  // in the row
 };
 
-// Sorts the first `count` of some candidates by all threads. There is memory for the next power of two, at least 64. A
-// warp compares pairs within 64 neighbours at distances up to 32, which needs no barrier of the block.
+// Sorts the first `count` candidates by all threads. There is memory for the next power of two, at least 64. A warp
+// compares pairs within 64 neighbours at distances up to 32, which needs no barrier of the block.
 template <int THREADS, class One>
 DEVICE void sort_candidates(One* all, int count) {
     int size = 2 * WARP_SIZE;
@@ -98,13 +98,13 @@ struct Best {
     One* all;
     int k, held;
     Key limit;                // candidates have at most this key
-    unsigned limit_position;  // and those that have it are before this position
+    unsigned limit_position;  // and candidates with that key are before this position
 
     DEVICE Best(One* memory, int first)
         : all(memory), k(first), held(0), limit(~(Key)0), limit_position(~0u) {}
 
-    // Returns the place of the calling thread's first candidate among those that the block adds now, if it has `mine`
-    // of them; `added` counts them.
+    // Returns the place of the calling thread's first candidate among the candidates that the block adds now, if the
+    // thread has `mine` of them; `added` counts them.
     DEVICE static int reserve(int mine, unsigned* added) {
         int upto = mine;
 #pragma unroll
@@ -117,8 +117,8 @@ struct Best {
         return __shfl_sync(ALL_LANES, first, WARP_SIZE - 1) + upto - mine;
     }
 
-    // Returns a key that at least k of the keys of all threads are at most, and only a few more unless keys are equal.
-    // There are at least k keys. The search halves the range of keys that are left.
+    // Returns a key with at least k of all threads' keys not above it, and only a few more unless keys are equal. There
+    // are at least k keys. The search halves the range of possible keys.
     template <int EACH>
     DEVICE Key edge(const Key (&keys)[EACH]) const {
         __shared__ unsigned counted[3];  // by the steps, in turn
@@ -147,7 +147,7 @@ struct Best {
         return high;
     }
 
-    // How many candidates are so few that it does not pay to look for fewer before they are sorted.
+    // The number of candidates from which on it pays to drop some before they are sorted.
     DEVICE int enough() const { return k + k / 4 + WARP_SIZE; }
 
     // Drops candidates that cannot be among the first k.
@@ -188,7 +188,7 @@ struct Best {
         __syncthreads();  // separates the read of the last from what is appended
     }
 
-    // Elements that a block looks at together: thread t has those at first + i * step + t.
+    // Elements that a block looks at together: thread t has the elements first + i * step + t.
     struct Batch {
         unsigned first, step;
         int count;
@@ -197,9 +197,9 @@ struct Best {
         DEVICE bool has(int i) const { return i * THREADS + (int)threadIdx.x < count; }
     };
 
-    // Goes through `count` elements, of which load(at) returns the bits, key_of(bits) the key and position_of(at) the
-    // position, and sorts the candidates. If elements are `spread`, each batch that is whole has elements of all parts
-    // of the range. A batch is loaded while the one before is looked at.
+    // Goes through `count` elements and sorts the candidates. load(at) returns the bits of an element, key_of(bits) its
+    // key and position_of(at) its position. If elements are `spread`, each whole batch has elements of all parts of the
+    // range. A batch is loaded while the previous batch is looked at.
     template <class Load, class KeyOf, class PositionOf>
     DEVICE void find(unsigned count, bool spread, const Load& load, const KeyOf& key_of, const PositionOf& position_of) {
         using Bits = decltype(load(0));
@@ -281,7 +281,7 @@ struct Best {
         return key < limit || (key == limit && position < limit_position);
     }
 
-    // Goes through a batch, of which not all candidates have room, one element of each thread at a time.
+    // Goes through a batch with more candidates than there is room for, one element of each thread at a time.
     template <class Load, class PositionOf>
     DEVICE void find_step_by_step(const Batch& here, const Load& load, const PositionOf& position_of) {
         __shared__ unsigned added;
@@ -305,9 +305,9 @@ struct Best {
 
 // ---- The kernel ---------------------------------------------------------------------------------------------------
 
-// Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements, fewer
-// than 2^32 - 1; only the last part may have fewer. If there are several, `told` has k places for each, and `tickets` a
-// zero for each row.
+// Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements,
+// fewer than 2^32 - 1; only the last part may have fewer. If there are several parts, `told` has k places for each, and
+// `tickets` a zero for each row.
 template <int THREADS, int ITEMS, int CAPACITY, class Order, class Result>
 DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Result* indices, unsigned* told,
                      unsigned* tickets, Index n, Index first, Index parts, Index length) {
@@ -334,13 +334,13 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
     }
     const Index others = row * parts * k;
     for (int place = threadIdx.x; place < k; place += THREADS) {
-        // What the last part lacks comes after all others.
+        // Elements past the end of the last part come after all others.
         const bool exists = place < own.held;
         const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
         store_for_others(told, others + place * parts + part, one);
     }
     if (!is_last_to_arrive(tickets + row, parts)) return;
-    // Of equal keys those of earlier parts come first, and of a part those of lower position.
+    // Of equal keys, keys of earlier parts come first, and within a part keys of lower position.
     Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
     together.find(
         (unsigned)(parts * k), false, [&](unsigned at) { return (Key)load_of_others<Told>(told, others + at).key; },

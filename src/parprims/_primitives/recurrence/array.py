@@ -80,11 +80,11 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
     distinguishes it from an overflow.
     """
     n = b.shape[axis]
-    one, two = along(axis, 0, 1), along(axis, 1, 2)
+    first, second = along(axis, 0, 1), along(axis, 1, 2)
     evens, odds = along(axis, 2, n - 1, 2), along(axis, min(3, n), n, 2)
-    c = xp.concat([a[two], a[odds] * a[evens]], axis=axis)
+    c = xp.concat([a[second], a[odds] * a[evens]], axis=axis)
     nan_if_not_finite = a[evens] - a[evens]
-    d = xp.concat([a[two] * b[one] + b[two], a[odds] * b[evens] + b[odds] + nan_if_not_finite], axis=axis)
+    d = xp.concat([a[second] * b[first] + b[second], a[odds] * b[evens] + b[odds] + nan_if_not_finite], axis=axis)
     op = BUILT_IN["affine"] if dtype_kind(b.dtype) in ("int", "uint") else _COMPOSE
     odd = inclusive(xp, (c, d), op, axis)[1] if n > 3 else d
     rest = along(axis, 2, n, 2)
@@ -110,8 +110,8 @@ def prepare_native(xp: Namespace, r: Recurrence) -> Callable[..., Array]:
     if is_jax(xp):
         return directly(_native_jax)(xp, r)
     name = dtype_name(r.dtype)
-    given = all(x.dtype == r.dtype and tuple(x.shape) in (r.shape, ()) for x in r.inputs)
-    if len(r.shape) == 1 < r.n and name in _BLAS and given and not (r.starts or r.constant or r.inputs[1].ndim == 0):
+    plain = all(x.dtype == r.dtype and tuple(x.shape) in (r.shape, ()) for x in r.inputs)
+    if len(r.shape) == 1 < r.n and name in _BLAS and plain and not (r.starts or r.constant or r.inputs[1].ndim == 0):
         if library(xp) == "numpy":
             return functools.partial(_one_line, name, r.reverse)
         return lambda a, b: returned(xp, _one_line(name, r.reverse, as_numpy(a), as_numpy(b)))
@@ -180,7 +180,7 @@ def _by_steps(a: Any, b: Any, start: Any, axis: int, reverse: bool) -> Any:
     """Return the solution by steps along the axis, each for all lines."""
     x = np.empty(b.shape, b.dtype)
     order = slice(None, None, -1 if reverse else 1)
-    a, b, y = (one.swapaxes(axis, 0)[order] for one in (a, b, x))
+    a, b, y = (array.swapaxes(axis, 0)[order] for array in (a, b, x))
     y[0] = b[0] if start is None else a[0] * start.swapaxes(axis, 0)[0] + b[0]
     for c, d, before, here in zip(a[1:], b[1:], y[:-1], y[1:], strict=True):
         np.multiply(c, before, out=here)
@@ -212,8 +212,8 @@ def _filter(a: Any, x: Any, reverse: bool) -> Any:
     from scipy.signal import lfilter
 
     order = slice(None, None, -1 if reverse else 1)
-    one = np.ones((), x.dtype)
-    return lfilter(np.stack([one]), np.stack([one, -a]), x[:, order], axis=-1)[:, order]
+    unit = np.ones((), x.dtype)
+    return lfilter(np.stack([unit]), np.stack([unit, -a]), x[:, order], axis=-1)[:, order]
 
 
 _BLOCK = 2**13
@@ -233,12 +233,12 @@ def _by_band(a: Any, x: Any, reverse: bool) -> None:
     buffer = np.empty((several * width, 2), x.dtype)
     for line, start in itertools.product(range(0, lines, several), reversed(starts) if reverse else starts):
         part_of_lines = slice(line, line + several), slice(start, start + width)
-        part, own = x[part_of_lines], a[part_of_lines]
+        part, coefficients = x[part_of_lines], a[part_of_lines]
         if start != (starts[-1] if reverse else 0):
             edge = range(n)[part_of_lines[1]][first]
-            part[:, first] += own[:, first] * x[line, edge + behind]
+            part[:, first] += coefficients[:, first] * x[line, edge + behind]
         band = buffer[: part.size].reshape(*part.shape, 2)
-        np.negative(own, out=band[..., int(reverse)])
+        np.negative(coefficients, out=band[..., int(reverse)])
         band[:, first] = 0
         y = _solve_band(band.reshape(-1, 2), part.reshape(-1), reverse).reshape(part.shape)
         if len(y) > 1 and not np.isfinite(y[:, last]).all():

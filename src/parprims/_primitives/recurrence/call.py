@@ -143,10 +143,10 @@ def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
                 to = dtype_name(array.dtype)
                 raise TypeError(f"{name} must fit dtype {to}, got {repr_short(number)}: cast {other} to a float dtype")
             if fractional and isinstance(number, np.generic) and library(xp) == "numpy":
-                made = np.asarray(number)  # NumPy promotes it by its dtype
+                converted = np.asarray(number)  # NumPy promotes it by its dtype
             else:
-                made = _as_coefficient(xp, name, number, array)
-            return xp, [made, array] if name == "a" else [array, made]
+                converted = _as_coefficient(xp, name, number, array)
+            return xp, [converted, array] if name == "a" else [array, converted]
     xp, arrays = admit({"a": a, "b": b})
     return xp, _bool_as_integers(xp, *arrays)
 

@@ -56,9 +56,9 @@ class _Maps(Composed):
         n = self.shape[self.axis]
         if 0 in self.shape:
             return a, b
-        at = along(self.axis, n - 1, n) if self.reverse else along(self.axis, 0, 1)
+        first_entry = along(self.axis, n - 1, n) if self.reverse else along(self.axis, 0, 1)
         others = along(self.axis, 0, n - 1) if self.reverse else along(self.axis, 1, n)
-        first, head = b[at], a[at]
+        first, head = b[first_entry], a[first_entry]
         if len(self.arrays) > 2:
             start = xp.expand_dims(cast(xp, self.arrays[2], self.working), axis=self.axis)
             first = _times(xp, head, start) + first
@@ -173,16 +173,16 @@ def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     return xp.astype(xp.stack(list(result[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
 
 
-def _narrow(found: Method) -> Method:
+def _narrow(method: Method) -> Method:
     """Return a method that refuses long vectors, because each length would need an operator of its own."""
-    of_scan: Callable[..., str | None] | None = found.refusal
+    of_scan: Callable[..., str | None] | None = method.refusal
 
     def refusal(xp: Namespace, c: _Maps) -> str | None:
         if c.shape[-1] > _WIDEST:
             return f"a matrix has more than {_WIDEST} rows"
         return None if of_scan is None else of_scan(xp, c)
 
-    return dataclasses.replace(found, refusal=refusal)
+    return dataclasses.replace(method, refusal=refusal)
 
 
 def _example(make: Sample) -> Given:

@@ -148,7 +148,7 @@ def adjoint(
     if run is not None:
         result = run(*inputs)
     else:
-        if 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
+        if 0 in g.shape or any(x.dtype != g.dtype for x in inputs):
             return None
         r = Adjoint(arrays=inputs, key=key, shape=g.shape, axis=axis, reverse=not reverse)
         if _ADJOINT.chosen("auto", xp, r) is None:

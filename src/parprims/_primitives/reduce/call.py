@@ -1,4 +1,8 @@
-"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result."""
+"""A checked reduction, and the parts that all methods share: the map, the dtypes, and the assembly of the result.
+
+These parts are one file because they call each other: the checks evaluate the map, and its values determine the dtypes
+of the result.
+"""
 
 from __future__ import annotations
 
@@ -286,18 +290,18 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
     if not values:
         raise TypeError("fn returned no array")
     broadcast = []
-    for index, one in enumerate(values):
-        if type(one) is not type(r.arrays[0]):
-            check_result("fn", one, r.arrays[0], index if len(values) > 1 else None)
-        if one.shape != r.shape:
+    for index, value in enumerate(values):
+        if type(value) is not type(r.arrays[0]):
+            check_result("fn", value, r.arrays[0], index if len(values) > 1 else None)
+        if value.shape != r.shape:
             try:
-                one = xp.broadcast_to(one, r.shape)
+                value = xp.broadcast_to(value, r.shape)
             except (ValueError, RuntimeError, TypeError):  # the error differs between libraries
                 raise ValueError(
-                    f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
+                    f"fn returned shape {tuple(value.shape)}, which does not broadcast to that of arrays, {r.shape}"
                 ) from None
-        broadcast.append(one)
-    dtypes = tuple([one.dtype for one in broadcast])
+        broadcast.append(value)
+    dtypes = tuple([value.dtype for value in broadcast])
     if fn not in OWN_MAPS and has_sixteen_bits(r.arrays):
         with unwatched():
             dtypes = own_dtypes(xp, fn, r.arrays)
@@ -324,10 +328,10 @@ def axis_of_pair(x1: Array, x2: Array, axis: Any) -> int:
 
 def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
     """Return the values of a caller's map, which gets 16-bit floats as float32; raise with the reason if it fails."""
-    given = widened(xp, arrays)
-    fn = harmless_map(xp, fn, lasting_key(fn), given)
+    inputs = widened(xp, arrays)
+    fn = harmless_map(xp, fn, lasting_key(fn), inputs)
     try:
-        return fn(*given)
+        return fn(*inputs)
     except Exception as error:
         explain_map_failure(error, len(arrays))
         raise
@@ -351,10 +355,10 @@ def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, 
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax
 
-        return tuple([one.dtype for one in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
+        return tuple([value.dtype for value in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
     few = [x[((slice(0, 1),) * x.ndim + (...,))] for x in arrays]
     with contextlib.nullcontext() if is_tensor(few[0]) else np.errstate(all="ignore"):
-        return tuple([one.dtype for one in flattened(fn(*few), "fn")[0]])
+        return tuple([value.dtype for value in flattened(fn(*few), "fn")[0]])
 
 
 def reduced_values(
@@ -377,8 +381,8 @@ def reduced_values(
         return reduce(values, op, dtype, initial)
     dtypes, sums = own_dtypes(xp, fn, arrays), as_operator(op) in SUMS
     computed, results = names_once_rounded(xp, dtypes, flat("dtype", dtype), sums)
-    leaves, made = flattened(initial, "initial")
-    start = rebuilt(made, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
+    leaves, entries = flattened(initial, "initial")
+    start = rebuilt(entries, [widened(xp, (leaf,))[0] if hasattr(leaf, "shape") else leaf for leaf in leaves])
     totals, structure = flattened(
         reduce(values, op, computed if isinstance(values, tuple | dict) else computed[0], start)
     )
@@ -418,9 +422,11 @@ def _placeholders(xp: Namespace, fn: Map, arrays: tuple[Array, ...], shape: tupl
         result = asked([1] * len(shape))
     leaves, structure = flattened(result, "fn")
     like = next((x for x in arrays if asked_for(x)), arrays[0])
-    whole = [is_array(x) and x.ndim == len(shape) for x in leaves]
-    made = [stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, whole, strict=True)]
-    return rebuilt(structure, made)
+    has_all_axes = [is_array(x) and x.ndim == len(shape) for x in leaves]
+    placeholders = [
+        stand_in(xp, like, shape, x.dtype) if is_whole else x for x, is_whole in zip(leaves, has_all_axes, strict=True)
+    ]
+    return rebuilt(structure, placeholders)
 
 
 def names_once_rounded(
@@ -429,7 +435,7 @@ def names_once_rounded(
     """Return the names of the dtypes to reduce in and of the results, for the dtypes of values."""
     results = as_dtypes(xp, dtype)
     if results is None:
-        results = tuple([sum_dtype(xp, one) for one in dtypes]) if sums else dtypes
+        results = tuple([sum_dtype(xp, dtype) for dtype in dtypes]) if sums else dtypes
     return tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in results]), tuple(map(dtype_name, results))
 
 
@@ -519,22 +525,21 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     if totals is not None:
         totals = tuple([total if total.shape == shape else xp.reshape(total, shape) for total in totals])
     if totals is None and r.initial is None:
-        identity = op.identity(*(dtype_name(one.dtype) for one in like))
+        identity = op.identity(*(dtype_name(x.dtype) for x in like))
         if identity is None:
             raise ValueError(_no_identity(r, op))
         totals = tuple(
-            xp.full(shape, value, dtype=one.dtype, device=device(one))
-            for value, one in zip(identity, like, strict=True)
+            xp.full(shape, value, dtype=x.dtype, device=device(x)) for value, x in zip(identity, like, strict=True)
         )
     if r.initial is not None:
         start = tuple(
             [
                 cast(
                     xp,
-                    value if r.begun else as_array("initial", value, xp, dtype, device=device(one), shape=shape),
-                    one.dtype,
+                    value if r.begun else as_array("initial", value, xp, dtype, device=device(x), shape=shape),
+                    x.dtype,
                 )
-                for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
+                for value, dtype, x in zip(r.initial, values.dtypes, like, strict=True)
             ]
         )
         totals = start if totals is None else op(start, totals)
@@ -563,8 +568,8 @@ def empty(xp: Namespace, r: Reduction) -> Any:
 def never_warns(xp: Namespace, r: Reduction) -> bool:
     """Return whether NumPy's routine cannot warn."""
     del xp
-    given = tuple([x.dtype for x in r.arrays])
-    return r.fn in (None, is_nonzero) and op_never_warns(r.op, given, given if r.dtypes is None else r.dtypes)
+    dtypes = tuple([x.dtype for x in r.arrays])
+    return r.fn in (None, is_nonzero) and op_never_warns(r.op, dtypes, dtypes if r.dtypes is None else r.dtypes)
 
 
 # ---- Checks -----------------------------------------------------------------------------------------------------
@@ -574,10 +579,10 @@ def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
     """Return the namespace and the checked call of any reduction but a dot product."""
     fn, operator, dtype, initial = asked["fn"], as_operator(asked["op"]), asked["dtype"], asked["initial"]
     (name,) = asked.arrays
-    single, given = type(asked[name]) is not tuple, asked.flat
-    if not given:
+    single, inputs = type(asked[name]) is not tuple, asked.flat
+    if not inputs:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({name if single else f"{name}[{index}]": x for index, x in enumerate(given)})
+    xp, admitted = admit({name if single else f"{name}[{index}]": x for index, x in enumerate(inputs)})
     arrays = tuple(admitted)
     if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
         fn = None

@@ -21,7 +21,8 @@ from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._operators.tracing import Untraceable
-from parprims._primitives.reduce.array import array, native_refusal, prepare_native
+from parprims._primitives.reduce import native
+from parprims._primitives.reduce.array import array
 from parprims._primitives.reduce.call import OWN_MAPS, Reduction, assembled, conjugate_product, result_dtypes
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
@@ -237,7 +238,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
-    if native_refusal(xp, r) is not None:
+    if native.refusal(xp, r) is not None:
         return "operator"
     # Nodes of torch.compile get mapped elements, so the operator alone is their kind.
     name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
@@ -281,7 +282,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         totals = dataclasses.replace(
             r, initial=None, begun=False, dtypes=tuple([dtype_named(xp, one) for one in outputs])
         )
-        compute = prepare_native if native_refusal(xp, totals) is None else directly(array)
+        compute = native.prepare if native.refusal(xp, totals) is None else directly(array)
         return lambda *arrays: tuple(flattened(compute(xp, totals)(*arrays))[0])
 
     run = derivative_rules.by_operations(xp, r.arrays, run, operations)

@@ -1,4 +1,7 @@
-"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch."""
+"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch.
+
+The file is long because the division of work, in `make_plan`, fixes the arguments of every template in the text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from parprims._operators.function_key import lasting_key
 from parprims._operators.languages import C_TYPES, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
-from parprims._primitives.reduce.array import array, native_refusal
+from parprims._primitives.reduce import native
+from parprims._primitives.reduce.array import array
 from parprims._primitives.reduce.call import Map, Reduction, assembled, conjugate_product, is_nonzero
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
@@ -107,30 +111,32 @@ class Specialisation:
     def definitions(self) -> str:
         """Return the CUDA text that kernels for all layouts of the inputs share: Op, Map and Outputs."""
         code = self.code
-        members = ((register_type(state), one) for state, one in zip(code.states, code.codes, strict=True))
+        members = (
+            (register_type(state), expression) for state, expression in zip(code.states, code.codes, strict=True)
+        )
         return "\n".join(
             (
                 operator_struct("Op", code.states, code.combined, commutative=code.op.commutative),
                 "struct Map {",
                 "    struct Raw {",
-                *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(code.inputs)),
+                *(f"        {C_TYPES[name]} x{index};" for index, name in enumerate(code.inputs)),
                 "    };",
                 "    static DEVICE Op::State element(const Raw& raw) {",
                 *(
-                    f"        const {register_type(name)} x{at} = value(raw.x{at});"
-                    for at, name in enumerate(code.inputs)
+                    f"        const {register_type(name)} x{index} = value(raw.x{index});"
+                    for index, name in enumerate(code.inputs)
                 ),
                 *(f"        {line}" for line in code.lines),
-                f"        return {{{', '.join(f'ops::cast<{kind}>({one})' for kind, one in members)}}};",
+                f"        return {{{', '.join(f'ops::cast<{kind}>({code})' for kind, code in members)}}};",
                 "    }",
                 "};",
                 "struct Outputs {",
-                *(f"    {C_TYPES[name]}* y{at};" for at, name in enumerate(self.outputs)),
+                *(f"    {C_TYPES[name]}* y{index};" for index, name in enumerate(self.outputs)),
                 "    template <class Visit>",
                 "    DEVICE void each(const Visit& visit) const {",
                 *(
-                    f"        visit(y{at}, &Op::State::v{at + len(code.states) - len(self.outputs)});"
-                    for at in range(len(self.outputs))
+                    f"        visit(y{index}, &Op::State::v{index + len(code.states) - len(self.outputs)});"
+                    for index in range(len(self.outputs))
                 ),
                 "    }",
                 "};",
@@ -140,8 +146,8 @@ class Specialisation:
     def source(self, vectorized: tuple[bool, ...]) -> str:
         """Return the CUDA text of the kernels; ``vectorized`` flags the inputs that are read as vectors."""
         kinds = [
-            f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
-            for name, whole in zip(self.arrays, vectorized, strict=True)
+            f"StridedInput<{C_TYPES[name]}, {'true' if is_vector else 'false'}>"
+            for name, is_vector in zip(self.arrays, vectorized, strict=True)
         ]
         if self.positions:
             kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
@@ -152,10 +158,10 @@ class Specialisation:
                 "struct Inputs {",
                 "    using Raw = Map::Raw;",
                 "    static DEVICE Op::State element(const Raw& raw) { return Map::element(raw); }",
-                *(f"    {kind} x{at};" for at, kind in enumerate(kinds)),
+                *(f"    {kind} x{index};" for index, kind in enumerate(kinds)),
                 "    template <class Visit>",
                 "    DEVICE void each(const Visit& visit) const {",
-                *(f"        visit(x{at}, &Raw::x{at});" for at in range(len(kinds))),
+                *(f"        visit(x{index}, &Raw::x{index});" for index in range(len(kinds))),
                 "    }",
                 "};",
             )
@@ -183,16 +189,16 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     cached = _specialisations.get(known) if lasts else None
     if cached is not None:
         return cached
-    made = specialise(xp, r, names)
-    if not lasts or made.code.captured:
+    special = specialise(xp, r, names)
+    if not lasts or special.code.captured:
         # The functions' variables may have changed, so the key holds the translation that they gave. JAX may call the
         # functions again later, so on JAX the key also holds their ids, and the specialisation keeps them alive.
         if is_jax(xp):
-            made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
-        key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
-        like = _specialisations.get(key) or _specialisations.keep(key, made)
-        made = like if like.code.captured == made.code.captured else dataclasses.replace(made, like=like)
-    return _specialisations.keep(known, made) if lasts else made
+            special = dataclasses.replace(special, functions=(r.fn, r.op.combine))
+        key = (special.definitions(), special.code.structure, special.code.single, *map(id, special.functions), *rest)
+        like = _specialisations.get(key) or _specialisations.keep(key, special)
+        special = like if like.code.captured == special.code.captured else dataclasses.replace(special, like=like)
+    return _specialisations.keep(known, special) if lasts else special
 
 
 _WIDE = 512
@@ -232,15 +238,15 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         return None  # rows of a copy with the axes last are reduced instead
     vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
     if columns:
-        # A thread keeps one total per column: no more of them than fit in its registers.
+        # A thread keeps one total per column, in registers, which limits the number of columns.
         vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
 
-    def is_vectorized(at: int) -> bool:
-        step, other = (across[at], along[at]) if columns else (along[at], 0)
-        strides = other if n > 1 else 0, outward[at] if outer > 1 else 0
-        return step == 1 and is_aligned(layouts[at][1], strides, vector, special.itemsizes[at])
+    def is_vectorized(index: int) -> bool:
+        step, other = (across[index], along[index]) if columns else (along[index], 0)
+        strides = other if n > 1 else 0, outward[index] if outer > 1 else 0
+        return step == 1 and is_aligned(layouts[index][1], strides, vector, special.itemsizes[index])
 
-    vectorized = tuple([is_vectorized(at) for at in range(inputs)])
+    vectorized = tuple([is_vectorized(index) for index in range(inputs)])
     if columns and not all(vectorized):
         # Adjacent threads load adjacent elements: without vectors, one element each.
         vector, vectorized = 1, (False,) * inputs
@@ -249,16 +255,16 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     numbers = _cuda.Numbers()
     arrays: list[_cuda.Parameter] = [
         _cuda.Struct(
-            _cuda.Pointer(f"in{at}", f"const {C_TYPES[name]}"),
-            numbers("outer_stride", outward[at]),
-            numbers("stride", along[at]),
-            numbers("inner_stride", across[at]),
+            _cuda.Pointer(f"in{index}", f"const {C_TYPES[name]}"),
+            numbers("outer_stride", outward[index]),
+            numbers("stride", along[index]),
+            numbers("inner_stride", across[index]),
         )
-        for at, name in enumerate(special.arrays)
+        for index, name in enumerate(special.arrays)
     ]
     if special.positions:
         arrays.append(_cuda.Struct())
-    results = [_cuda.Pointer(f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    results = [_cuda.Pointer(f"out{index}", C_TYPES[name]) for index, name in enumerate(special.outputs)]
     data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
     tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
 
@@ -384,7 +390,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why another method is faster, or None."""
-    if is_jax(xp) and native_refusal(xp, r) is None:
+    if is_jax(xp) and native.refusal(xp, r) is None:
         return "XLA's own reduction is as fast, and fuses with the operations before it"
     return None
 
@@ -423,9 +429,9 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
             call, names = bare.on(*arrays), special.outputs
-            ones, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
-            ones = ones[-len(names) :]
-            return tuple([xp.astype(one, dtype_named(xp, name)) for one, name in zip(ones, names, strict=True)])
+            values, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
+            values = values[-len(names) :]
+            return tuple([xp.astype(value, dtype_named(xp, name)) for value, name in zip(values, names, strict=True)])
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))
@@ -449,7 +455,7 @@ def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Ru
         moved = [_cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), kept + bare.axes)) for x in arrays]
         launch = _runner(xp, special, bare.of(*moved, axes=axes, keepdims=False))
         assert launch is not None
-        return tuple([xp.reshape(one, shape) for one in launch(*moved)])
+        return tuple([xp.reshape(x, shape) for x in launch(*moved)])
 
     return run
 

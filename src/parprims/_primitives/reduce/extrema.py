@@ -1,4 +1,4 @@
-"""The position of the largest or the smallest element: a reduction of elements beside their positions."""
+"""The position of the largest or the smallest element: a reduction of elements together with their positions."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Search]:
     if n == 0:
         raise ValueError(f"x must not be empty along the axes of an {asked.name}, got shape {tuple(x.shape)}")
     searched = range(x.ndim) if axis is None else (axis,)
-    shape = tuple([1 if at in searched else n for at, n in enumerate(x.shape) if keepdims or at not in searched])
+    shape = tuple([1 if axis in searched else n for axis, n in enumerate(x.shape) if keepdims or axis not in searched])
     return xp, _Search(
         arrays=(x,),
         key=key,
@@ -215,7 +215,7 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
         if len(parts) == 1:
             return parts[0]
         result: tuple[Array, Array] = combine(
-            tuple([xp.stack(list(ones)) for ones in zip(*parts, strict=True)]), axis=0
+            tuple([xp.stack(list(components)) for components in zip(*parts, strict=True)]), axis=0
         )
         return result
 
@@ -224,16 +224,16 @@ def _search(xp: Namespace, c: _Search, method: str) -> Array:
 
 def _pieces(x: Array, axis: int | None, start: int) -> Iterator[tuple[Array, int | None, int]]:
     """Yield the pieces of an array along an axis, or in row-major order, with the axis and their first position."""
-    whole = math.prod(x.shape) if axis is None else x.shape[axis]
-    if whole <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
+    length = math.prod(x.shape) if axis is None else x.shape[axis]
+    if length <= _PIECE or is_traced(x) or compiling(x):  # a program does not store positions
         yield x, axis, start
         return
-    cut = next(at for at, n in enumerate(x.shape) if n > 1) if axis is None else axis
-    each = whole // x.shape[cut]
+    cut = next(axis for axis, n in enumerate(x.shape) if n > 1) if axis is None else axis
+    each = length // x.shape[cut]
     rows = max(1, _PIECE // each)
-    for at in range(0, x.shape[cut], rows):
-        part = x[along(cut, at, min(at + rows, x.shape[cut]))]
-        yield from _pieces(part, axis, start + at * each)
+    for row in range(0, x.shape[cut], rows):
+        part = x[along(cut, row, min(row + rows, x.shape[cut]))]
+        yield from _pieces(part, axis, start + row * each)
 
 
 _PIECE = 2**20

@@ -28,21 +28,21 @@ def total(x: Any, axes: tuple[int, ...], dtype: Any) -> Any:
         each = MOST
     if each < 2:
         return total(total(x, (longest,), dtype), others, dtype)
-    before, whole = (slice(None),) * longest, length // each * each
-    blocks = x[(*before, slice(whole))]
-    blocks = blocks.reshape(*x.shape[:longest], whole // each, each, *x.shape[longest + 1 :])
+    before, in_blocks = (slice(None),) * longest, length // each * each
+    blocks = x[(*before, slice(in_blocks))]
+    blocks = blocks.reshape(*x.shape[:longest], in_blocks // each, each, *x.shape[longest + 1 :])
     inner = (longest + 1, *[axis + (axis > longest) for axis in others])
     sums = np.add.reduce(blocks, inner, dtype, keepdims=True).squeeze(longest + 1)
     result = total(sums, (longest,), dtype)
-    if whole < length:
-        result += np.add.reduce(x[(*before, slice(whole, None))], axes, dtype, keepdims=True)
+    if in_blocks < length:
+        result += np.add.reduce(x[(*before, slice(in_blocks, None))], axes, dtype, keepdims=True)
     return result
 
 
 def _in_pairs(x: Any, axes: tuple[int, ...]) -> bool:
     """Return whether NumPy adds in pairs: the axes merge in memory and have the smallest stride."""
     steps = sorted([(abs(x.strides[axis]), x.shape[axis]) for axis in axes if x.shape[axis] > 1])
-    one = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
-    return one and steps[0][0] <= min(
+    merges = all(step * length == later for (step, length), (later, _) in itertools.pairwise(steps))
+    return merges and steps[0][0] <= min(
         [abs(step) for step, length in zip(x.strides, x.shape, strict=True) if length > 1]
     )

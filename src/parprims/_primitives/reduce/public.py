@@ -1,4 +1,7 @@
-"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
+"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree.
+
+The file is long because nine functions share one declaration; three quarters of it are their docstrings.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
-from parprims._dispatch.examples import Given, MakesCall, Sample, of_an_array
+from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive, check_apart
 from parprims._operators.operator import Operator, by_leaves
-from parprims._primitives.reduce import array, cpu, cuda
+from parprims._primitives.reduce import array, cpu, cuda, native
 from parprims._primitives.reduce.call import (
     Map,
     all_values,
@@ -237,7 +240,7 @@ def map_reduce(
         check_apart(axis_name)
         mapped: Callable[..., Any] | None = None
         if not in_graph(arrays, method):
-            arrays = tuple(admit({f"arrays[{at}]": x for at, x in enumerate(arrays)})[1])
+            arrays = tuple(admit({f"arrays[{index}]": x for index, x in enumerate(arrays)})[1])
 
             def mapped(*arrays: Array) -> Any:
                 values = all_values(fn, *arrays)
@@ -670,16 +673,12 @@ def vecdot(
 # ---- Declarations -----------------------------------------------------------------------------------------------
 
 
-def _of_pair(make: Sample) -> Given:
-    return (make(), make()), {"axis": make.axis - len(make.shape)}
-
-
 _EXAMPLES: dict[str, MakesCall] = {
     "reduce": lambda make: ((make(), "add"), make.along),
     "map_reduce": lambda make: ((lambda x: x * x, make()), make.along),
-    "vecdot": _of_pair,
+    "vecdot": lambda make: ((make(), make()), {"axis": make.axis - len(make.shape)}),
 }
-"""Of those that take more than an array."""
+"""The examples of functions that take more than one array."""
 
 
 def _declared(name: str, **defaults: Any) -> Primitive:
@@ -689,8 +688,8 @@ def _declared(name: str, **defaults: Any) -> Primitive:
             Method(cuda.prepare, cuda.refusal, cuda.slower),
             Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
         ),
-        native=Method(array.prepare_native, array.native_refusal, quiet=never_warns, eager=array.is_eager),
-        array=Method(directly(array.array), array.array_refusal),
+        native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
+        array=Method(directly(array.array), array.refusal),
     )
     return Primitive(
         name=name,
@@ -717,4 +716,4 @@ _MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
 _ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
 _ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
 _VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
-primitives["map_reduce"] = map_reduce  # which has no door: its function is the caller's
+primitives["map_reduce"] = map_reduce  # `primitive` does not decorate it

@@ -74,13 +74,13 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     captured: tuple[Captured, ...] = ()
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
-        own = inputs
+        original = inputs
     else:
-        mapped, own = _traced_map(r.fn, loaded, immutable, language)
+        mapped, original = _traced_map(r.fn, loaded, immutable, language)
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
         single, structure, captured = mapped.single, mapped.structure, mapped.captured
         r = dataclasses.replace(r, op=restructured(r.op, structure))
-    elements = tuple([Dtype(name) for name in own])
+    elements = tuple([Dtype(name) for name in original])
     check_elements(r, elements)
     dtypes = result_dtypes(xp, r, elements)
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
@@ -109,8 +109,8 @@ def _traced_map(
 
     def traced_on(*elements: tuple[str, str]) -> Trace:
         with computing():  # fn may call primitives, which then trace too
-            arguments, told = [(one,) for one in elements], "captured_fn"
-            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=told)
+            arguments, captured_name = [(element,) for element in elements], "captured_fn"
+            return trace("fn", fn, *arguments, packed=False, immutable=immutable, language=language, told=captured_name)
 
     result = traced_on(*loaded)
     if fn in OWN_MAPS or not any(name in SIXTEEN_BIT_FLOATS for name, _ in loaded):

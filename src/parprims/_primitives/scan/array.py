@@ -145,7 +145,7 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
 
 def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the inclusive scan on JAX: of lanes step by step, combined with the scan of their totals."""
-    totals, ys, length = lanes(xp, xs, op, axis, kept=True)
+    totals, ys, length = lanes(xp, xs, op, axis, prefixes=True)
     ys = tuple([_merge_axis(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
     count = ys[0].shape[axis] // length
     totals = doubled(xp, totals, op, axis)
@@ -153,16 +153,16 @@ def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     later = op(before, tuple([y[along(axis, length, None)] for y in ys]))
     first, rest = along(axis, 0, length), along(axis, count, None)  # no element after the last lane takes a total
     parts = [
-        [y[first], cast(xp, one, y.dtype), cast(xp, total[rest], y.dtype)]
-        for y, one, total in zip(ys, later, totals, strict=True)
+        [y[first], cast(xp, combined, y.dtype), cast(xp, total[rest], y.dtype)]
+        for y, combined, total in zip(ys, later, totals, strict=True)
     ]
     return tuple([xp.concat(three, axis=axis) for three in parts])
 
 
 def lanes(
-    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, kept: bool, contiguous: bool = True
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, prefixes: bool, contiguous: bool = True
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
-    """Return the totals of lanes on JAX, their prefixes along a new first axis if kept, and the length of a lane.
+    """Return the totals of lanes on JAX, their ``prefixes`` along a new first axis if asked for, and a lane's length.
 
     A lane has ``length`` elements: adjacent elements if contiguous, else elements at a stride equal to the number of
     lanes. The totals are followed by the elements after the last full lane, fewer than ``length``, uncombined. At most
@@ -188,11 +188,11 @@ def lanes(
 
     def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
         total = op(total, later)
-        return total, total if kept else None
+        return total, total if prefixes else None
 
     first = tuple([row[0] for row in rows])
     totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
-    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if kept else ()
+    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if prefixes else ()
     rest = along(axis, count * length, None)
     totals = tuple([xp.concat([total, x[rest]], axis=axis) for total, x in zip(totals, xs, strict=True)])
     return totals, ys, length

@@ -131,8 +131,11 @@ def start_elements(
     The converter makes arrays of later initial elements with an equal signature.
     """
     on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
-    arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
-    arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
+    arguments = [("initial", value, xp, dtype, on, across, axis) for value, dtype in zip(initial, dtypes, strict=True)]
+    arrays, makers = (
+        tuple([as_array(*argument) for argument in arguments]),
+        [maker(*argument) for argument in arguments],
+    )
     return arrays, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
 
 
@@ -143,17 +146,17 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     """Return the namespace and the checked call."""
     x, initial, operator = asked["x"], asked["initial"], as_operator(asked["op"])
     single = not isinstance(x, tuple)
-    given: tuple[Array, ...] = (x,) if single else x
-    if not given:
+    inputs: tuple[Array, ...] = (x,) if single else x
+    if not inputs:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({"x" if single else f"x[{index}]": x for index, x in enumerate(given)})
+    xp, admitted = admit({"x" if single else f"x[{index}]": x for index, x in enumerate(inputs)})
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
     if any(x.shape != xs[0].shape for x in xs):
         xs = flags_broadcast(xp, operator, xs)
     if any(x.shape != xs[0].shape for x in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(x.shape)) for x in xs)}")
     axis = only_axis(asked["axis"], xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))
     working = working_dtypes(xp, operator, dtypes)
@@ -165,14 +168,14 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
         starts, begin = start_elements(xp, entries, like=xs[0], shape=xs[0].shape, dtypes=dtypes, axis=axis)
         count = len(xs)
 
-        def complete(*given: Any) -> tuple[Array, ...]:
-            return *given[:count], *begin(*given[count:])
+        def complete(*values: Any) -> tuple[Array, ...]:
+            return *values[:count], *begin(*values[count:])
 
     elif exclusive or include_initial:
         identity = operator.identity(*(dtype_name(dtype) for dtype in working))
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan: op {operator.name} has no identity")
-    as_given = all(x is other for x, other in zip(xs, given, strict=True))
+    as_given = all(x is other for x, other in zip(xs, inputs, strict=True))
     return xp, Scan(
         arrays=(*xs, *starts),
         key=asked.key if as_given and not (exclusive and operator.flags) else None,

@@ -74,7 +74,10 @@ def make_plan(
     result = (*shape[:axis], n, *shape[axis + 1 :])
     arrays = inputs + len(special.outputs)
     addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
-    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
+    strides = [
+        broadcast_strides(steps, input_shape, len(shape))
+        for input_shape, (steps, _) in zip(shapes, layouts, strict=True)
+    ]
     strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
     merged = lines_along(shape, axis, strides)
     if merged is None:
@@ -94,21 +97,21 @@ def make_plan(
     outer, low, inner = merged.high * merged.low, merged.low, merged.inner
     along, across = merged.along, merged.across
     columns = inner > 1
-    lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
+    lasts = [((n if inputs <= index < arrays else read) - 1) * along[index] for index in range(len(strides))]
     # The stride along a line, and the address of its first element.
-    steps = [-along[at] if reverse else along[at] for at in range(arrays)]
-    firsts = [addresses[at] + (lasts[at] if reverse else 0) * special.itemsizes[at] for at in range(arrays)]
+    steps = [-along[index] if reverse else along[index] for index in range(arrays)]
+    firsts = [addresses[index] + (lasts[index] if reverse else 0) * special.itemsizes[index] for index in range(arrays)]
 
     def accesses_of(vector: int) -> tuple[str, ...]:
-        return tuple([_access(at, vector) for at in range(arrays)])
+        return tuple([_access(index, vector) for index in range(arrays)])
 
-    def _access(at: int, vector: int) -> str:
-        itemsize, others = special.itemsizes[at], [merged.upward[at], merged.downward[at]]
+    def _access(index: int, vector: int) -> str:
+        itemsize, others = special.itemsizes[index], [merged.upward[index], merged.downward[index]]
         if columns:
-            strides = [*others, along[at]]
-            return access(across[at], addresses[at], strides, vector=vector, itemsize=itemsize, backward=False)
-        lowest = firsts[at] - (vector - 1 if steps[at] == -1 else 0) * itemsize
-        return access(steps[at], lowest, others, vector=vector, itemsize=itemsize)
+            strides = [*others, along[index]]
+            return access(across[index], addresses[index], strides, vector=vector, itemsize=itemsize, backward=False)
+        lowest = firsts[index] - (vector - 1 if steps[index] == -1 else 0) * itemsize
+        return access(steps[index], lowest, others, vector=vector, itemsize=itemsize)
 
     vector = max(1, 16 // max(special.itemsizes))
     if columns:
@@ -147,20 +150,23 @@ def make_plan(
 
     numbers = _cuda.Numbers()
 
-    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
-        whole = work.whole and at < arrays
-        backward = reverse and at < arrays and not whole
+    def view(index: int, memory: str, dtype: str) -> _cuda.Struct:
+        as_one_line = work.whole and index < arrays
+        backward = reverse and index < arrays and not as_one_line
         return _cuda.Struct(
-            _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[at] if backward else 0)),
-            numbers("high_stride", merged.upward[at]),
-            numbers("low_stride", merged.downward[at]),
-            numbers("stride", across[at] if whole else -along[at] if reverse else along[at]),
-            numbers("inner_stride", across[at]),
+            _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[index] if backward else 0)),
+            numbers("high_stride", merged.upward[index]),
+            numbers("low_stride", merged.downward[index]),
+            numbers("stride", across[index] if as_one_line else -along[index] if reverse else along[index]),
+            numbers("inner_stride", across[index]),
         )
 
-    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
-    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
-    starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
+    reads = [view(index, f"in{index}", f"const {C_TYPES[name]}") for index, name in enumerate(special.inputs)]
+    writes = [view(inputs + index, f"out{index}", C_TYPES[name]) for index, name in enumerate(special.outputs)]
+    starts = [
+        view(arrays + index, f"in{inputs + index}", f"const {C_TYPES[name]}")
+        for index, name in enumerate(special.starts)
+    ]
     launch = _cuda.Launch(
         special.source(
             "_primitives/scan/scan.cu",
@@ -202,12 +208,12 @@ def _skewed_accesses(
     skews = {
         skew(
             step,
-            firsts[at],
-            (lines.upward[at], lines.downward[at]),
+            firsts[index],
+            (lines.upward[index], lines.downward[index]),
             vector=vector,
-            itemsize=special.itemsizes[at],
+            itemsize=special.itemsizes[index],
         )
-        for at, step in enumerate(steps)
+        for index, step in enumerate(steps)
         if step
     }
     return tuple([names[step] for step in steps]) if len(skews) == 1 else None

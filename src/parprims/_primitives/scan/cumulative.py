@@ -198,7 +198,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
 
 
 def _terms(x: Array) -> Array:
-    """Return the elements; those of minus infinity have no derivative."""
+    """Return the elements, without a derivative for elements of minus infinity."""
     if dtype_kind(x.dtype) != "float":
         return x
     xp = namespace_of(x)
@@ -257,15 +257,15 @@ def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
 def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
     """Return the extrema by the library's own scan, and the indices by a scan for the last position of a change."""
     (x,) = c.arrays
-    n, at = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
+    n, places = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
     ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
     if n < 2:
-        return ys, xp.zeros_like(at)
+        return ys, xp.zeros_like(places)
     here, before = ys[along(c.axis, 1, None)], ys[along(c.axis, 0, n - 1)]
     changed = here != before
     if dtype_kind(x.dtype) == "float":
         changed = changed & ~((here != here) & (before != before))
-    rest = at[along(c.axis, 1, None)]
+    rest = places[along(c.axis, 1, None)]
     rest = xp.where(changed, rest, xp.zeros_like(rest))
     steps = xp.concat([filled(xp, 0, rest, c.axis), rest], axis=c.axis)
     return ys, scan(steps, "maximum", axis=c.axis, method=method)
@@ -285,7 +285,7 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
         return None
     axis, n, last = c.axis, x.shape[c.axis], x.ndim - 1
     size, index = math.prod(x.shape), np.dtype(dtype_name(c.results[1][1]))
-    kept = (*x.shape[:axis], *x.shape[axis + 1 :], n)
+    shape_of_lines = (*x.shape[:axis], *x.shape[axis + 1 :], n)
     so_far = getattr(np, _OPERATORS[c.primitive][0]).accumulate
     here, before, is_float = along(axis, 1, None), along(axis, 0, n - 1), dtype_kind(x.dtype) == "float"
 
@@ -304,7 +304,7 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
         values = x.reshape(-1)[starts].repeat(lengths)  # the first of equal zeros, and of NaN
         places = (starts % n).astype(index, copy=False).repeat(lengths)
         if last:
-            values, places = values.reshape(kept), places.reshape(kept)
+            values, places = values.reshape(shape_of_lines), places.reshape(shape_of_lines)
             if axis != last:
                 values, places = np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis)
         return values, places

@@ -1,14 +1,14 @@
 // Scan along one axis: y[o, i, j] = x[o, 0, j] op x[o, 1, j] op ... op x[o, i, j]. Every element is read once and every
 // result written once, in one launch.
 //
-// A "line" is one (o, :, j). scan_rows serves arrays whose lines are contiguous or few, scan_columns arrays whose lines
-// are adjacent in memory, scan_strips large ones of these if their lines are few or their vectors are not aligned.
+// A "line" is one (o, :, j). scan_rows serves arrays with contiguous or few lines, scan_columns arrays with lines that
+// are adjacent in memory. scan_strips serves large arrays of the latter kind with few lines or unaligned vectors.
 // Template parameters of all:
-//     Scan       what is scanned:
+//     Scan       the operator, the elements and the results:
 //                Scan::Op                  the operator (see look_back.cuh)
 //                Scan::Raw                 one element of every input, of its type in memory
 //                Scan::Result              one element of every output
-//                Scan::Peek                what a result needs of the next element
+//                Scan::Peek                the part of the next element that a result needs
 //                Scan::element(raw)        the State of an element
 //                Scan::peek(raw)           the Peek of an element
 //                Scan::result(state, raw, next)    the results of one element; next is a Next<Peek>
@@ -23,15 +23,15 @@
 //     Starts     the initial states of lines: starts.load(h, l, j) returns a State
 //     VEC        elements that a thread loads and stores as one vector
 //     CARRY      how a tile gets the prefix of the tiles before it (see Carry)
-// With LOOK_BACK a block begins to bring the elements of a later tile, `ahead` tiles after its own unless that is 0, into
-// the L2 cache. So memory is not idle while tiles wait for each other.
+// With LOOK_BACK a block prefetches the tile that is `ahead` tiles after its own into the L2 cache, unless `ahead` is
+// 0. So memory is not idle while tiles wait for each other.
 //
 // Phases:
 //   1. Every thread loads its elements of a tile, beginning all loads before it uses the first, and combines them.
 //      A scan over lanes by shuffles and over warps through shared memory gives each thread the prefix of its elements
 //      within the tile. Operands stay in order: the operator need not be commutative.
-//   2. If a line has several tiles, either a block goes along the line, or a part of it, and carries the prefix from tile
-//      to tile, or every tile publishes its aggregate and gets its prefix from other blocks (see look_back.cuh).
+//   2. If a line has several tiles, either a block goes along the line, or a part of it, and carries the prefix from
+//      tile to tile; or every tile publishes its aggregate and gets its prefix from other blocks (see look_back.cuh).
 //   3. Every thread goes over its elements again, which are still in registers or shared memory, from their prefix on,
 //      and stores the results.
 // The operator is applied only to elements of the line. Past the end of a line some elements are repeated, which
@@ -50,13 +50,14 @@
 // ---- Threads along the lines: scan_rows -----------------------------------------------------------------------
 
 // LANES threads share a tile of a line: part of a warp, a warp, or several warps, which then are all THREADS threads of
-// the block. Each loads and stores ROUNDS vectors of VEC elements, adjacent threads adjacent vectors. With DIRECT, where
-// a line is one tile, these are the thread's own elements and stay in registers. Otherwise they are staged in shared
-// memory, from which a thread takes ROUNDS consecutive vectors. This saves shuffles, and registers, so that more loads
-// are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n` that of the
-// outputs. With SERIAL `tiles` are the parts of a line; all of them but the last have as many tiles as the first.
-// If views are skewed, the first vector of a line begins before the line: a thread leaves out what is not of the line.
-// Vectors of memory then are whole, wherever lines begin. The last tile of some lines has no element.
+// the block. Each thread loads and stores ROUNDS vectors of VEC elements, adjacent threads adjacent vectors. With
+// DIRECT, where a line is one tile, these are the thread's own elements and stay in registers. Otherwise they are
+// staged in shared memory, from which a thread takes ROUNDS consecutive vectors. This saves shuffles, and registers, so
+// that more loads are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n`
+// the length of the outputs. With SERIAL, `tiles` is the number of parts of a line; all parts but the last have equally
+// many tiles.
+// If views are skewed, the first vector of a line begins before the line, and a thread leaves out the elements before
+// the line. So vectors are aligned in memory wherever lines begin. The last tile of some lines has no element.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
           class Inputs, class Outputs, class Starts>
 DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index lines,
@@ -102,7 +103,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     };
     unsigned number = tile.number, past = tiles;  // the tiles of this block: the present one, and where they end
     if (CARRY == SERIAL) {
-        const Index most = n + (Inputs::SKEWED ? VEC - 1 : 0);  // elements of a line, with what is before it
+        const Index most = n + (Inputs::SKEWED ? VEC - 1 : 0);  // elements of a line, with the elements before it
         const unsigned all = (unsigned)((most + WARPS * RUN - 1) / (WARPS * RUN)), each = (all + tiles - 1) / tiles;
         number = tile.number * each;
         past = min(all, number + each);
@@ -119,7 +120,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     if (CARRY == SERIAL && tile.number > 0) start.valid = false;  // until the previous part has published it
     do {
         const Index begin = begin_of(number);  // the first element of the run of WIDTH threads
-        const int skipped = begin == -skew && lane == 0 ? skew : 0;  // of the thread's first elements
+        const int skipped = begin == -skew && lane == 0 ? skew : 0;  // elements before the line
         auto& staged = buffer_of(number);
         Raw raw[DIRECT ? ROUNDS : 1][VEC];
         const auto fetch = [&](int r) -> Raw(&)[VEC] {
@@ -131,8 +132,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                     if (k == skew) read_as_first<Scan>(found[k]);
             return found;
         };
-        // The Peek of the element after the run of WIDTH threads, and that of the element after the thread's own
-        // elements, if these are consecutive.
+        // The Peek of the element after the run of WIDTH threads, and the Peek of the element after the thread's own
+        // elements if these are consecutive.
         Peek behind_run, behind;
         if (Scan::PEEKS) {
             Raw beyond[VEC];
@@ -359,7 +360,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
             return total;
         };
         Scan::before_publishing(tile.number);
-        // Those of all lines are published before a warp waits for one of them.
+        // The totals of all lines are published before a warp waits for one of them.
         if (CARRY == LOOK_BACK)
             for (int at = threadIdx.x; at < WIDTH; at += THREADS)
                 states.publish((Index)tile.line * WIDTH + at, tile.number, total_of(at));
@@ -410,11 +411,11 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 
 // ---- Threads across the lines, elements in shared memory: scan_strips -----------------------------------------
 
-// The states that tiles of adjacent lines publish: each its total, but the last of a group of tiles the prefix of the
-// next group. Threads that serve adjacent lines access adjacent slots.
+// The states that tiles of adjacent lines publish: the last tile of a group publishes the prefix of the next group,
+// every other tile its total. Threads that serve adjacent lines access adjacent slots.
 template <class State>
 struct StripStates {
-    StateSlots<State> slots;  // those of one line
+    StateSlots<State> slots;  // the slots of one line
     Index lines;
 
     DEVICE StateSlots<State> of_tile(unsigned tile) const { return slots.at(tile * lines); }
@@ -444,15 +445,16 @@ DEVICE Optional<typename Op::State> wait_for_totals(const StripStates<typename O
     return all;
 }
 
-// A strip is `width` adjacent lines, a tile `rows` elements of each. As many groups of `width` threads as a block has
+// A strip is `width` adjacent lines, a tile `rows` elements of each. A block has groups of `width` threads, which
 // follow each other along the lines; a thread serves one line. Tiles are drawn across the strips. So adjacent memory is
 // read, and written, at nearly the same time.
-// With WHOLE a strip is all of the inner axis, and a tile is contiguous memory: the threads copy it to shared memory,
-// and the results from there, by vectors of VEC elements. The views then are of the memory of all lines with one o, as
-// one line of stride 1. If `backward`, the scan begins at the end of that. Otherwise a thread copies its own elements one by
-// one, adjacent threads adjacent ones, and stores its own results.
-// `span` tiles are a group. A tile publishes its total, and waits for those of the tiles before it in its group and for
-// the prefix of the group, which the last tile of the group before publishes. With a span of 1 tiles are chained.
+// With WHOLE a strip is the whole inner axis, and a tile is contiguous memory: the threads copy it to shared memory,
+// and the results from there, by vectors of VEC elements. The views then see the memory of all lines with one o as one
+// line of stride 1. If `backward`, the scan begins at the end of this memory. Without WHOLE a thread copies its own
+// elements one by one, adjacent threads adjacent elements, and stores its own results.
+// `span` tiles are a group. A tile publishes its total. It waits for the totals of the tiles before it in its group,
+// and for the prefix of the group, which the last tile of the group before publishes. With a span of 1, tiles are
+// chained.
 template <int THREADS, int VEC, int COUNT, bool WHOLE, int SHARED_BYTES, class Scan, class Inputs, class Outputs,
           class Starts>
 DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
@@ -468,13 +470,13 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     constexpr int WORDS = (sizeof(Buffers) + 15) / 16;
     static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see tiling.py");
     auto& buffers = *reinterpret_cast<Buffers*>(shared);
-    State* const totals = reinterpret_cast<State*>(shared + WORDS);  // of the groups
-    State* const parts = totals + THREADS;                           // of the prefix of the tile
+    State* const totals = reinterpret_cast<State*>(shared + WORDS);  // the totals of the groups
+    State* const parts = totals + THREADS;                           // the parts of the tile's prefix
     const int column = threadIdx.x % width, group = threadIdx.x / width, groups = THREADS / width;
     const unsigned strips = (unsigned)((inner + width - 1) / width), lines = (unsigned)outer * strips;
     const Ticket ticket = draw_ticket(scratch, lines, tiles);
     const unsigned number = ticket.number() / lines, line = ticket.number() % lines;
-    const auto rows_of = [&](unsigned tile, Index& first) {  // of the memory that `first` begins
+    const auto rows_of = [&](unsigned tile, Index& first) {  // the number of rows, and the first
         first = (Index)(backward ? tiles - 1 - tile : tile) * rows;
         return (int)min((Index)rows, n - first);
     };
@@ -486,7 +488,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     const bool exists = group < groups && j < inner;
     const int begin = group * each, mine = exists ? max(0, min(each, count - begin)) : 0;
     const Inputs from = views_at(in, h, l, WHOLE ? 0 : j);
-    // With WHOLE: where the tile's memory begins, and one of the elements at its end that make no vector.
+    // With WHOLE: the beginning of the tile's memory, and an element at its end that is in no whole vector.
     const Index memory = first * width;
     const int elements = count * width, rest = elements / VEC * VEC + threadIdx.x;
 
@@ -553,10 +555,10 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     const bool leads = exists && group == 0;
     const State& total = totals[(filled - 1) * width + column];
 
-    // The groups share the tiles before this one, of its group of tiles.
+    // The groups of threads share the tiles before this tile in its group of tiles.
     const unsigned in_group = number % span, share = (in_group + groups - 1) / groups;
     const bool last = number + 1 == tiles, closes = in_group + 1 == span && !last;
-    const unsigned adjacent = line * width + column;  // among less than 2^31 lines
+    const unsigned adjacent = line * width + column;  // among fewer than 2^31 lines
     const StripStates<State> states = {first_slot<State>(scratch, ticket).at(adjacent), lines * width};
     if (leads) Scan::before_publishing(number);
     if (leads && !closes && !last) states.of_tile(number).publish(total);

@@ -32,8 +32,7 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan.call import Scan, result_dtypes, working_dtypes
 
 BEFORE_PUBLISHING = ""
-"""CUDA statements that a block runs before it publishes the state of its tile, number ``tile``. Tests insert a delay
-here."""
+"""CUDA statements that a block runs before it publishes the state of tile number ``tile``; tests insert delays."""
 
 # ---- The derivatives of a recurrence ----------------------------------------------------------------------------
 
@@ -153,11 +152,11 @@ class Specialisation:
         count = len(self.inputs)
         places: list[int | None] = []
         sizes: list[int] = []
-        for at, size in enumerate(self.itemsizes[: len(accesses)]):
-            free = {one for one in range(len(sizes)) if one not in places[count:] and sizes[one] == size}
-            if at < count and accesses[at] == "CONSTANT":
+        for index, size in enumerate(self.itemsizes[: len(accesses)]):
+            free = {place for place in range(len(sizes)) if place not in places[count:] and sizes[place] == size}
+            if index < count and accesses[index] == "CONSTANT":
                 places.append(None)
-            elif at >= count and free:
+            elif index >= count and free:
                 places.append(min(free))
             else:
                 places.append(len(sizes))
@@ -196,9 +195,9 @@ class Specialisation:
                 "    template <int VEC, int COUNT>",
                 "    struct Buffers {",
                 *(
-                    f"        typename Word<VEC * {size}>::Type vectors{at}[COUNT];\n"
-                    f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
-                    for at, size in enumerate(sizes)
+                    f"        typename Word<VEC * {size}>::Type vectors{index}[COUNT];\n"
+                    f"        DEVICE auto& vector(Place<{index}>, int slot) {{ return vectors{index}[slot]; }}"
+                    for index, size in enumerate(sizes)
                 ),
                 # Constants alone stage no vector, but the compiler requires the name.
                 *([] if sizes else ["        char none;\n        DEVICE char& vector(NoPlace, int) { return none; }"]),
@@ -219,7 +218,7 @@ def _views(
 ) -> list[str]:
     """Return the lines, except the last, of a structure of views of records (see _cuda/device/view.cuh)."""
     letter = {"Inputs": "x", "Outputs": "y"}[name]
-    fields = [f"{letter}{at}" for at in range(len(types))]
+    fields = [f"{letter}{index}" for index in range(len(types))]
     visits = (
         f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
         f"{'NoPlace' if place is None else f'Place<{place}>'}());"
@@ -230,8 +229,8 @@ def _views(
         f"    using Record = {record};",
         f"    static constexpr bool SKEWED = {str(skewed).lower()};",
         *(
-            f"    View<{kind}, {one}{', true' if skewed and one != 'CONSTANT' else ''}> {field};"
-            for kind, one, field in zip(types, accesses, fields, strict=True)
+            f"    View<{kind}, {accessed}{', true' if skewed and accessed != 'CONSTANT' else ''}> {field};"
+            for kind, accessed, field in zip(types, accesses, fields, strict=True)
         ),
         "    template <int N>",
         "    struct Vectors {",
@@ -306,21 +305,21 @@ def _specialise(d: _Definition) -> Specialisation:
 
     lines: list[str] = []
     ends: list[str] = []
-    values = [f"x{at}" for at in range(len(inputs))]
+    values = [f"x{index}" for index in range(len(inputs))]
     if d.element is not None:
-        arguments = [working(f"x{at}", name) for at, name in enumerate(wide)]
+        arguments = [working(f"x{index}", name) for index, name in enumerate(wide)]
         traced = trace("element", d.element, *arguments, packed=False)
         lines, values = traced.lines, list(traced.outputs)
     codes = [f"state.v{component}" for component, _ in outputs]
     if d.result is not None:
-        arguments = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
-        arguments += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
+        arguments = [((name, f"state.v{index}"),) for index, name in enumerate(states)]
+        arguments += [working(f"value(raw.x{index})", name) for index, name in enumerate(wide)]
         arguments += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
         traced = trace("result", d.result, *arguments, packed=False)
         ends, codes = traced.lines, [traced.outputs[component] for component, _ in outputs]
 
-    def started(at: int, state: str) -> str:
-        return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
+    def started(index: int, state: str) -> str:
+        return f"ops::cast<{register_type(state)}>(value(s{index}.at(h, l, j).base[0]))"
 
     arrays: tuple[str, ...] = () if d.constant_start or starts is None else starts
     identity: tuple[Captured, ...] = ()
@@ -330,7 +329,7 @@ def _specialise(d: _Definition) -> Specialisation:
             identity = captured_identity(CUDA, starts, states)
             start = [CUDA.captured(value.name, value.dtype) for value in identity]
     elif len(arrays) == len(states):
-        start = [started(at, state) for at, state in enumerate(states)]
+        start = [started(index, state) for index, state in enumerate(states)]
     elif arrays:  # the initial state of a recurrence: x, and a coefficient that is not read
         start = [literal(1, states[0]), started(0, states[1])]
     else:
@@ -352,15 +351,15 @@ def _specialise(d: _Definition) -> Specialisation:
         "    using Op = Operator;",
         "    using State = Operator::State;",
         "    struct Raw {",
-        *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(inputs)),
+        *(f"        {C_TYPES[name]} x{index};" for index, name in enumerate(inputs)),
         "    };",
         "    struct Result {",
-        *(f"        {C_TYPES[name]} y{at};" for at, (_, name) in enumerate(outputs)),
+        *(f"        {C_TYPES[name]} y{index};" for index, (_, name) in enumerate(outputs)),
         "    };",
         f"    using Peek = {C_TYPES[inputs[peeks]]};",
         f"    static constexpr bool {', '.join(f'{name} = {str(flag).lower()}' for name, flag in flags.items())};",
         "    static DEVICE State element(const Raw& raw) {",
-        *(f"        const {register_type(name)} x{at} = value(raw.x{at});" for at, name in enumerate(inputs)),
+        *(f"        const {register_type(name)} x{index} = value(raw.x{index});" for index, name in enumerate(inputs)),
         *(f"        {line}" for line in lines),
         f"        return {{{', '.join(states_made)}}};",
         "    }",
@@ -373,7 +372,7 @@ def _specialise(d: _Definition) -> Specialisation:
         f"    static DEVICE void before_publishing(long long tile) {{ {BEFORE_PUBLISHING} }}",
         "};",
         "struct Starts {",
-        *(f"    View<const {C_TYPES[name]}, STRIDED> s{at};" for at, name in enumerate(arrays)),
+        *(f"    View<const {C_TYPES[name]}, STRIDED> s{index};" for index, name in enumerate(arrays)),
         "    DEVICE Operator::State load(long long h, long long l, long long j) const {",
         f"        return {{{', '.join(start)}}};" if start else "        return Operator::State();",
         "    }",
@@ -402,7 +401,7 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             op=call.op,
             inputs=inputs,
             states=working,
-            outputs=tuple([(at, dtype_name(dtype)) for at, dtype in enumerate(call.dtypes)]),
+            outputs=tuple([(index, dtype_name(dtype)) for index, dtype in enumerate(call.dtypes)]),
             starts=starts or call.identity,
             constant_start=not starts,
             tells_start=not call.op._built_in,
@@ -410,14 +409,14 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             immutable=is_jax(xp),
         )
     elif isinstance(call, Recurrence):
-        whole = dtype_kind(call.dtype) in ("int", "uint")
+        is_integer = dtype_kind(call.dtype) in ("int", "uint")
         definition = _Definition(
-            op=BUILT_IN["affine"] if whole else _SELECT,
+            op=BUILT_IN["affine"] if is_integer else _SELECT,
             inputs=inputs,
             states=(dtype_name(ring_dtype(xp, call.dtype)),) * 2,
             outputs=((1, dtype_name(call.dtype)),),
             starts=starts or None,
-            element=None if whole else _nan_unless_finite,
+            element=None if is_integer else _nan_unless_finite,
             ignores_first=True,
         )
     else:
@@ -425,7 +424,7 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             op=_SELECT,
             inputs=inputs,
             states=(dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
-            outputs=tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
+            outputs=tuple([(index, inputs[1]) for index in range(len(inputs) - 1)]),
             starts=(1, 0),
             constant_start=True,
             exclusive=True,
@@ -477,7 +476,7 @@ _specialisations: Memo[Specialisation] = Memo()
 
 def specialised(xp: Namespace, call: Call) -> Specialisation:
     """Return the specialisation of a call, from the cache if possible; raise Untraceable if it has none."""
-    inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
+    inputs, starts = (tuple([dtype_name(x.dtype) for x in arrays]) for arrays in (call.inputs, call.starts))
     rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
     known: Any = True
     if isinstance(call, Scan):

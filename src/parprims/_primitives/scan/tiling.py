@@ -45,7 +45,7 @@ class Tuning(_cuda.Tuning):
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
-    """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
+    """A single line is divided further until it has this many tiles, so that every multiprocessor has a tile."""
     chained_lines: int
     """From this number of lines on, tiles of adjacent lines and of segments are chained: blocks take tiles across the
     lines, and a tile waits only for the tile before it."""
@@ -120,7 +120,7 @@ def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequen
 
 def columns_fit(work: Work, special: Specialisation) -> bool:
     """Return whether the states that threads exchange fit in the shared memory of a block of `scan_columns`."""
-    width, groups, _, vector = (int(one) for one in work.arguments[:4])
+    width, groups, _, vector = (int(argument) for argument in work.arguments[:4])
     carry = work.arguments[4]
     in_warp = min(groups, max(1, 32 // width))
     states = work.block * vector // in_warp + (0 if carry == "ALONE" else width * vector)
@@ -207,9 +207,9 @@ def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, ve
     block = 256
     lines, low, read, n, inner = extents.lines, extents.low, extents.read, extents.n, extents.inner
 
-    def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
+    def cut(most: int, most_bytes: int) -> tuple[int, int, int, int, int, str]:
         """Return width, groups, rounds, tiles, blocks and carry, given the most rows and bytes of a thread."""
-        most = max(1, min(most, kept // (vector * special.raw_bytes)))
+        most = max(1, min(most, most_bytes // (vector * special.raw_bytes)))
         groups = _cuda.power_of_two(-(-n // most), up=True)
         width = max(least, block // min(groups, 32))
         width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
@@ -221,8 +221,8 @@ def cut_columns(special: Specialisation, tuning: Tuning, extents: Extents, *, ve
         blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
         return width, groups, rounds, tiles, blocks, carry_of(tuning, tiles, blocks)
 
-    kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
-    width, groups, rounds, tiles, blocks, carry = cut(20, kept)
+    thread_bytes = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
+    width, groups, rounds, tiles, blocks, carry = cut(20, thread_bytes)
     if carry == "CHAINED":
         width, groups, rounds, tiles, blocks, carry = cut(16, tuning.columns_bytes)
     rows = block // width * rounds
@@ -257,18 +257,21 @@ def cut_strips(
     """
     block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
     along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
-    accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
-    moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
-    if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
+    accesses = [
+        "CONSTANT" if (step, across_step) == (0, 0) else "ASCENDING"
+        for step, across_step in zip(along, across, strict=True)
+    ]
+    moving = [index for index in range(arrays) if accesses[index] != "CONSTANT"]
+    if any(across[index] != 1 for index in moving) or moving[0] >= inputs:
         return None
     state = state_size(special.states)
     # The states of 32 tiles take at most 3 % of the bytes of their results, or 4 % where tiles are contiguous.
     states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
     least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
 
-    def cut(whole: bool) -> tuple[int, int, int, int]:
+    def cut(contiguous: bool) -> tuple[int, int, int, int]:
         """Return the resident blocks, the elements of a block, the adjacent lines of a strip, and their rows."""
-        _, sizes = special.places(accesses if whole else accesses[:inputs])
+        _, sizes = special.places(accesses if contiguous else accesses[:inputs])
         # The most blocks that each fit 32 lines of the least rows, but at least two.
         for resident in range(MOST_STRIPS, 1, -1):
             elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
@@ -276,7 +279,7 @@ def cut_strips(
                 break
         # A thread adds at most 81 elements, one after another.
         rows = [min(elements // width, 81 * (block // width)) for width in range(1, block // 2 + 1)]
-        if whole:
+        if contiguous:
             width = min(inner, len(rows))
         else:
             widths = range(1, min(inner, block // 4) + 1)
@@ -286,18 +289,18 @@ def cut_strips(
     def used(width: int) -> float:
         """Return the used fraction of strips, threads and cache lines, for strips of a width."""
         line = max(1, 128 // min(special.itemsizes))
-        whole = -(-inner // width) * width * block * (-(-width // line) * line)
-        return inner * (block // width * width) * width / whole
+        padded = -(-inner // width) * width * block * (-(-width // line) * line)
+        return inner * (block // width * width) * width / padded
 
-    vector, whole = 1, all(along[at] == inner for at in moving)
-    resident, elements, width, rows = cut(whole)
-    if whole and (width < inner or 4 * rows < 3 * least):
-        whole = False
-        resident, elements, width, rows = cut(whole)
-    if whole:
-        steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
+    vector, contiguous = 1, all(along[index] == inner for index in moving)
+    resident, elements, width, rows = cut(contiguous)
+    if contiguous and (width < inner or 4 * rows < 3 * least):
+        contiguous = False
+        resident, elements, width, rows = cut(contiguous)
+    if contiguous:
+        steps = [(lines.upward[index], lines.downward[index]) for index in range(arrays)]
         vector = 16 // max(special.itemsizes)
-        while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
+        while not all(is_aligned(addresses[index], steps[index], vector, special.itemsizes[index]) for index in moving):
             vector //= 2
     strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
     if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
@@ -308,15 +311,15 @@ def cut_strips(
     tiles = -(-n // rows)
     carry = carry_of(tuning, tiles, strips)
     ahead = tiles_ahead(tuning, special, carry, rows * width)
-    # The number of tiles that wait for each other's totals; with many lines only those of 256 rows, to limit rounding
+    # The number of tiles that wait for each other's totals; with many lines only tiles of 256 rows, to limit rounding
     # errors.
     span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
     shared = tuning.strip_bytes // resident // 16 * 16
     lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
     return Work(
         "scan_strips",
-        (block, vector, elements, whole, shared),
-        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
+        (block, vector, elements, contiguous, shared),
+        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(contiguous and reverse))),
         grid=strips * tiles,
         block=block,
         slots=strips * width,
@@ -324,7 +327,7 @@ def cut_strips(
         waits=True,
         shared_bytes=shared,
         resident_blocks=resident,
-        whole=whole,
+        whole=contiguous,
     )
 
 
@@ -409,7 +412,7 @@ def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> i
     def cost(lanes: int) -> tuple[int, bool]:
         return lanes * -(-vectors // lanes), lanes > vectors
 
-    return min((one for one in allowed if vectors <= one * limit), key=cost, default=32)
+    return min((threads for threads in allowed if vectors <= threads * limit), key=cost, default=32)
 
 
 def _threads(vectors: int, few: int, most: int, widest: int) -> int:
@@ -420,7 +423,7 @@ def _threads(vectors: int, few: int, most: int, widest: int) -> int:
         rounds = -(-vectors // threads)
         return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
 
-    return min((one for one in range(widest, 32, -32) if vectors <= one * most), key=cost)
+    return min((threads for threads in range(widest, 32, -32) if vectors <= threads * most), key=cost)
 
 
 def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, int]:

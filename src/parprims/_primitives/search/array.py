@@ -15,28 +15,28 @@ def keys(xp: Namespace, c: Search) -> tuple[Array, Array]:
     """Return x1 in order and x2, as integers in the order of `sort`."""
     x1, x2, *sorter = (constant(x) if asked_for(x) else x for x in c.arrays)
     if sorter:
-        x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
-    one, other = (ascending_integers(xp, widened(xp, x, c.dtype)) for x in (x1, x2))
-    return one, other
+        x1 = moved(xp, x1, lambda array: xp.take(array, cast(xp, sorter[0], index_dtype(xp)), axis=0))
+    sorted_keys, other = (ascending_integers(xp, widened(xp, x, c.dtype)) for x in (x1, x2))
+    return sorted_keys, other
 
 
 def above(xp: Namespace, ascending: Array, wanted: Array, strictly: bool = False) -> Array:
     """Return the number of elements of ``ascending`` at most, or ``strictly`` below, each element of ``wanted``."""
-    found = xp.zeros(wanted.shape, dtype=index_dtype(xp), device=device(wanted))
+    count = xp.zeros(wanted.shape, dtype=index_dtype(xp), device=device(wanted))
     n = ascending.shape[0]
     halvings = n.bit_length()
 
-    def halved(step_number: Any, found: Array) -> Array:
+    def halved(step_number: Any, count: Array) -> Array:
         step = 1 << (halvings - 1 - step_number)
-        at = found + (step - 1)
-        inside = at < n
-        flat = xp.reshape(xp.where(inside, at, xp.zeros_like(at)), (-1,)) if wanted.ndim != 1 else None
-        flat = xp.where(inside, at, xp.zeros_like(at)) if flat is None else flat
+        probed = count + (step - 1)
+        inside = probed < n
+        flat = xp.reshape(xp.where(inside, probed, xp.zeros_like(probed)), (-1,)) if wanted.ndim != 1 else None
+        flat = xp.where(inside, probed, xp.zeros_like(probed)) if flat is None else flat
         value = xp.reshape(xp.take(ascending, flat, axis=0), wanted.shape)
         here = value < wanted if strictly else value <= wanted
-        return xp.where(inside & here, found + step, found)
+        return xp.where(inside & here, count + step, count)
 
-    return repeated(xp, halvings, halved, found)
+    return repeated(xp, halvings, halved, count)
 
 
 def array(xp: Namespace, c: Search) -> Array:

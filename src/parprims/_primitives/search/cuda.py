@@ -74,7 +74,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         math.prod(shape),
     )
     source = spec.source("_primitives/search/search_sorted.cu")
-    given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
+    inputs = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
     outputs = ((shape, index),)
     nbytes, word = (4, "unsigned") if spec.key_bytes <= 4 else (8, "unsigned long long")
@@ -85,7 +85,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
             source,
             "searches::search_directly",
             (threads, right, "Order", C_TYPES[index]),
-            (*given, out, *sizes),
+            (*inputs, out, *sizes),
             grid=-(-m // threads),
             block=threads,
         )
@@ -99,7 +99,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         source,
         "searches::sample_keys",
         (threads, "Order"),
-        (given[0], nodes, sizes[0], depth),
+        (inputs[0], nodes, sizes[0], depth),
         grid=-(-taken // threads),
         block=threads,
     )
@@ -108,7 +108,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], *, right: bool,
         source,
         "searches::search_tree",
         (threads, each, right, vector, "Order", C_TYPES[index]),
-        (*given, out, nodes if levels else None, *sizes, depth),
+        (*inputs, out, nodes if levels else None, *sizes, depth),
         grid=min(tuning.blocks, -(-m // (threads * each))),
         block=threads,
         shared_bytes=tuning.shared_bytes if levels else -(-n * nbytes // 16) * 16,
@@ -140,18 +140,18 @@ def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
 
     def otherwise(x1: Array, x2: Array) -> Array:
         """Search in a program of JAX without a CUDA device."""
-        one, other = (ascending_integers(xp, x) for x in (x1, x2))
-        return cast(xp, as_result(xp.searchsorted(one, other, side=side)), index_dtype(xp))
+        sorted_keys, wanted = (ascending_integers(xp, x) for x in (x1, x2))
+        return cast(xp, as_result(xp.searchsorted(sorted_keys, wanted, side=side)), index_dtype(xp))
 
     def laid_out(*arrays: Array) -> tuple[Array, Array]:
         x1, x2, *sorter = (_fixed(x) for x in arrays)
         if sorter:
-            x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
+            x1 = moved(xp, x1, lambda array: xp.take(array, cast(xp, sorter[0], index_dtype(xp)), axis=0))
         x1, x2 = (_cuda.plain(xp, widened(xp, x, dtype)) for x in (x1, x2))
         return _cuda.contiguous(xp, x1), _cuda.contiguous(xp, x2) if x2.ndim else x2
 
-    (x1, x2), given = _cuda.arranged(laid_out, c.arrays)
-    return given(_cuda.only(_runner(xp, right, otherwise, (x1, x2))))
+    (x1, x2), arranged = _cuda.arranged(laid_out, c.arrays)
+    return arranged(_cuda.only(_runner(xp, right, otherwise, (x1, x2))))
 
 
 def _runner(

@@ -1,19 +1,20 @@
-// Stable merge of two sorted runs of keys, and of what moves with them, for every row of an array.
+// Stable merge of two sorted runs of keys, and of the arrays that move with them, for every row of an array.
 //
 // Phases of merge_runs:
-//   1. A block has one tile of the result. The merge path gives how many keys before the tile, and before its end, are
-//      of the first run: of the first d keys of the result, i are of the first run if first[i - 1] does not come after
-//      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time. Where
-//      there are many tiles, find_splits has found these numbers in a launch before, a thread each: so no block waits.
+//   1. A block has one tile of the result. The merge path gives the number of keys of the first run before the tile,
+//      and before its end: i of the first d keys of the result come from the first run if first[i - 1] does not come
+//      after second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time. If
+//      there are many tiles, find_splits finds these numbers in a launch before, one number for each thread: so no
+//      block waits.
 //   2. The keys of the tile, which are adjacent in each run, are copied to shared memory. A key that comes after all
 //      others follows them, and fills a tile that is not whole: so only the end of the first run needs a test.
 //   3. Each thread searches for its own place on the merge path and merges ITEMS keys one after the other.
-//   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
-//      adjacent threads too: keys that are adjacent in the result come from two places of memory.
+//   4. Keys go to their places in shared memory and are stored by adjacent threads. Adjacent threads load the elements
+//      that move with them, too: adjacent keys of the result come from two places of memory.
 //
 // Template parameters besides those in sort.cu:
 //   Bound     the integer type of the places of runs
-//   Moved...  what moves with the keys, any number of Merged<V>
+//   Moved...  the arrays that move with the keys, any number of Merged<V>
 //
 // O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
@@ -31,18 +32,18 @@ struct Merged {
     V* out;
 };
 
-// A row of `first` has `first_n` elements, one of `second` has `second_n`, and one of the result has `n`. Where `bounds`
-// is not null it has five numbers for every row: where the run in `first` begins, its length, those of `second`, and
-// whether of equal keys those of `second` come first. The lengths add up to at most n. Without `bounds` the runs are
-// whole rows.
+// A row of `first` has `first_n` elements, a row of `second` has `second_n`, and a row of the result has `n`. If
+// `bounds` is not null it has five numbers for every row: the beginning of the run in `first`, its length, the
+// beginning and the length of the run in `second`, and whether of equal keys the keys of `second` come first. The
+// lengths add up to at most n. Without `bounds` the runs are whole rows.
 template <class Bound>
 struct Runs {
     const Bound* bounds;
     Index first_n, second_n, n, tiles;
 };
 
-// The runs of one row: where they begin, and their lengths. Of equal keys those of the first run come first: if the array
-// of bounds wants it otherwise, the runs are `turned`.
+// The runs of one row: their beginnings and lengths. Of equal keys, keys of the first run come first: if `bounds` asks
+// for the other order, the runs are exchanged (`turned`).
 template <class Order>
 struct RunsOfRow {
     const typename Order::Key* first;
@@ -71,15 +72,16 @@ struct RunsOfRow {
     }
 };
 
-// Finds how many keys before each tile are of the first run. A row has one more number, for the end of its last tile.
-// A thread finds one number. Where all those of a warp are of one row, the warp first finds the least and the largest of
-// them, a half each, so that the threads search between these: what they read then lies close together. A thread looks at
+// Finds the number of keys of the first run before each tile. A row has one more number, for the end of its last tile.
+// A thread finds one number. If all numbers of a warp belong to one row, the warp first finds the least and the largest
+// of them, each by half of its lanes. The threads then search between these two, and so read memory that lies close
+// together. A thread looks at PROBES places at a time.
 // PROBES places at a time.
 template <int TILE, class Order, class Bound>
 DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Index* splits, Index count) {
     constexpr int PROBES = 3;
     const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
-    const Index row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
+    const Index row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are fewer than 2^32 numbers
     const RunsOfRow<Order> own(keys, runs, row);
     const Index diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
     Index low = max((Index)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
@@ -104,7 +106,7 @@ DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Inde
     if (at < count) splits[at] = low;
 }
 
-// `splits` are those of find_splits, or null.
+// `splits` is the result of find_splits, or null.
 template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
 DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Index* splits, Moved... moved) {
     using Key = typename Order::Key;
@@ -134,7 +136,7 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     }
     __syncthreads();  // separates the write of the ends from their reads
     const Index first_begin = ends[0], second_begin = begin - first_begin;
-    // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
+    // Runs that are not sorted are merged in a wrong order, but without accesses outside the runs.
     const int first_length = (int)max((Index)0, min(ends[1] - first_begin, (Index)length));
 
     merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,

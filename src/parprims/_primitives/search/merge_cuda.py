@@ -51,8 +51,9 @@ class Runs(NamedTuple):
     """The sizes that a plan depends on.
 
     ``first``, ``second`` and ``n`` are the lengths of rows: of both runs, and of the result. ``bound`` is the dtype of
-    an array of shape (rows, 5), or None where runs are whole rows: where the first run begins, its length, those of the
-    second run, no longer than ``n`` together, and 1 if of equal keys those of the second run come first, or 0.
+    an array of shape (rows, 5), or None where runs are whole rows. Its columns are the beginning and the length of the
+    first run, the beginning and the length of the second run, and 1 if the second run's keys come first among equal
+    keys, else 0. The lengths add up to at most ``n``.
     """
 
     rows: int
@@ -65,7 +66,7 @@ class Runs(NamedTuple):
 def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[int, ...], tuning: Tuning) -> Plan:
     """Return the launches that merge, given the dtypes of keys and values by name and the shape of the results."""
     numbers = Numbers()
-    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    tile = next(entry for entry in tuning.tiles if spec.key_bytes <= entry.key_bytes)
     tiles = -(-runs.n // (tile.threads * tile.items))
     words = [spec.word, *(WORDS[nbytes] for nbytes in spec.values)]
     bounds, bound = None, "int"
@@ -74,15 +75,15 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
         bounds = Pointer(f"in{2 * len(words)}", f"const {bound}")
     arrays = [
         Struct(
-            Pointer(f"in{at}", f"const {word}"),
-            Pointer(f"in{len(words) + at}", f"const {word}"),
-            Pointer(f"out{at}", word),
+            Pointer(f"in{index}", f"const {word}"),
+            Pointer(f"in{len(words) + index}", f"const {word}"),
+            Pointer(f"out{index}", word),
             type=f"Merged<{word}>",
         )
-        for at, word in enumerate(words)
+        for index, word in enumerate(words)
     ]
     sizes = [numbers(name, value) for name, value in zip(("first", "second", "n"), runs[1:4], strict=True)]
-    given = arrays[0], Struct(bounds, *sizes, numbers("tiles", tiles), type=f"Runs<{bound}>")
+    parameters = arrays[0], Struct(bounds, *sizes, numbers("tiles", tiles), type=f"Runs<{bound}>")
     source, count = spec.source("_primitives/search/merge.cu"), runs.rows * (tiles + 1)
     first: tuple[Launch, ...] = ()
     splits = None
@@ -93,7 +94,7 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
                 source=source,
                 template="find_splits",
                 arguments=(tile.threads * tile.items, "Order", bound),
-                parameters=(*given, splits, numbers("splits", count)),
+                parameters=(*parameters, splits, numbers("splits", count)),
                 grid=-(-count // 128),
                 block=128,
             ),
@@ -102,7 +103,7 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
         source=source,
         template="merge_runs",
         arguments=(tile.threads, tile.items, "Order", bound, *(f"Merged<{word}>" for word in words[1:])),
-        parameters=(*given, splits, *arrays[1:]),
+        parameters=(*parameters, splits, *arrays[1:]),
         grid=runs.rows * tiles,
         block=tile.threads,
     )
@@ -120,9 +121,9 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
 
 def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
     """Return the sentence why the kernel cannot merge arrays, or None."""
-    for one in arrays:
-        if dtype_kind(one.dtype) == "other":
-            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    for x in arrays:
+        if dtype_kind(x.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
     return _cuda.refusal(xp, arrays)
 
 
@@ -170,7 +171,7 @@ def merger(
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
     """Return a function of the arrays of a call of `merge` that launches the kernel."""
     axis, descending, dtypes, each, last = c.axis, c.descending, c.dtypes, c.each, len(c.shape) - 1
-    lengths = [c.arrays[at].shape[axis] for at in (0, each)]
+    lengths = [c.arrays[index].shape[axis] for index in (0, each)]
     if 0 in c.shape or 0 in lengths:
         return lambda *arrays: rows_joined(xp, arrays, dtypes, axis)
 
@@ -185,8 +186,8 @@ def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:
                 return (sort(*rows, descending=descending, method="native"),)
             return sort_by_key(*rows, descending=descending, method="native")
 
-    arrays, given = _cuda.arranged(laid_out, c.arrays)
-    run = given(merger(xp, arrays, sum(lengths), descending=descending, bound=None, otherwise=otherwise))
+    arrays, arranged = _cuda.arranged(laid_out, c.arrays)
+    run = arranged(merger(xp, arrays, sum(lengths), descending=descending, bound=None, otherwise=otherwise))
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
 
 

@@ -29,12 +29,12 @@ def _by_library(xp: Namespace, c: Search) -> Array:
     """Return the result of the library's own function, on integers if it orders floats in another way than `sort`."""
     if library(xp) == "numpy" and numpy_orders(c.dtype):
         x1, x2, *sorter = c.arrays
-        found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
-        return xp.asarray(found, dtype=index_dtype(xp))
+        places = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
+        return xp.asarray(places, dtype=index_dtype(xp))
     if _torch_compares(xp, c):
         x1, x2 = (cast(xp, x, c.dtype).contiguous() for x in c.arrays)
         last = x1[-1:]
-        if not bool((last != last).any()):  # no NaN; where there is none PyTorch finds the place of NaN as well
+        if not bool((last != last).any()):  # no NaN: then PyTorch finds the place of a wanted NaN, too
             return xp.searchsorted(x1, x2, right=c.right)
     x1, x2 = keys(xp, c)
     if library(xp) == "torch":
@@ -58,7 +58,7 @@ def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:
 
 
 def _prepare_torch(xp: Namespace, c: Search) -> Callable[..., Array]:
-    """Return PyTorch's own search; a call whose last sorted element is NaN goes by integers."""
+    """Return PyTorch's own search; if the last sorted element is NaN, it searches integers."""
     import torch
 
     search = functools.partial(torch.searchsorted, right=True) if c.right else torch.searchsorted

@@ -1,19 +1,22 @@
-// Search in sorted keys: for each key that is wanted, how many of n sorted keys are before it.
+// Search in sorted keys: for each wanted key, the number of n sorted keys before it.
 //
 // Two ways, and a launch for one of them:
 //   search_directly   a thread halves the range of a key: for few keys.
 //   search_tree       Sorted keys are the leaves of a tree. Each level holds the last key of each full group of the level
-//                     before. A group of level 0, which is x, has LEAF keys: 64 bytes if keys have 4 or 8, the least that
-//                     memory reads at once. A group of another level has FAN. So if r keys of x are before the wanted one,
-//                     r / LEAF of level 1 are, and r / LEAF / FAN of level 2. The lowest level that fits is held in shared
-//                     memory, where a thread halves the range. Below, one group of each level is read. A thread searches
-//                     for EACH keys at once, so that as many reads are under way.
-//   sample_keys       writes the levels but the lowest, as integers in the order of the keys. Where all keys fit in shared
-//                     memory there are none.
+//   search_tree       Sorted keys are the leaves of a tree. Each level holds the last key of each full group of the
+//                     level before. A group of level 0, which is x, has LEAF keys: 64 bytes, the least that memory
+//                     reads at once, if keys have 4 or 8 bytes. A group of another level has FAN keys. If r keys of x
+//                     are before the wanted key, then r / LEAF keys of level 1 are, and r / LEAF / FAN keys of level 2.
+//                     The lowest level that fits is held in shared memory, where a thread halves the range. Below, one
+//                     group of each level is read. A thread searches for EACH keys at once, so that EACH reads are in
+//                     flight.
+//   sample_keys       writes all levels but level 0, as integers in the order of the keys. If all keys fit in shared
+//                     memory, there are no such levels.
 //
-// Traffic: a wanted key and its place are read and written once. For each, one group of every level between shared memory
-// and x is read. Those levels stay in the cache up to about 2^26 keys, where they have 19 MB together; of x, 64 bytes are
-// read. Wanted keys and places are the first to leave the cache (ld.cs, st.cs). The levels are written once for all.
+// Traffic: a wanted key and its place are read and written once. For each wanted key, one group of every level between
+// shared memory and x is read. Those levels stay in the cache up to about 2^26 keys, when they take 19 MB together; of
+// x, 64 bytes are read. Wanted keys and places are the first to leave the cache (ld.cs, st.cs). The levels are written
+// once for all wanted keys.
 //
 // Template parameters besides those in sort.cu:
 //   RIGHT     whether equal keys are before the wanted one
@@ -33,8 +36,8 @@ constexpr int FAN_BITS = 3, FAN = 1 << FAN_BITS;
 template <class Key>
 constexpr int LEAF_BITS = sizeof(Key) <= 4 ? 4 : 3;
 
-// By the power of which two a level has fewer keys than x; how many it has; and how much memory they take: levels begin
-// at whole groups.
+// A level has fewer keys than x by this power of two; the number of its keys; and the memory that levels take: each
+// begins at a whole group.
 template <class Key>
 DEVICE int shift_of(int level) {
     return level > 0 ? LEAF_BITS<Key> + FAN_BITS * (level - 1) : 0;
@@ -87,8 +90,8 @@ DEVICE void load_group(Key (&keys)[COUNT], const Key* from) {
         for (int k = 0; k < COUNT; ++k) keys[k] = from[k];
 }
 
-// Block b searches for the keys from b * THREADS * EACH on, and for those a whole grid further. Its dynamic shared memory
-// holds the keys of the lowest level.
+// Block b searches for the keys from b * THREADS * EACH on, and for the keys a whole grid further, and so on. Its
+// dynamic shared memory holds the keys of the lowest level.
 template <int THREADS, int EACH, bool RIGHT, bool VECTOR, class Order, class Place>
 DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key* wanted, Place* found,
                         const typename Compared<typename Order::Key>::Type* nodes, Index n, Index m,
@@ -144,7 +147,7 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
                     places[one] += k < length && is_before<RIGHT>(own[one][k], keys[one]);
             }
         }
-        if (levels > 0) {  // so there is more than one group
+        if (levels > 0) {  // then there are several groups
             Key own[EACH][LEAF];
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {

@@ -130,7 +130,7 @@ class Combination:
         result = compute(wide, initial)
         if not isinstance(result, tuple):
             return cast(xp, result, self.dtypes[0])
-        return tuple([cast(xp, one, to) for one, to in zip(result, self.dtypes, strict=True)])
+        return tuple([cast(xp, x, to) for x, to in zip(result, self.dtypes, strict=True)])
 
 
 def _combination(xp: Namespace, asked: Arguments, xs: tuple[Array, ...]) -> Combination:
@@ -175,21 +175,21 @@ class Wider:
 # ---- Checks -----------------------------------------------------------------------------------------------------
 
 
-def _elements(asked: Arguments, beside: str) -> tuple[Namespace, tuple[Array, ...], Array]:
+def _elements(asked: Arguments, name: str) -> tuple[Namespace, tuple[Array, ...], Array]:
     """Return the namespace, the elements, and the offsets or ids."""
     x = asked["x"]
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
-    named = {"x" if single else f"x[{at}]": x for at, x in enumerate(xs)}
-    xp, admitted = admit({**named, beside: asked[beside]})
+    named = {"x" if single else f"x[{index}]": x for index, x in enumerate(xs)}
+    xp, admitted = admit({**named, name: asked[name]})
     return xp, tuple(admitted[:-1]), admitted[-1]
 
 
 def _check_shapes(xs: tuple[Array, ...]) -> None:
     if any(x.shape != xs[0].shape for x in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(x.shape)) for x in xs)}")
 
 
 def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
@@ -278,9 +278,9 @@ def _key(asked: Arguments, key: Any) -> Any:
 
 def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
     """Return the namespace and the checked call of a recurrence with offsets."""
-    given, initial = (asked["a"], asked["b"], asked["offsets"]), asked["initial"]
-    xp, (a, b) = coefficients(*given[:2])
-    _, (_, offsets) = admit({"b": b, "offsets": given[2]})
+    callers, initial = (asked["a"], asked["b"], asked["offsets"]), asked["initial"]
+    xp, (a, b) = coefficients(*callers[:2])
+    _, (_, offsets) = admit({"b": b, "offsets": callers[2]})
     reverse = check_flag("reverse", asked["reverse"])
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     shape = broadcast_shape(a, b)
@@ -292,13 +292,13 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
         starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
-        return tuple([fitted(xp, one, dtype, shape) for one in pair])
+        return tuple([fitted(xp, x, dtype, shape) for x in pair])
 
     arrays = (*whole(a, b), offsets)
-    same = all(x is other for x, other in zip(arrays, given, strict=True))
+    same = all(x is other for x, other in zip(arrays, callers, strict=True))
     return xp, Segmented(
         arrays=(*arrays, *starts),
-        key=_key(asked, asked.key) if offsets is given[2] and initial is None else None,
+        key=_key(asked, asked.key) if offsets is callers[2] and initial is None else None,
         complete=checked_first(
             checks, 2, None if same else lambda a, b, offsets: (*whole(*coefficients(a, b)[1]), offsets)
         ),
@@ -316,20 +316,20 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
 
 def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
     """Return the namespace and the checked call of a sort with offsets."""
-    xp, whole = sort_call.checked(asked)
-    _, (keys, offsets) = admit({next(iter(asked.arrays)): whole.keys, "offsets": asked["offsets"]})
+    xp, call = sort_call.checked(asked)
+    _, (keys, offsets) = admit({next(iter(asked.arrays)): call.keys, "offsets": asked["offsets"]})
     shape = tuple(keys.shape)
-    checks = checking(xp, offsets, shape[whole.axis], check=asked["check"], method=asked.method)
-    dtypes = [x.dtype for x in whole.arrays] if whole.keyed else [sort_call.index_dtype(xp)]
+    checks = checking(xp, offsets, shape[call.axis], check=asked["check"], method=asked.method)
+    dtypes = [x.dtype for x in call.arrays] if call.keyed else [sort_call.index_dtype(xp)]
     return xp, Segmented(
-        arrays=(*whole.arrays, offsets),
-        key=_key(asked, asked.key_of(*whole.arrays, offsets)),
-        complete=checked_first(checks, len(whole.arrays), None),
+        arrays=(*call.arrays, offsets),
+        key=_key(asked, asked.key_of(*call.arrays, offsets)),
+        complete=checked_first(checks, len(call.arrays), None),
         results=tuple([(shape, dtype) for dtype in dtypes]),
-        count=len(whole.arrays),
+        count=len(call.arrays),
         operation="sort",
-        axis=whole.axis,
+        axis=call.axis,
         segments=offsets.shape[0] - 1,
-        descending=whole.descending,
-        keyed=whole.keyed,
+        descending=call.descending,
+        keyed=call.keyed,
     )

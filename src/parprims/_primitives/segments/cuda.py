@@ -58,7 +58,7 @@ TUNING = _cuda.tunings(Tuning, __name__)
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
-def _room(tuning: Tuning) -> int:
+def _most_shared_bytes(tuning: Tuning) -> int:
     """Return the most shared memory of a block that is alone on a multiprocessor."""
     return tuning.shared_bytes - (2 << 10)
 
@@ -67,7 +67,7 @@ def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
     """Return the reason why the elements of a reduction do not fit in the shared memory of a warp, or None."""
     state = state_size(special.states)
     staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
-    if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
+    if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _most_shared_bytes(tuning):
         return None
     return f"an element of {len(special.inputs)} arrays does not fit in the shared memory of a warp"
 
@@ -83,8 +83,11 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
     lines = merged.high * merged.low
 
     def accesses_of(vector: int) -> tuple[str, ...]:
-        reads = [work.access(merged, at, n, vector) for at in range(inputs)]
-        return (*reads, *["ASCENDING" if merged.along[at] == 1 else "STRIDED" for at in range(inputs, work.arrays)])
+        reads = [work.access(merged, index, n, vector) for index in range(inputs)]
+        return (
+            *reads,
+            *["ASCENDING" if merged.along[index] == 1 else "STRIDED" for index in range(inputs, work.arrays)],
+        )
 
     vector = max(1, 16 // max(special.itemsizes[:inputs]))
     accesses = accesses_of(vector)
@@ -93,7 +96,7 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses[:inputs])
     state = state_size(special.states)
-    if vector > 1 and 64 * vector * (sum(sizes) + state) > _room(tuning):
+    if vector > 1 and 64 * vector * (sum(sizes) + state) > _most_shared_bytes(tuning):
         vector = 1
         accesses = accesses_of(vector)
     # An odd number of vectors for a lane, so that lanes read them without bank conflicts.
@@ -105,7 +108,7 @@ def plan_reduce(work: Work, tuning: Tuning) -> _cuda.Plan | None:
     items = n + segments + 1
     part_bytes = -(-(2 * state + 48) // 8) * 8
     warps = tuning.warps
-    while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _room(tuning):
+    while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _most_shared_bytes(tuning):
         warps //= 2  # elements of very many arrays
     wide = warps * max(run_bytes, 32 * part_bytes)
     resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
@@ -158,7 +161,7 @@ def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     lines = merged.high * merged.low
 
     def accesses_of(vector: int) -> tuple[str, ...]:
-        return tuple([work.access(merged, at, n, vector) for at in range(work.arrays)])
+        return tuple([work.access(merged, index, n, vector) for index in range(work.arrays)])
 
     vector = max(1, 16 // max(special.itemsizes))
     accesses = accesses_of(vector)
@@ -237,8 +240,8 @@ def is_readable(dtype: Any, to: Any) -> bool:
     """Return whether the kernel casts elements itself: the cast needs no intermediate dtype."""
     if dtype == to:
         return True
-    whole = ("bool", "int", "uint")
-    return dtype_kind(dtype) in whole and dtype_kind(to) in whole[1:] and dtype_bits(to) >= dtype_bits(dtype)
+    integers = ("bool", "int", "uint")
+    return dtype_kind(dtype) in integers and dtype_kind(to) in integers[1:] and dtype_bits(to) >= dtype_bits(dtype)
 
 
 def on_cast(
@@ -369,12 +372,12 @@ def _on_copies(
 
     With an order of rows, it copies them so that columns are adjacent.
     """
-    count, behind, ndim, at = c.count, c.behind, len(c.results[0][0]), c.axis
-    to = at if c.ordered else ndim - 1
+    count, behind, ndim, axis = c.count, c.behind, len(c.results[0][0]), c.axis
+    to = axis if c.ordered else ndim - 1
     last, back = list(range(ndim)), list(range(ndim))
-    last.insert(to, last.pop(at))
-    back.insert(at, back.pop(to))
-    results = tuple([(tuple([shape[one] for one in last]), dtype) for shape, dtype in c.results])
+    last.insert(to, last.pop(axis))
+    back.insert(axis, back.pop(to))
+    results = tuple([(tuple([shape[index] for index in last]), dtype) for shape, dtype in c.results])
     bare = dataclasses.replace(c.on(*(None,) * len(c.arrays)), axis=to, results=results, key=None)
 
     def run(*arrays: Array) -> tuple[Array, ...]:

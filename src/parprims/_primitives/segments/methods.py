@@ -1,4 +1,7 @@
-"""The methods of every primitive that takes segments."""
+"""The methods of every primitive that takes segments.
+
+The file is long because the methods of reductions, scans and sorts are composed of each other.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _by_segments(op: Operator) -> Operator:
     return restarting
 
 
-def _numbers(xp: Namespace, c: Segmented, method: str) -> Array:
+def _segment_numbers(xp: Namespace, c: Segmented, method: str) -> Array:
     """Return a number for each position along the axis that grows where a segment begins."""
     offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
     if method != "array" and in_numpy(xp, (offsets,)):
@@ -71,13 +74,13 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
     edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
     changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
     flags = xp.concat([changed, edge] if c.reverse else [edge, changed])
-    return xp.reshape(flags, tuple([n if at == c.axis else 1 for at in range(c.arrays[0].ndim)]))
+    return xp.reshape(flags, tuple([n if axis == c.axis else 1 for axis in range(c.arrays[0].ndim)]))
 
 
 def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
     """Return the scanned components, flags first, and the options of the scan."""
     xs = c.elements(xp)
-    flags = _flags(xp, c, _numbers(xp, c, method))
+    flags = _flags(xp, c, _segment_numbers(xp, c, method))
     if c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
         a, b = xs
         start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
@@ -91,10 +94,10 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
         options["initial"] = (False, *c.starts)
     elif c.starts and 0 not in xs[0].shape:
         wide = [compute_dtype(xp, x.dtype) for x in xs]
-        one = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
+        starts = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
         other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
-        one = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(one, other, strict=True)])
-        both = [cast(xp, y, x.dtype) for y, x in zip(c.op(one, other), xs, strict=True)]
+        starts = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(starts, other, strict=True)])
+        both = [cast(xp, y, x.dtype) for y, x in zip(c.op(starts, other), xs, strict=True)]
         xs = tuple([xp.where(flags, y, x) for y, x in zip(both, xs, strict=True)])
     return (xp.broadcast_to(flags, xs[0].shape), *xs), options
 
@@ -113,7 +116,7 @@ def _rounded_once(compose: Callable[..., Any]) -> Callable[..., Any]:
     def computed(xp: Namespace, c: Segmented, method: str) -> Any:
         wide, call = _working(xp, c), c
         if wide != c.dtypes:
-            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # the starts of a recurrence are of b
+            xs = zip((*c.elements(xp), *c.starts), wide * 2, strict=False)  # a recurrence's start has the dtype of b
             cast_all = [cast(xp, x, to) for x, to in xs]
             arrays = (*cast_all[: c.count], *c.arrays[c.count : c.behind], *cast_all[c.count :])
             call = dataclasses.replace(c, arrays=arrays, dtypes=wide)
@@ -136,8 +139,8 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
-    given = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
-    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in given])
+    inputs = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
+    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in inputs])
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if c.starts and c.exclusive:
@@ -153,31 +156,35 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
     ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
-    return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), at=end - 1)
+    return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), entries=end - 1)
 
 
-def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:
-    """Return the results; that of a segment that is not empty is ``ys`` at its entry of ``at`` along the axis."""
+def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, entries: Array) -> Any:
+    """Return the results: for a segment with elements, ``ys`` at its entry of ``entries`` along the axis."""
     n = ys[0].shape[c.axis]
     shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
-    whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
+    shape_of_results = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
     full = xp.reshape(full, shape)
     starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
         identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
         assert identity is not None
-        ones = zip(identity, c.dtypes, strict=True)
-        starts = tuple([xp.full((1,) * len(whole), one, dtype=to, device=device(full)) for one, to in ones])
-    starts = tuple([xp.broadcast_to(x, whole) for x in starts])
+        values = zip(identity, c.dtypes, strict=True)
+        starts = tuple(
+            [xp.full((1,) * len(shape_of_results), value, dtype=to, device=device(full)) for value, to in values]
+        )
+    starts = tuple([xp.broadcast_to(x, shape_of_results) for x in starts])
     if n == 0 or c.segments == 0:
         result = tuple([xp.astype(x, x.dtype, copy=True) for x in starts])
         return result[0] if c.single else result
-    index = xp.where(xp.reshape(full, (-1,)), at, xp.zeros_like(at))
+    index = xp.where(xp.reshape(full, (-1,)), entries, xp.zeros_like(entries))
     totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
     joined = totals
     if c.starts:
         wide = [compute_dtype(xp, dtype) for dtype in c.dtypes]
-        pairs = [tuple([cast(xp, x, to) for x, to in zip(ones, wide, strict=True)]) for ones in (starts, totals)]
+        pairs = [
+            tuple([cast(xp, x, to) for x, to in zip(components, wide, strict=True)]) for components in (starts, totals)
+        ]
         joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
     result = tuple([xp.where(full, y, x) for y, x in zip(joined, starts, strict=True)])
     return result[0] if c.single else result
@@ -236,12 +243,12 @@ def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
-def _order(xp: Namespace, c: Segmented, method: str) -> Array:
+def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
     """Return the indices that sort every segment: a sort by keys, then a stable sort by segments."""
     keys = c.arrays[0]
     keys = constant(keys) if asked_for(keys) else keys
     order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
-    numbers = _narrow(xp, _numbers(xp, c, method) + 1, c.segments + 3)
+    numbers = _narrow(xp, _segment_numbers(xp, c, method) + 1, c.segments + 3)
     shape = order.shape
     by_key = xp.reshape(xp.take(numbers, xp.reshape(order, (-1,)), axis=0), shape) if numbers.shape[0] else order
     again = argsort(by_key, axis=c.axis, method=method)
@@ -249,7 +256,7 @@ def _order(xp: Namespace, c: Segmented, method: str) -> Array:
 
 
 def _sorted(xp: Namespace, c: Segmented, method: str) -> tuple[Array, ...]:
-    order = _order(xp, c, method)
+    order = _sorting_indices(xp, c, method)
     if not c.keyed:
         return (order,)
     return tuple([moved(xp, x, lambda x: gathered(xp, x, order, c.axis)) for x in c.arrays[: c.count]])

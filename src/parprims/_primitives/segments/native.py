@@ -39,16 +39,16 @@ def _identity(op: Operator, dtype: str) -> Any:
 def _casting(source: Any, *dtypes: np.dtype[Any]) -> Callable[[Any], Any]:
     """Return a function that casts arrays of a dtype to each of ``dtypes`` in turn."""
     name, steps = np.dtype(source if isinstance(source, np.dtype) else dtype_name(source)), []
-    for one in dtypes:
-        if one != name:
-            steps.append(one)
-            name = one
+    for dtype in dtypes:
+        if dtype != name:
+            steps.append(dtype)
+            name = dtype
     if not steps:
         return lambda x: x
 
     def cast_all(x: Any) -> Any:
-        for one in steps:
-            x = x.astype(one)
+        for dtype in steps:
+            x = x.astype(dtype)
         return x
 
     return cast_all
@@ -71,11 +71,11 @@ def has_reduceat(xp: Namespace, c: Segmented) -> bool:
 
 def prepare_reduceat(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return a function of non-empty arrays that reduces by NumPy."""
-    run = by_numpy(xp, c.arrays, _reducing(c))
+    run = by_numpy(xp, c.arrays, _by_reduceat(c))
     return run if c.single else lambda *arrays: (run(*arrays),)
 
 
-def _reducing(c: Segmented) -> Callable[..., Any]:
+def _by_reduceat(c: Segmented) -> Callable[..., Any]:
     """Return a function of NumPy arrays by reduceat, which takes only starts, and no empty segments."""
     axis, op, n, shape = c.axis, c.op, c.arrays[0].shape[c.axis], c.results[0][0]
     result, dtype = _numpy_dtypes(c)
@@ -177,6 +177,6 @@ def _by_torch(xp: Namespace, c: Segmented) -> Array:
     if name == "add":
         total = total.index_add(c.axis, index, x)
     else:
-        like = [-1 if at == c.axis else 1 for at in range(x.ndim)]
+        like = [-1 if axis == c.axis else 1 for axis in range(x.ndim)]
         total = total.scatter_reduce(c.axis, index.view(like).expand(x.shape), x, _AT[name])
     return xp.astype(total.narrow(c.axis, 0, c.segments), c.dtypes[0], copy=True)

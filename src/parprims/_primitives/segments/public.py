@@ -137,21 +137,21 @@ def _with_array(asked: Arguments) -> Arguments:
     arrays = dict(asked.arrays)
     options = {"initial": arrays.pop("initial")} if "initial" in arrays else {}
     x = next(iter(arrays.values()))
-    beside = next(iter(x), None) if isinstance(x, tuple) else x
-    offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"])
+    array = next(iter(x), None) if isinstance(x, tuple) else x
+    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"])
     return asked.on({**arrays, "offsets": offsets}, **options)
 
 
 def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     a, b = asked["a"], asked["b"]
-    beside = b if hasattr(type(b), "shape") else a
-    alone = beside is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
-    offsets = as_offsets(asked["offsets"], beside, asked["axis"], asked["check"], alone=alone)
+    array = b if hasattr(type(b), "shape") else a
+    alone = array is a or not is_array(a) or tuple(a.shape) in ((), tuple(b.shape))
+    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"], alone=alone)
     return asked.on({"a": a, "b": b, "offsets": offsets, "initial": asked["initial"]})
 
 
 def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented | Wider) -> Any:
-    """Return the result of a checked call; that of a `Wider` call is rounded."""
+    """Return the result of a checked call; the result of a `Wider` call is rounded."""
     if not isinstance(call, Wider):
         return methods(method, xp, call)
     name = call.asked.name
@@ -162,8 +162,8 @@ def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
     """Return the declaration of a function for segments, and store it in the declaration for whole arrays."""
 
     def example(make: Sample) -> Given | None:
-        given = whole.example(make)
-        return None if given is None else (given[0], {**given[1], "offsets": make.offsets()})
+        arguments = whole.example(make)
+        return None if arguments is None else (arguments[0], {**arguments[1], "offsets": make.offsets()})
 
     fields = {"name": whole.name, "methods": METHODS[whole.name], "normalize": _with_array, **fields}
     whole.by_offsets = Primitive(variant="by offsets", check=check, example=example, **fields)

@@ -2,31 +2,32 @@
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
 // are.
 //
-// A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
-// end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
-// the result is number s + 1 here, and ends at offsets[s + 1]. What is behind the last offset has no end. The path is cut
-// into equal shares, one for each warp. Template parameters:
+// A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then
+// its end, then the next segment. The elements before the first offset are a segment too, number 0, without a result;
+// segment s of the result is number s + 1 here, and ends at offsets[s + 1]. The elements after the last offset are a
+// segment without an end. The path is cut into equal shares, one for each warp. Template parameters:
 //     WARPS      warps of a block
 //     ROUNDS     vectors that a lane takes of a run of elements
 //     VEC        adjacent elements that a lane loads as one vector
 //     ALONE      whether a warp has a line by itself; otherwise `blocks` blocks share one
-//     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     JOINS      whether an initial element is before each segment; otherwise Starts holds the result of an empty
+//                segment
+//     Scan       the operator and the elements (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Offset     the type of offsets
 //     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
 //   1. A warp finds the first element and the first segment of its share by a search of the offsets.
-//   2. It goes along its elements in runs of 32 lanes x ROUNDS x VEC, and copies a run to shared memory while it works on
-//      the last one. In a run where no segment ends, lanes combine all elements. Otherwise the warp marks in shared memory
-//      where segments end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes
-//      gives each the prefix of its elements. The result of a segment is then read at its last element. Where many runs
-//      follow each other in which no segment ends, lanes load and combine them without shared memory.
+//   2. It goes along its elements in runs of 32 lanes x ROUNDS x VEC, and copies a run to shared memory while it works
+//      on the previous one. In a run where no segment ends, lanes combine all elements. Otherwise the warp marks in
+//      shared memory where segments end, lanes combine their own consecutive elements anew from every mark on, and a
+//      scan over the lanes gives each lane the prefix of its elements. The result of a segment is then read at its last
+//      element. If no segment ends in many consecutive runs, lanes load and combine them without shared memory.
 //   3. A share may hold only parts of its first and of its last segment. The block combines the parts of its own shares.
 //      The last block of the line to arrive (see ticket.cuh) combines the parts of all blocks.
 // Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
 // identity. The grouping depends on offsets and shape alone, so the same input gives the same bits.
-// Wrong offsets give wrong results, but all places that are read or written are within the arrays.
+// Wrong offsets give wrong results, but never accesses outside the arrays.
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
 
@@ -74,8 +75,8 @@ struct RunOfWarp {
     static constexpr int STRIDE = EACH | 1;  // odd, which avoids bank conflicts
 
     Buffers staged[2];
-    State states[WARP_SIZE * STRIDE];  // combinations of a lane's elements since the last mark, up to each of them
-    State prefixes[WARP_SIZE];         // what is before a lane's first element, if its segment begins before that
+    State states[WARP_SIZE * STRIDE];  // combinations of a lane's elements since the last mark, up to each element
+    State prefixes[WARP_SIZE];         // the prefix of a lane's first element, if its segment begins before
     unsigned marks[WARP_SIZE];         // a bit for each element of a lane: whether a segment ends before it
 };
 
@@ -90,7 +91,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     using Result = typename Scan::Result;
     constexpr int THREADS = WARPS * WARP_SIZE, ROW = WARP_SIZE * VEC, EACH = ROUNDS * VEC,
                   RUN = WARP_SIZE * EACH;
-    constexpr int MANY = 3;  // runs without an end of a segment, for which it pays to leave shared memory out
+    constexpr int MANY = 3;  // runs without an end of a segment from which on it pays not to use shared memory
     using Run = RunOfWarp<typename Inputs::template Buffers<VEC, WARP_SIZE * ROUNDS>, State, EACH>;
     static_assert(EACH <= 32, "a lane has a word of marks");
     static_assert(WARPS * sizeof(Run) <= SHARED_BYTES && (ALONE || THREADS * sizeof(Part<State>) <= SHARED_BYTES) &&
@@ -131,18 +132,19 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     const Index readable = min(n, (max(past, (Index)1) + VEC - 1) / VEC * VEC);
     const auto stage = [&](int turn, Index from_here) {
         each_vector<ROUNDS, WARP_SIZE, VEC>(lane, from_here, readable, [&](int r, Index i, Index past) {
-            // What is behind the share is not needed. If all warps read it at one place, they would wait for each other.
+            // Elements after the share are not needed. If all warps read them at one place, they would wait for each
+            // other.
             const Index at = i < past ? i : max((Index)0, past / VEC * VEC - VEC);
             stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, at, past);
         });
         end_group_of_staged();
     };
-    // How many whole runs from an element on are before the end of its segment, without the last of the share.
+    // The number of whole runs from an element on before the end of its segment, without the last run of the share.
     const auto runs_before = [&](Index ends_at, Index from_here) { return (min(ends_at, past) - from_here - 1) / RUN; };
-    int lead = (int)(begin - base);  // places of the run in front that are not of the share
+    int lead = (int)(begin - base);  // places at the front of the run that are not in the share
     Index next = first;              // the first segment that has not ended
     Index window = end_of(next + lane);
-    Optional<State> total, kept;  // of the segment `next` before the run; of the first segment, in lane 0
+    Optional<State> total, kept;  // of segment `next` before the run; of the first segment, in lane 0
     total.valid = kept.valid = false;
     bool is_staged = false;  // whether the copy of the run has begun
     for (int turn = 0;; turn ^= 1) {

@@ -52,42 +52,46 @@ class Work:
     def lines(self, result: tuple[int, ...]) -> Lines | None:
         """Return the lines of inputs, outputs and starts, or None if they are adjacent or have several strides."""
         inputs = len(self.special.inputs)
-        given = zip(self.shapes, self.layouts, strict=True)
-        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
+        arrays = zip(self.shapes, self.layouts, strict=True)
+        strides = [broadcast_strides(steps, input_shape, len(self.shape)) for input_shape, (steps, _) in arrays]
         strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
         merged = lines_along(self.shape, self.axis, strides)
         return None if merged is None or merged.inner > 1 else merged
 
-    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
+    def access(self, merged: Lines, index: int, length: int, vector: int) -> str:
         """Return the name of the access to ``vector`` elements of an array with a length along the axis."""
-        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
+        itemsize, step = self.special.itemsizes[index], -merged.along[index] if self.reverse else merged.along[index]
         inputs = len(self.special.inputs)
-        address = self.layouts[at][1] if at < inputs else 0
-        begin = (length - 1) * merged.along[at] if self.reverse else 0
+        address = self.layouts[index][1] if index < inputs else 0
+        begin = (length - 1) * merged.along[index] if self.reverse else 0
         first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
-        strides = merged.upward[at], merged.downward[at]
+        strides = merged.upward[index], merged.downward[index]
         return access(step, first, strides, vector=vector, itemsize=itemsize)
 
     def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
         """Return the parameters Inputs, Outputs with a length along the axis, Starts, and offsets."""
         special, inputs = self.special, len(self.special.inputs)
 
-        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
-            step = merged.along[at]
+        def view(index: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
+            step = merged.along[index]
             return _cuda.Struct(
                 _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
-                numbers("high_stride", merged.upward[at]),
-                numbers("low_stride", merged.downward[at]),
+                numbers("high_stride", merged.upward[index]),
+                numbers("low_stride", merged.downward[index]),
                 numbers("stride", -step if self.reverse else step),
                 numbers("inner_stride", 0),
             )
 
-        def named(at: int, name: str) -> tuple[str, str]:
-            return f"in{at}", f"const {C_TYPES[name]}"
+        def named(index: int, name: str) -> tuple[str, str]:
+            return f"in{index}", f"const {C_TYPES[name]}"
 
-        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
-        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
-        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
+        reads = [view(index, *named(index, name), self.n) for index, name in enumerate(special.inputs)]
+        writes = [
+            view(inputs + index, f"out{index}", C_TYPES[name], length) for index, name in enumerate(special.outputs)
+        ]
+        starts = [
+            view(self.arrays + index, *named(inputs + 1 + index, name)) for index, name in enumerate(special.starts)
+        ]
         return (
             _cuda.Struct(*reads, type="Inputs"),
             _cuda.Struct(*writes, type="Outputs"),

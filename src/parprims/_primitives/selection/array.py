@@ -28,13 +28,13 @@ def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[
     if n == 0:
         return xp.zeros((size or 0,), dtype=index, device=device(mask)), xp.zeros((), dtype=index, device=device(mask))
     if method == "kernel" and not _cpu.on_cpu(xp, (mask,)):
-        found, count = cuda.mover(xp, "places", (mask,), size=size)(mask)
-        return found, count
+        places, count = cuda.mover(xp, "places", (mask,), size=size)(mask)
+        return places, count
     by_numpy = method in ("native", "kernel") and in_numpy(xp, (mask,))
     if by_numpy or (method == "native" and name in ("cupy", "torch") and not has_no_value(mask)):
-        found = returned(xp, np.flatnonzero(as_numpy(mask))) if by_numpy else xp.nonzero(mask)[0]
-        count = xp.asarray(found.shape[0], dtype=index, device=device(mask))
-        return (found if size is None else _fitted(xp, found, size, n)), count
+        places = returned(xp, np.flatnonzero(as_numpy(mask))) if by_numpy else xp.nonzero(mask)[0]
+        count = xp.asarray(places.shape[0], dtype=index, device=device(mask))
+        return (places if size is None else _fitted(xp, places, size, n)), count
     if method == "native" and name == "jax":
         count = xp.sum(mask, dtype=index)
         return xp.nonzero(mask, size=size, fill_value=n)[0].astype(index), count
@@ -60,19 +60,19 @@ def _fitted(xp: Namespace, x: Array, size: int, fill: int) -> Array:
     return xp.concat([x, xp.full((missing,), fill, dtype=x.dtype, device=device(x))])
 
 
-def _taken(xp: Namespace, c: Selection, x: Array, places: Array) -> Array:
+def _elements_at(xp: Namespace, c: Selection, x: Array, places: Array) -> Array:
     """Return the elements at ``places``, and the fill value where a place is the length of x."""
     n = x.shape[0]
     if n == 0:
         return xp.full(places.shape, c.fill_value, dtype=x.dtype, device=device(x))
     inside = places < n
-    at = xp.where(inside, places, xp.zeros_like(places)) if c.size is not None else places
+    indices = xp.where(inside, places, xp.zeros_like(places)) if c.size is not None else places
     if c.size is None:
-        return moved(xp, x, lambda one: xp.take(one, at, axis=0))
+        return moved(xp, x, lambda array: xp.take(array, indices, axis=0))
     fill = xp.full((1,), c.fill_value, dtype=x.dtype, device=device(x))
 
-    def taken(one: Array) -> Array:
-        return xp.where(inside, xp.take(one, at, axis=0), fill if one.dtype == x.dtype else bits(xp, fill))
+    def taken(array: Array) -> Array:
+        return xp.where(inside, xp.take(array, indices, axis=0), fill if array.dtype == x.dtype else bits(xp, fill))
 
     return moved(xp, x, taken)
 
@@ -88,9 +88,9 @@ def _flat_to_ask_about(xp: Namespace, x: Array) -> Array:
 
 
 def select(xp: Namespace, c: Selection, method: str) -> tuple[Array, ...]:
-    x, mask = (flat(xp, one) for one in c.arrays)
+    x, mask = (flat(xp, array) for array in c.arrays)
     places, count = _places(xp, mask, c.size, method)
-    return _taken(xp, c, x, places), count
+    return _elements_at(xp, c, x, places), count
 
 
 def select_parts(xp: Namespace, c: Selection) -> list[Part]:
@@ -98,7 +98,7 @@ def select_parts(xp: Namespace, c: Selection) -> list[Part]:
 
 
 def partition_by(xp: Namespace, c: Selection, method: str) -> tuple[Array, ...]:
-    x, mask = (flat(xp, one) for one in c.arrays)
+    x, mask = (flat(xp, array) for array in c.arrays)
     index = index_dtype(xp)
     if cuda.launches(xp, c, method):
         each = xp.arange(x.shape[0], dtype=index, device=device(x))
@@ -106,10 +106,10 @@ def partition_by(xp: Namespace, c: Selection, method: str) -> tuple[Array, ...]:
     else:
         order = argsort(~mask, method=method)
         count = as_result(xp.sum(xp.astype(mask, index), dtype=index))
-    return moved(xp, x, lambda one: xp.take(one, order, axis=0)), count
+    return moved(xp, x, lambda array: xp.take(array, order, axis=0)), count
 
 
-def _differ(xp: Namespace, x: Array) -> Array:
+def _begins_run(xp: Namespace, x: Array) -> Array:
     """Return a mask of the elements that begin a run."""
     x = constant(x) if asked_for(x) else x
     if dtype_kind(x.dtype) == "uint" and dtype_bits(x.dtype) > 8 and library(xp) == "torch":
@@ -127,10 +127,10 @@ def _runs(xp: Namespace, c: Selection, x: Array, method: str) -> tuple[Array, ..
     n = x.shape[0]
     if cuda.launches(xp, c.on(x), method) and not asked_by_torch((x,)):
         return cuda.prepare("runs", run_lengths, xp, c.on(x))(x)
-    places, count = _places(xp, _differ(xp, x), None if c.size is None else c.size + 1, method)
+    places, count = _places(xp, _begins_run(xp, x), None if c.size is None else c.size + 1, method)
     if c.size is None:
         places = xp.concat([places, xp.full((1,), n, dtype=places.dtype, device=device(x))])
-    return _taken(xp, c, x, places[:-1]), places[1:] - places[:-1], count
+    return _elements_at(xp, c, x, places[:-1]), places[1:] - places[:-1], count
 
 
 def run_lengths(xp: Namespace, c: Selection, method: str) -> tuple[Array, ...]:

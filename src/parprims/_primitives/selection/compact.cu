@@ -1,19 +1,19 @@
-// Stream compaction: what is marked among n elements moves to the front, in order. Every mark is read once, every
+// Stream compaction: the marked ones of n elements move to the front, in order. Every mark is read once, and every
 // element that moves is read and written once, in one launch.
 //
 // Template parameters of compact:
 //     THREADS, ITEMS    the threads of a block and the elements of each: together a tile
 //     VEC               adjacent elements that a thread loads as one vector, at most 4
-//     Marks             which elements are kept: Marked (those of a mask) or Changes (the first of every run)
-//     Results           what is written: Values, Parted, Places or Runs
+//     Marks             which elements are kept: Marked (the elements of a mask) or Changes (the first of every run)
+//     Results           the outputs: Values, Parted, Places or Runs
 // Phases:
 //   1. Every warp reads the marks of a contiguous part of the tile, row by row: lane l has vector l of each row. Scans
 //      over the lanes, of the counts of several rows in one word, and over the warps give every element its place among
-//      the kept ones of the tile. The tile publishes how many it keeps.
+//      the kept elements of the tile. The tile publishes the number that it keeps.
 //   2. Vectors with elements that move are loaded. These elements are written to shared memory, each to its place.
-//   3. The tile gets the number kept before it (see look_back).
-//   4. The kept elements, which now lie side by side, are written as one contiguous piece.
-// The slots behind the last kept element are filled without waiting for the total. If the r-th element that is not kept
+//   3. The tile gets the number of elements kept before it (see look_back).
+//   4. The kept elements, which are now adjacent, are written as one contiguous piece.
+// The slots after the last kept element are filled without waiting for the total. If the r-th element that is not kept
 // fills slot n - 1 - r, these elements together fill all slots from the total to n, and each tile a contiguous piece.
 // Reproducibility: the place of an element depends on the marks alone.
 // Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
@@ -46,12 +46,12 @@ DEVICE void load_adjacent(T (&to)[N], const T* from) {
 
 // ---- Marks ------------------------------------------------------------------------------------------------------
 
-// Marks tell of elements:
+// A class of marks has, for elements:
 //     at(i)          whether element i is marked
 //     of<VEC>(i)     a bit for each of the VEC elements from i on
-// count_marks goes over elements in units, each counted by one thread:
-//     units(n)       how many there are
-//     count(u, n)    how many elements of unit u are marked
+// and for count_marks, which goes over elements in units, each counted by one thread:
+//     units(n)       the number of units
+//     count(u, n)    the number of marked elements of unit u
 
 // The elements for which a mask is true, that is not zero. A unit is 16 aligned bytes.
 struct Marked {
@@ -67,7 +67,7 @@ struct Marked {
         if constexpr (VEC == 4) {
             unsigned word;
             memcpy(&word, marks, sizeof(word));
-            bits = (upper_bits(word) >> 7) * 0x01020408u >> 24;  // which moves bits 0, 8, 16 and 24 side by side
+            bits = (upper_bits(word) >> 7) * 0x01020408u >> 24;  // which makes bits 0, 8, 16 and 24 adjacent
         } else {
 #pragma unroll
             for (int k = 0; k < VEC; ++k) bits |= (unsigned)(marks[k] != 0) << k;
@@ -128,9 +128,9 @@ struct Changes {
     DEVICE int count(Index u, Index) const { return at(u); }
 };
 
-// ---- What tiles tell each other ---------------------------------------------------------------------------------
+// ---- The states of the look-back -------------------------------------------------------------------------------
 
-// How many elements are kept.
+// The number of kept elements.
 struct Kept {
     static constexpr bool TELLS_LAST = false;
     struct State {
@@ -140,7 +140,7 @@ struct Kept {
     static DEVICE State of(Index kept, Index) { return {kept}; }
 };
 
-// The same, and which is the last of them.
+// The number of kept elements, and the position of the last.
 struct KeptAndLast {
     static constexpr bool TELLS_LAST = true;
     struct State {
@@ -163,7 +163,7 @@ struct Size {
     DEVICE Index length() const { return known ? (Index)*known : given; }
 };
 
-// A tile: its number, its first element, how many elements it has, and how many of these are kept.
+// A tile: its number, its first element, the number of its elements, and the number of its kept elements.
 struct Tile {
     Index number, begin;
     int here, kept;
@@ -186,7 +186,8 @@ DEVICE void fill_slots(T* out, Index from, Index end, T value) {
     if (threadIdx.x < N && behind + threadIdx.x < end) out[behind + threadIdx.x] = value;
 }
 
-// Calls fill(from, end) for the tile's parts of the slots behind the last kept element. `kept` elements are kept before.
+// Calls fill(from, end) for the tile's parts of the slots after the last kept element. `kept` elements are kept before
+// the tile.
 template <class Count, class Fill>
 DEVICE void fill_behind(const Size<Count>& size, const Tile& tile, Index kept, Index n, const Fill& fill) {
     const Index length = size.length(), end = n - (tile.begin - kept), from = n + tile.number * size.beyond;
@@ -194,7 +195,7 @@ DEVICE void fill_behind(const Size<Count>& size, const Tile& tile, Index kept, I
     if (size.beyond > 0) fill(from, min(from + size.beyond, length));
 }
 
-// What stands behind the last kept element: its bits, 32 in each number.
+// The fill value after the last kept element, as bits, 32 in each number.
 struct Bits {
     Index one, two, three, four;
 
@@ -207,7 +208,7 @@ struct Bits {
     }
 };
 
-// The kept elements, of type T, and how many there are (if `count` is not null).
+// The kept elements, of type T, and their number (if `count` is not null).
 template <class T, class Count>
 struct Values {
     using Op = Kept;
@@ -239,7 +240,8 @@ struct Values {
     }
 };
 
-// The kept elements, then the others, in order. `total` says how many are kept, which null leaves to the only tile.
+// The kept elements, then the others, in order. `total` is the number of kept elements. If it is null, there is one
+// tile, which counts them.
 template <class T, class Count>
 struct Parted {
     using Op = Kept;
@@ -270,7 +272,7 @@ struct Parted {
     }
 };
 
-// The positions of the kept elements, n behind the last, and how many there are (if `count` is not null).
+// The positions of the kept elements, n after the last, and their number (if `count` is not null).
 template <class Count>
 struct Places {
     using Op = Kept;
@@ -300,8 +302,9 @@ struct Places {
     }
 };
 
-// The kept elements, of type T, the distances from each to the next, of the last to n, and how many there are (if
-// `count` is not null). A tile writes the distances to its own elements: tiles tell each other where their last one is.
+// The kept elements, of type T; the distance from each to the next one, and from the last to n; and their number (if
+// `count` is not null). A tile writes the distances to its own elements, so tiles publish the position of their last
+// one.
 template <class T, class Count>
 struct Runs {
     using Op = KeptAndLast;
@@ -362,7 +365,7 @@ DEVICE void count_marks(const Marks& marks, Count* count, unsigned* ticket, unsi
     }
 }
 
-// Moves the marked elements of n to the front. `scratch` is that of look_back, null if there is one tile.
+// Moves the marked elements of n to the front. `scratch` is the scratch of look_back, null if there is one tile.
 template <int THREADS, int ITEMS, int VEC, class Marks, class Results>
 DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scratch, Index n, unsigned tiles) {
     using Op = typename Results::Op;
@@ -400,8 +403,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
             }
         }
     }
-    unsigned upto[WORDS], totals[WORDS];  // a byte a row: how many are kept up to the thread's vector, and of the row
-    int count = 0;                        // of the warp
+    unsigned upto[WORDS], totals[WORDS];  // a byte for each row: kept up to the thread's vector, and in the row
+    int count = 0;                        // the number kept in the warp
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) {
         upto[w] = 0;
@@ -416,7 +419,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) count += (int)(totals[w] >> r % 4 * 8 & 0xff);
     }
-    int last = 0;  // of the warp: which is the last that is kept
+    int last = 0;  // the position of the last element kept in the warp
     if constexpr (Op::TELLS_LAST) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
@@ -431,7 +434,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     tile.kept = (int)total.kept;
     if (threadIdx.x == 0) states.publish(0, (unsigned)tile.number, total);
 
-    int kept = earlier.valid ? (int)earlier.state.kept : 0;  // before the row
+    int kept = earlier.valid ? (int)earlier.state.kept : 0;  // the number kept before the row
     const auto load = [&](Staged(&to)[VEC], int at) {
         if (at + VEC <= tile.here) {
             results.load(to, tile.begin, at);

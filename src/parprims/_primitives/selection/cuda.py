@@ -76,8 +76,8 @@ _FILE = "_primitives/selection/compact.cu"
 class Kind:
     """The specialisation of kernels.
 
-    ``results`` is "values" (elements where the mask is true), "parted" (these, then all others), "places" (their
-    indices) or "runs" (the elements and lengths of runs). ``dtype`` is the dtype of elements, ``index`` the dtype of
+    ``results`` is "values" (elements where the mask is true), "parted" (those, then all others), "places" (the indices
+    of those) or "runs" (the elements and lengths of runs). ``dtype`` is the dtype of elements, ``index`` the dtype of
     counts and indices. If ``known``, the number of results is an input and not an output.
     """
 
@@ -148,7 +148,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
     numbers, count = Numbers(), C_TYPES[kind.index]
     staged = kind.nbytes if kind.results in ("values", "parted") else 4
     widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
-    threads, items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
+    threads, items, resident = next(entry[1:] for entry in tuning.tiles if widest <= entry[0])
     while items > FEWEST and -(-n // (threads * items)) < tuning.blocks:
         items = -(-items // (2 * FEWEST)) * FEWEST
     tiles = -(-n // (threads * items))
@@ -182,7 +182,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
             Struct(numbers("size", size), numbers("beyond", beyond), known, type=f"compaction::Size<{count}>")
         )
         if kind.results != "places":
-            words = [numbers(f"fill{at}", one) for at, one in enumerate(fill)]
+            words = [numbers(f"fill{index}", word) for index, word in enumerate(fill)]
             fields.append(Struct(*words, type="compaction::Bits"))
     results = f"compaction::{kind.results.capitalize()}<{count if kind.results == 'places' else f'{word}, {count}'}>"
     launches.append(
@@ -246,7 +246,7 @@ def prepare(results: str, compose: Compose, xp: Namespace, c: Selection) -> Run:
             selected: tuple[Array, ...] = compose(xp, bare.on(*arrays), "native")
         return selected
 
-    if c.size == 0 and is_jax(xp):  # whose kernels have no results without elements
+    if c.size == 0 and is_jax(xp):  # its kernels need a result with elements
         return otherwise
     return mover(xp, results, c.arrays, otherwise=otherwise, size=c.size, fill=c.fill_value)
 
@@ -275,14 +275,14 @@ def mover(
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         assert otherwise is not None
 
-        def batched(*given: Array) -> tuple[Array, ...]:
+        def batched(*inputs: Array) -> tuple[Array, ...]:
             import jax
 
-            rows = max(one.shape[0] for one in given)
-            found: tuple[Array, ...] = jax.vmap(otherwise)(
-                *(xp.broadcast_to(one, (rows, *one.shape[1:])) for one in given)
+            rows = max(x.shape[0] for x in inputs)
+            outputs: tuple[Array, ...] = jax.vmap(otherwise)(
+                *(xp.broadcast_to(x, (rows, *x.shape[1:])) for x in inputs)
             )
-            return found
+            return outputs
 
         return otherwise, batched
 
@@ -292,23 +292,23 @@ def mover(
     if not exact:
         run = _cuda.ready(xp, x, key, lambda: plan(kind, n, length, tuning(), fill=bits), in_program=in_program)
         if size == 0:
-            return lambda *given: _without(run(*[_flat(xp, one) for one in given]))
-        return lambda *given: run(*[_flat(xp, one) for one in given])
+            return lambda *inputs: _without_elements(run(*[_flat(xp, x) for x in inputs]))
+        return lambda *inputs: run(*[_flat(xp, x) for x in inputs])
     known = dataclasses.replace(kind, known=True)
     move = _cuda.ready(xp, x, (*key, "known"), lambda: plan(known, n, 0, tuning()), in_program=in_program)
     count = _cuda.ready(xp, x, (*key, "count"), lambda: count_plan(kind, n, tuning()), in_program=in_program)
 
-    def counted(*given: Array) -> tuple[Array, ...]:
-        flat = [_flat(xp, one) for one in given]
+    def counted(*inputs: Array) -> tuple[Array, ...]:
+        flat = [_flat(xp, x) for x in inputs]
         (total,) = count(flat[-1])
         return *_cuda.returning(move, int(total))(*flat, total), total
 
     return counted
 
 
-def _without(results: tuple[Array, ...]) -> tuple[Array, ...]:
+def _without_elements(results: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the results of a call with size 0: empty arrays, and the count."""
-    return *[one[:0] for one in results[:-1]], results[-1]
+    return *[result[:0] for result in results[:-1]], results[-1]
 
 
 def _flat(xp: Namespace, x: Array) -> Array:

@@ -16,7 +16,7 @@ from parprims._primitives.sort import native as sort_native
 from parprims._primitives.sort.call import Sorting
 
 _BLOCK = 1 << 16
-"""Elements that NumPy selects from at a time: the indices of so many stay in the cache."""
+"""Elements that NumPy selects from at a time: their indices stay in the cache."""
 _COMPARED = ("bool", "uint8", "int8", "int16", "int32", "int64")
 """The dtypes for which PyTorch finds runs faster than NumPy."""
 _FEW = 1 << 10
@@ -36,12 +36,12 @@ def prepare_select(xp: Namespace, c: Selection) -> Callable[..., tuple[Array, ..
     size, fill, dtype = c.size, c.fill_value, as_numpy(c.arrays[0]).dtype
 
     def few(x: Array, mask: Array) -> tuple[Array, ...]:
-        found = x.reshape(-1)[mask.reshape(-1)]
-        return found, np.array(found.size, index)
+        selected = x.reshape(-1)[mask.reshape(-1)]
+        return selected, np.array(selected.size, index)
 
     def many(x: Array, mask: Array) -> tuple[Array, ...]:
-        found = np.empty(np.count_nonzero(mask), dtype) if size is None else np.full(size, fill, dtype)
-        return found, np.array(moved(x.reshape(-1), mask.reshape(-1), found), index)
+        selected = np.empty(np.count_nonzero(mask), dtype) if size is None else np.full(size, fill, dtype)
+        return selected, np.array(moved(x.reshape(-1), mask.reshape(-1), selected), index)
 
     return all_by_numpy(xp, c.arrays, few if size is None and n <= _FEW else many)
 
@@ -135,6 +135,6 @@ def _runs(c: Selection, dtype: Any, in_order: bool) -> Callable[[Array], tuple[A
 
 def _fitted(x: Array, size: int, fill: Any) -> Array:
     """Return the first ``size`` elements of x, or all of x followed by ``fill``."""
-    found = np.full(size, fill, x.dtype)
-    found[: len(x)] = x[:size]
-    return found
+    fitted = np.full(size, fill, x.dtype)
+    fitted[: len(x)] = x[:size]
+    return fitted

@@ -29,12 +29,12 @@ def array(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     n = x.shape[-1]
     source = _source(xp, xp.reshape(x, (-1,)), n, call.descending)
     flat = [
-        moved(xp, xp.reshape(move_axis(xp, one, call.axis, -1), (-1,)), lambda x: x[source])
-        for one in (call.arrays if call.keyed else ())
+        moved(xp, xp.reshape(move_axis(xp, array, call.axis, -1), (-1,)), lambda x: x[source])
+        for array in (call.arrays if call.keyed else ())
     ]
     if call.indices:
         flat.append(source % n if n else source)
-    return tuple(move_axis(xp, xp.reshape(one, x.shape), -1, call.axis) for one in flat)
+    return tuple(move_axis(xp, xp.reshape(y, x.shape), -1, call.axis) for y in flat)
 
 
 def _source(xp: Namespace, x: Array, n: int, descending: bool) -> Array:
@@ -72,7 +72,7 @@ def _by_network(xp: Namespace, key: Array, slot: Array, n: int) -> Array:
     stages = (n - 1).bit_length()
     length, index = 1 << stages, slot.dtype
     pairs = [(1 << stage + 1, 1 << below) for stage in range(stages) for below in range(stage, -1, -1)]
-    sizes, distances = (xp.asarray(ones, dtype=index) for ones in zip(*pairs, strict=True))
+    sizes, distances = (xp.asarray(column, dtype=index) for column in zip(*pairs, strict=True))
     rows = xp.reshape(key, (-1, n))
     rows = xp.concat([rows, xp.full_like(rows, xp.iinfo(key.dtype).max)[:, : length - n]], axis=1)
     rows = xp.reshape(rows, (-1,))
@@ -106,8 +106,8 @@ def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Arra
     if n % tile:  # padded with an invalid digit
         table = xp.concat([table, xp.full_like(table[:, : tiles * tile - n], radix)], axis=1)
     digits = xp.reshape(_arange(xp, radix, xp.uint8, digit), (-1, 1, 1))
-    ones = xp.astype(xp.reshape(table, (-1, 1, tiles, tile)) == digits, xp.uint8)
-    (counts,) = inclusive(xp, (ones,), BUILT_IN["add"], 3)
+    flags = xp.astype(xp.reshape(table, (-1, 1, tiles, tile)) == digits, xp.uint8)
+    (counts,) = inclusive(xp, (flags,), BUILT_IN["add"], 3)
     lengths = xp.reshape(xp.astype(counts[..., -1], slot.dtype), (-1,))
     (ends,) = inclusive(xp, (lengths,), BUILT_IN["add"], 0)
 

@@ -1,4 +1,7 @@
-"""The CUDA kernels of sorts: the division of their work, and the launches of a call."""
+"""The CUDA kernels of sorts: the division of their work, and the launches of a call.
+
+The file is long because three algorithms, by the length of rows, share the tuning and the specialisation.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,8 @@ class Tuning(_cuda.Tuning):
         """Return the entry for another device, with tiles of long rows that fit two blocks on a multiprocessor."""
         return dataclasses.replace(
             super().fitted(measured, device),
-            alone=tuple([_fitted(device, *one) for one in self.alone]),
-            together=tuple([_fitted(device, *one) for one in self.together]),
+            alone=tuple([_fitted(device, *entry) for entry in self.alone]),
+            together=tuple([_fitted(device, *entry) for entry in self.together]),
             counting_threads=min(self.counting_threads, device.threads),
         )
 
@@ -111,12 +114,12 @@ class Tuning(_cuda.Tuning):
 def _fitted(device: _cuda.Model, nbytes: int, threads: int, items: int, resident: int) -> tuple[int, int, int, int]:
     """Return the largest tile, of at most the given threads and elements of a thread, for which two blocks fit."""
 
-    def size(some: int) -> tuple[int, int, int]:
-        counts = (some // 32 + 3) << 10  # counts of every warp, and the offsets of digits
-        most = min(items, (device.room() - counts) // (some * nbytes))
-        return some * most, some, most
+    def size(threads: int) -> tuple[int, int, int]:
+        counts = (threads // 32 + 3) << 10  # counts of every warp, and the offsets of digits
+        most = min(items, (device.room() - counts) // (threads * nbytes))
+        return threads * most, threads, most
 
-    _, threads, items = max(size(some) for some in range(_RADIX, threads + 1, 128))
+    _, threads, items = max(size(threads_of_tile) for threads_of_tile in range(_RADIX, threads + 1, 128))
     return nbytes, threads, items, device.resident(resident, threads)
 
 
@@ -149,7 +152,7 @@ class Specialisation:
 
     @property
     def bits(self) -> int:
-        """How many bits of a key can differ."""
+        """The number of bits of a key that can differ."""
         return 1 if self.key == "bool" else 8 * self.key_bytes
 
     @property
@@ -193,10 +196,10 @@ class Specialisation:
         """Yield the results of a sort in one launch: its keys, values and indices."""
         if self.keyed:
             yield Struct(Pointer("out0", self.word), type=f"Keys<{self.word}>")
-        for at, nbytes in enumerate(self.values):
+        for number, nbytes in enumerate(self.values):
             word = WORDS[nbytes]
-            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
-            yield Struct(given, None, out, type=f"Move<{word}>")
+            source, out = Pointer(f"in{number + 1}", f"const {word}"), Pointer(f"out{number + 1}", word)
+            yield Struct(source, None, out, type=f"Move<{word}>")
         if self.index:
             index = C_TYPES[self.index]
             yield Struct(None, None, Pointer(f"out{len(self.values) + self.keyed}", index), 0, type=f"Indices<{index}>")
@@ -212,7 +215,7 @@ def plan(
     address: int,
     tuning: Tuning | None = None,
 ) -> Plan:
-    """Return the launches that sort the last axis of contiguous arrays; ``address`` is that of the keys, modulo 16."""
+    """Return the launches that sort the last axis of contiguous arrays; the keys have this ``address`` modulo 16."""
     n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
         return _plan_lanes(spec, sizes, outputs, rows=rows, n=n)
@@ -304,10 +307,10 @@ class _TilesPlan:
     def _choose_tile(self) -> None:
         spec, sizes = self.spec, self.sizes
         self.widest = max(spec.key_bytes, *spec.values, self.place_bytes if spec.index else 0)
-        moved = len(spec.values) + bool(spec.index)
-        entries = sizes.together if moved else sizes.alone
+        arrays_moved = len(spec.values) + bool(spec.index)
+        entries = sizes.together if arrays_moved else sizes.alone
         self.threads, items, self.resident = next(entry[1:] for entry in entries if self.widest <= entry[0])
-        if moved > 1 or self.count_bytes > 4:
+        if arrays_moved > 1 or self.count_bytes > 4:
             self.resident = min(self.resident, 2)
         while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
             items = (items + 1) // 2
@@ -315,7 +318,7 @@ class _TilesPlan:
         self.ahead = 0 if spec.moves else -(-sizes.ahead_bytes // (self.threads * items * spec.key_bytes))
 
     def _choose_rows_together(self) -> None:
-        """Choose the rows of a batch: as many as fit with their counts and look-back words."""
+        """Choose the rows of a batch, which must fit with their counts and look-back words."""
         spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
         self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
         words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))
@@ -385,7 +388,7 @@ class _TilesPlan:
             shared_bytes=-(-self.passes // 4) * self.radix * 128,
             resident_blocks=max(1, self.sizes.counting_threads // self.counting),
         )
-        one = Launch(
+        sort_tiles = Launch(
             source=source,
             template="sort_tiles",
             arguments=(self.threads, self.items, "Order", count, WORDS[self.place_bytes]),
@@ -396,7 +399,7 @@ class _TilesPlan:
             resident_blocks=self.resident,
         )
         return Plan(
-            (first, *(one,) * self.passes) * self.turns,
+            (first, *(sort_tiles,) * self.passes) * self.turns,
             1 + len(spec.values),
             outputs,
             numbers.all(),
@@ -437,11 +440,11 @@ class _TilesPlan:
             kind = f"Indices<{index}, {place}>"
             indices = [Struct(place_temporary, aside, Pointer(last, index), places_apart, type=kind)]
         values: list[Parameter] = []
-        for at, nbytes in enumerate(spec.values):
+        for number, nbytes in enumerate(spec.values):
             word = WORDS[nbytes]
-            temporary = self._moves(f"values{at}_offset", word, nbytes)
-            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
-            values.append(Struct(given, temporary, out, type=f"Move<{word}>"))
+            temporary = self._moves(f"values{number}_offset", word, nbytes)
+            source, out = Pointer(f"in{number + 1}", f"const {word}"), Pointer(f"out{number + 1}", word)
+            values.append(Struct(source, temporary, out, type=f"Move<{word}>"))
         keys = Struct(Pointer("in0", f"const {key}"), key_temporary, key_out, keys_apart, not spec.keyed, through)
         return keys, [*values, *indices]
 
@@ -454,9 +457,9 @@ _CONTROL_BYTES = 16  # sizeof(Control) in sort_tiles.cu
 
 def refusal(xp: Namespace, call: Sorting) -> str | None:
     """Return the reason why the kernel cannot compute a call, or None."""
-    for one in call.values:
-        if dtype_kind(one.dtype) == "other":
-            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    for values in call.values:
+        if dtype_kind(values.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(values.dtype)}"
     return _cuda.refusal(xp, call.arrays)
 
 
@@ -469,17 +472,17 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         """Return contiguous arrays with the axis to sort along last, as kernels read them."""
-        moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
-        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
+        last_axis = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in last_axis])
 
-    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    arrays, arranged = _cuda.arranged(laid_out, call.arrays)
     run = _runner(xp, bare, arrays)
     if call.keys_alone:
-        one = given(_cuda.only(run))
+        sorted_keys = arranged(_cuda.only(run))
         if axis == last:
-            return lambda x: (one(x),)
-        return lambda x: (move_axis(xp, one(x), -1, axis),)
-    run = given(run)
+            return lambda x: (sorted_keys(x),)
+        return lambda x: (move_axis(xp, sorted_keys(x), -1, axis),)
+    run = arranged(run)
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
 
 

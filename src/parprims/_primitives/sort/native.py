@@ -38,7 +38,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
 
 def prepare(xp: Namespace, call: Sorting) -> Sort:
     """Return a function of a call's arrays that sorts them by the library's own routines."""
-    by_library = {"numpy": _numpy, "cupy": _cupy, "torch": _torch, "jax": _jax, "other": _other}
+    by_library = {"numpy": _numpy, "cupy": _cupy, "torch": _torch, "jax": _jax, "other": _by_the_standard}
     return by_library[library(xp)](xp, call)
 
 
@@ -145,7 +145,7 @@ def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
     return all_by_numpy(xp, call.arrays, run)
 
 
-def _other(xp: Namespace, call: Sorting) -> Sort:
+def _by_the_standard(xp: Namespace, call: Sorting) -> Sort:
     """The standard has the order of `sort` for integers; array_api_strict has it for floats too."""
     return _by_standard(xp, call, _standard_keeps_order(xp, call.keys))
 
@@ -266,12 +266,12 @@ def _floats_in_numpy(x: Array, axis: int) -> Array:
         if y[-1] != y[-1]:
             y[np.isnan(y)] = x[np.isnan(x)]
         return y
-    source, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
+    source, rows = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
     if np.count_nonzero(y) < y.size:
-        found[found == 0] = source[source == 0]
-    last = found[..., -1]
+        rows[rows == 0] = source[source == 0]
+    last = rows[..., -1]
     if np.count_nonzero(last != last):
-        found[np.isnan(found)] = source[np.isnan(source)]
+        rows[np.isnan(rows)] = source[np.isnan(source)]
     return y
 
 

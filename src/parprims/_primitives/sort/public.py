@@ -278,7 +278,7 @@ def _declared(name: str) -> Primitive:
         check=checked,
         methods=methods,
         example=of_two if name == "sort_by_key" else of_an_array,
-        gradient=name != "argsort",  # which may have been given keys by which no derivative is asked for
+        gradient=name != "argsort",
         compute=derivative_rules.sorting,
         node=None if name == "argsort" else lambda asked: nodes().sort(asked),
         rules="sort",

@@ -34,7 +34,7 @@ struct SortedLanes {
     using Key = typename Order::Key;
 
     const Key* in;
-    Index row, rows, at;  // the first row, how many there are, and this thread's element of the first
+    Index row, rows, at;  // the first row, the number of rows, and this thread's element of the first
     int n, lane, places[ROWS];
 
     static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys of a vector
@@ -162,7 +162,8 @@ struct SortedRows {
         row = (Index)blockIdx.x * (THREADS / GROUP) + group;
         const Key* from = in + (row < rows ? row : rows - 1) * n;
         if (WARPS > 1 && thread == 0) shared.needed = 0;
-        // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
+        // All keys are loaded before the first is used, so that no load waits for another. Past the end, the first key
+        // is loaded.
         const Key first = ordered<Order>(from[0]);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -176,7 +177,7 @@ struct SortedRows {
             differing |= ordered<Order>(keys[i]) ^ first;
             if (!exists(i)) keys[i] = LastKey<Order>::bits();
         }
-        if (!FULL && !LastKey<Order>::ALL_ARE_SET)  // then no digit may be left out in which it differs
+        if (!FULL && !LastKey<Order>::ALL_ARE_SET)  // the key past the end may differ, too
             differing |= ordered<Order>(LastKey<Order>::bits()) ^ first;
         unsigned needed = 0;  // a bit for each digit in which keys of the row differ
 #pragma unroll

@@ -1,4 +1,4 @@
-// The results asked for of a sort.
+// The results that a sort can be asked for.
 
 namespace sorting {
 
@@ -17,8 +17,8 @@ struct Move {
 };
 
 // The original positions of the sorted keys. For long rows they are numbers of type Place between launches, alternately
-// in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than such a
-// number.
+// in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than a
+// Place.
 template <class Result, class Place = Result>
 struct Indices {
     Place* own;

@@ -19,9 +19,8 @@
 //   3. Each warp ranks its keys among those with equal digits: a ballot for every bit leaves the mask of lanes with the
 //      same digit, and the last of those lanes advances the place of the digit.
 //   4. Keys go to their places in shared memory, while earlier tiles finish.
-//   5. One thread for each digit looks back: it adds up the aggregates of the previous tiles, until it comes to one
-//   that
-//      has published its inclusive prefix. The first tile of a row starts from the scan of the row's digit counts.
+//   5. One thread for each digit looks back: it adds up the aggregates of the previous tiles, until it comes to a tile
+//      that has published its inclusive prefix. The first tile of a row starts from the scan of the row's digit counts.
 //   6. Keys, then values, are stored from shared memory, in runs of equal digits by adjacent threads.
 // If the counts of all rows would take too much memory, rows are sorted in batches: the same launches are repeated for
 // the next rows. The ticket determines the batch.
@@ -55,8 +54,8 @@ static_assert(sizeof(Control) == 16, "cuda.py computes the offsets of what follo
 constexpr int NEEDED = 56;
 constexpr unsigned long long NOT_IN_ORDER = 1ull << 54, NOT_REVERSED = 1ull << 55, TICKETS = NOT_IN_ORDER - 1;
 
-// Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time. A block of sort_tiles begins to
-// bring the keys of the tile that is `ahead` tiles after its own, unless that is 0, into the L2 cache.
+// Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time. A block of sort_tiles
+// prefetches the keys of the tile that is `ahead` tiles after its own into the L2 cache, unless `ahead` is 0.
 struct Extent {
     Index rows, together, n, tiles, ahead;
 };
@@ -92,7 +91,7 @@ DEVICE Index first_together(Index& ticket, Index tickets, Index together) {
 }
 
 // Whether neighbours in a row are in order, and whether they are in reverse order. Equal keys are in reverse order only
-// if they have the same bits, and if MOVES, which says that values or indices move with the keys, not at all.
+// if they have equal bits, and never with MOVES, which says that values or indices move with the keys.
 template <class Order, bool MOVES>
 struct Ordering {
     using Key = typename Order::Key;
@@ -180,7 +179,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
         }
         at += AHEAD * THREADS * VECTOR;
     };
-    // Neighbours are compared as long as those of the warp may be in order.
+    // Neighbours are compared as long as the neighbours that this warp has loaded may be in an order.
     while (more() && ordering.any()) count_vectors(Flag<true>());
     while (more()) count_vectors(Flag<false>());
     const Index tail = at - threadIdx.x * VECTOR;
@@ -219,7 +218,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
 // Where the launches read and write the keys of long rows. They write to `temporary` and to `out` alternately, the last
 // one to `out`. Every element of the rows in `out` takes `apart` bytes more than a key. If `keyless`, the result has no
 // keys, and the last launch does not write them. If `through` is given, `out` is used for the original positions of the
-// keys instead: no launch writes keys there, and the next one gathers them from the input through these positions.
+// keys instead: no launch writes keys there, and the next launch gathers them from the input through these positions.
 template <class Key, class Place>
 struct KeyBuffers {
     const Key* in;
@@ -244,7 +243,7 @@ struct SortedTile {
 
     struct Drawn {
         Index row, tile, begin;  // the row in the batch, the tile in the row, its first element in the array
-        Index behind;            // how many elements of the row are behind that one
+        Index behind;            // the number of elements of the row behind that one
         int length, shift;
         bool first, last, into_out, odd;
         bool in_order, reversed;  // whether all rows are in order, or all in reverse order
@@ -252,11 +251,11 @@ struct SortedTile {
 
     unsigned places[(ITEMS + 1) / 2];  // 1 + the place in the tile of each element that this thread read, two to a word
     unsigned bins[(ITEMS + 3) / 4];    // the digits of the elements that it writes, four to a word
-    const Count* bases;                // in shared memory: what to add to a place in the tile, for each digit
+    const Count* bases;                // in shared memory: the number to add to a place in the tile, for each digit
     const Drawn* drawn;                // in shared memory
     bool left, full;
 
-    // Draws a tile and moves its keys. `left` becomes whether there was anything left to do. A segment has `segment`
+    // Draws a tile and moves its keys. Sets `left` to whether there was anything left to do. A segment has `segment`
     // tiles.
     DEVICE SortedTile(KeyBuffers<Key, Place> moving, Scratch<Count> scratch, Extent extent, unsigned segment) {
         const Index together = extent.together;
@@ -315,7 +314,7 @@ struct SortedTile {
                 else if (SEGMENTS)
                     publish_word(mine, (count | PREFIX) ^ flip);
             });
-        Count before = 0;  // how many keys of the row go before those of the tile that have this thread's digit
+        Count before = 0;  // the number of the row's keys before the tile's keys with this thread's digit
         if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(scratch.counts) : 0;
             before = exclusive_scan<THREADS, RADIX>(all, threadIdx.x, sums);
@@ -389,12 +388,13 @@ struct SortedTile {
                 if (i * WARP_SIZE < length) to[i] = from[i * WARP_SIZE];
     }
 
-    // Begins to bring the keys of a later tile of the row, a full one, into the L2 cache.
+    // Prefetches the keys of a later, full tile of the row into the L2 cache.
     DEVICE void prefetch(const Key* from, int ahead) const {
         const char* const begin = reinterpret_cast<const char*>(from + drawn->begin + (Index)ahead * SIZE);
         for (int at = threadIdx.x * 128; at < SIZE * (int)sizeof(Key); at += THREADS * 128) prefetch_line(begin + at);
     }
-    // Gathers keys from the input through their positions. These are loaded into the registers of the keys if they fit.
+    // Gathers keys from the input through their positions. The positions are loaded into the registers of the keys if
+    // they fit.
     DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
         from += row_begin();
         if constexpr (sizeof(Place) == sizeof(Key)) {
@@ -440,7 +440,7 @@ struct SortedTile {
         return drawn;
     }
 
-    // Returns how many keys of a row have this thread's digit, and zeros the count. The last launch also zeros the
+    // Returns the number of keys of a row with this thread's digit, and zeros the count. The last launch also zeros the
     // counts of digits that were not sorted by.
     DEVICE Count take(Count* totals) const {
         Count* counts = counts_of<Order>(totals, drawn->row, drawn->shift / 8) + threadIdx.x;
@@ -451,8 +451,8 @@ struct SortedTile {
         return count;
     }
 
-    // Returns how many keys of the previous `tiles` tiles have this thread's digit, given the word of the last of them.
-    // The first of them publishes a prefix at once, so that no word before it is used.
+    // Returns the number of keys of the previous `tiles` tiles with this thread's digit, given the word of the last of
+    // these tiles. Their first tile publishes a prefix at once, so that no word before it is used.
     DEVICE static unsigned look_back(const unsigned* word, int tiles, unsigned flip) {
         constexpr int AHEAD = 8;  // loads in flight
         unsigned sum = 0;

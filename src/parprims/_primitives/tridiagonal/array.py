@@ -38,10 +38,10 @@ def _by_elimination(xp: Namespace, s: System) -> Array:
         lower, upper = ends_cleared(xp, lower, upper, -1)
     solve = _tree_elimination(xp, lower, diag, upper)
     shape = broadcast_shapes(diag.shape, rhs.shape)
-    moved = System(
+    system = System(
         arrays=(lower, diag, upper, rhs), rows=tuple(diag.shape), shape=shape, axis=-1, periodic=True, pivot=s.pivot
     )
-    x = whole(xp, _refined(xp, moved, solve), -1)
+    x = whole(xp, _refined(xp, system, solve), -1)
     return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
@@ -56,10 +56,10 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
     def refine(i: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, error = state
         better = x + solve(residual(xp, s, x))
-        # If x is so large that its residual has no meaning, refinement may harm. An error of inf is no less than inf.
-        found = backward_error(xp, s, better)
-        improved = (found < error) | (i == 0)
-        return xp.where(xp.expand_dims(improved, axis=s.axis), better, x), xp.where(improved, found, error)
+        # If x is so large that its residual is meaningless, refinement may increase the error. inf < inf is false.
+        new_error = backward_error(xp, s, better)
+        improved = (new_error < error) | (i == 0)
+        return xp.where(xp.expand_dims(improved, axis=s.axis), better, x), xp.where(improved, new_error, error)
 
     if is_jax(xp):  # refines x = 0 twice, so that the program holds the solver once
         x = xp.zeros_like(s.rhs, shape=s.shape)
@@ -121,9 +121,9 @@ class Tree:
         """Return the right-hand sides of ``top``, given those of all segments, and the input of `down`."""
         xp = self._xp
 
-        def combine(earlier: Any, later: Any, own: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-            top, others = _exchanged(xp, [*earlier, *later], own[2:8])
-            middle, rest = _exchanged(xp, others, own[8:])
+        def combine(earlier: Any, later: Any, pivots: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            top, others = _exchanged(xp, [*earlier, *later], pivots[2:8])
+            middle, rest = _exchanged(xp, others, pivots[8:])
             return tuple(rest), (top, middle)
 
         def zeros(pair: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -135,8 +135,8 @@ class Tree:
     def down(self, ends: tuple[tuple[Array, Array], ...], known: Any) -> tuple[Array, Array]:
         """Return the first and the second unknowns of all pairs, given the pairs at both ends."""
 
-        def between(before: Any, behind: Any, own: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
-            (p, q, *_), (top, middle) = own, known
+        def between(before: Any, behind: Any, pivots: tuple[Array, ...], known: Any) -> tuple[Array, Array]:
+            (p, q, *_), (top, middle) = pivots, known
             for k, end in enumerate((*before, *behind)):
                 top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
             shared1 = middle / q[1, ...]
@@ -236,7 +236,7 @@ def _cyclic_reduction(
     s = 1 connects 0-1, 1-2, 2-3 and s = 2 connects 0-2, 1-3; then x = d.
     """
     n = diag.shape[axis]
-    ds = tuple(one / diag for one in rhs)
+    ds = tuple(d / diag for d in rhs)
     if n < 2:
         return ds
     a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
@@ -290,9 +290,9 @@ def _odds_alone(xp: Namespace, axis: int, *rows: Array) -> tuple[list[Array], li
     evens = [x[(..., slice(0, None, 2), *rest)] for x in rows]
     behind = [_next(xp, x, axis) for x in evens]
     pivot = 1 - a * evens[1] - c * behind[0]
-    found = [a * evens[0], c * behind[1]]
-    found += [d + a * x + c * y for d, x, y in zip(ds, evens[2:], behind[2:], strict=True)]
-    return [x / pivot for x in found], evens
+    reduced = [a * evens[0], c * behind[1]]
+    reduced += [d + a * x + c * y for d, x, y in zip(ds, evens[2:], behind[2:], strict=True)]
+    return [x / pivot for x in reduced], evens
 
 
 def _previous(xp: Namespace, x: Array, axis: int) -> Array:
@@ -316,20 +316,20 @@ def _doubled_in_jax(xp: Namespace, a: Array, c: Array, ds: tuple[Array, ...], *,
     def neighbours(x: Array, step: Any) -> tuple[Array, Array]:
         """Return x[i - step] and x[i + step], zero past an end."""
         zeros = xp.zeros_like(x)
-        long, at = xp.concat([zeros, x, zeros], axis=axis), x.ndim + axis
-        before: Array = lax.dynamic_slice_in_dim(long, n - step, n, at)
-        behind: Array = lax.dynamic_slice_in_dim(long, n + step, n, at)
+        long, axis_from_front = xp.concat([zeros, x, zeros], axis=axis), x.ndim + axis
+        before: Array = lax.dynamic_slice_in_dim(long, n - step, n, axis_from_front)
+        behind: Array = lax.dynamic_slice_in_dim(long, n + step, n, axis_from_front)
         return before, behind
 
     def double(i: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
         a, c, *ds = state
         (a_before, a_behind), (c_before, c_behind) = neighbours(a, 1 << i), neighbours(c, 1 << i)
         pivot = 1 - a * c_before - c * a_behind
-        found = [a * a_before, c * c_behind]
+        doubled = [a * a_before, c * c_behind]
         for d in ds:
             before, behind = neighbours(d, 1 << i)
-            found.append(d + a * before + c * behind)
-        return tuple([x / pivot for x in found])
+            doubled.append(d + a * before + c * behind)
+        return tuple([x / pivot for x in doubled])
 
     return repeated(xp, (n - 1).bit_length(), double, (a, c, *ds))[2:]
 
@@ -400,11 +400,11 @@ def _unless_infinite(
         known = [xp.all(finite & xp.isfinite(b), axis=axis, keepdims=True) for b in rhs]
         return tuple([xp.where(inside, x, nan(xp, x, axis)) for inside, x in zip(known, xs, strict=True)])
     finite = functools.reduce(
-        lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
+        lambda first, other: first & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
     )
     return tuple(
-        xp.where(finite & xp.all(xp.isfinite(one), axis=axis, keepdims=True), x, nan(xp, x, axis))
-        for x, one in zip(xs, rhs, strict=True)
+        xp.where(finite & xp.all(xp.isfinite(b), axis=axis, keepdims=True), x, nan(xp, x, axis))
+        for x, b in zip(xs, rhs, strict=True)
     )
 
 

@@ -162,7 +162,7 @@ def checked(asked: Arguments, *, sharded: bool = False) -> tuple[Namespace, Solu
     """Return the namespace and the checked call; ``sharded`` lets arrays of JAX be spread over several devices."""
     pivot = check_choice("pivot", asked["pivot"], PIVOTS)
     flags = {name: check_flag(name, asked[name]) for name in ("periodic", "transpose", *_VERDICTS)}
-    axis, given = asked["axis"], asked.flat
+    axis, callers = asked["axis"], asked.flat
     arrays = dict(asked.arrays)
     numbers = [name for name, x in arrays.items() if name != "rhs" and is_scalar(x)]
     xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers}, sharded=sharded)
@@ -200,7 +200,7 @@ def checked(asked: Arguments, *, sharded: bool = False) -> tuple[Namespace, Solu
     working = compute_dtype(xp, dtype)
     if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
         parts = tuple(fitted(xp, x, working) for x in parts)
-    same = all(x is other or type(other) in NUMBERS for x, other in zip(parts, given, strict=True))
+    same = all(x is other or type(other) in NUMBERS for x, other in zip(parts, callers, strict=True))
     system = System(
         arrays=parts,
         key=asked.key if same and not any(flags[name] for name in ("transpose", *_VERDICTS)) else None,

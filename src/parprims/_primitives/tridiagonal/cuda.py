@@ -47,11 +47,11 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
     everything = _cuda.Struct(type="Worklist")
     left = [
         _cuda.Struct(
-            _cuda.Pointer("zeroed", "unsigned", elements=2 * at),
-            _cuda.Pointer("temporary", "unsigned", elements=batch.systems if at else 0),
+            _cuda.Pointer("zeroed", "unsigned", elements=2 * index),
+            _cuda.Pointer("temporary", "unsigned", elements=batch.systems if index else 0),
             type="Worklist",
         )
-        for at in range(2)
+        for index in range(2)
     ]
 
     def launch(
@@ -66,7 +66,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
     ) -> _cuda.Launch:
         blocks = -(-systems // block.systems)
         if most is not None:
-            # No more than are on the device at once: others would wait for these to find that nothing is left.
+            # No more blocks than the device holds at once: later blocks would only wait to find that no system is left.
             together = min(16, 2048 // block.size, tuning.shared_bytes // max(block.shared_bytes, 1))
             blocks = min(blocks, max(1, most * max(1, together) // 16))
         return _cuda.Launch(
@@ -88,7 +88,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         resident = 2 if two else 0
         return launch("in order", block, (is_checked, *batch.access), lists=(remaining,), resident=resident)
 
-    def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
+    def exchanging(listed: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
         waits = rows_wait(tuning, problem.nbytes, block.threads, interleaved)
         resident = 0
@@ -101,17 +101,17 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             "exchanging",
             block,
             (waits, *batch.access),
-            lists=(given, remaining),
+            lists=(listed, remaining),
             resident=resident,
             most=most,
-            due=given,
+            due=listed,
         )
 
-    def stable(pivot: str, given: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
+    def stable(pivot: str, listed: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
         block = stable_block(tuning, problem.nbytes, n, interleaved)
         resident = tuning.resident_blocks if is_float32 and block.size <= tuning.threads else 0
         arguments = pivot.upper(), problem.periodic
-        return launch("stable", block, arguments, lists=(given,), resident=resident, most=most, due=given)
+        return launch("stable", block, arguments, lists=(listed,), resident=resident, most=most, due=listed)
 
     launches: tuple[_cuda.Launch, ...]
     lists = False
@@ -155,7 +155,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     if 0 in s.shape:
         return directly(empty)(xp, s)
     bare = s.on(*(None,) * len(s.arrays))
-    # Arrays with more than three axes beside that of the unknowns are copied. Copies have at most two such axes.
+    # Arrays with more than three axes besides the axis of the unknowns are copied. Copies have at most two such axes.
     run = _cuda.on_readable(
         xp, s.arrays, lambda arrays: _runner(xp, s, arrays), lambda *arrays: (_on_copies(xp, bare.on(*arrays)),)
     )
@@ -172,7 +172,7 @@ def _on_copies(xp: Namespace, s: System) -> Array:
 
 def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | None:
     """Return a function of such arrays that launches the kernels, or None if the arrays have too many axes."""
-    # If there are more axes than the coefficients have, the first one counts right-hand sides.
+    # If rhs has more axes than the coefficients, its first axis counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
     problem = Problem(
         shape=s.shape[1:] if columns else s.shape,
@@ -199,7 +199,7 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
             return (array(xp, system(arrays)),)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            # The new axis leads. Every array gets axes of length 1 after it, until it has as many as the solution.
+            # The new axis leads. Every array gets axes of length 1 after it, up to the number of axes of the solution.
             ndim = max(x.ndim for x in arrays)
             aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
             return (prepare(xp, system(aligned))(*aligned),)

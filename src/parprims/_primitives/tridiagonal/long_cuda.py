@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that do not fit in a block: up to eight, and some may have nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: up to eight, some perhaps without work."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _EVERYTHING = Struct(type="Worklist")
 
 def counts(*lists: Struct) -> tuple[int, ...]:
     """Return the words of zeroed scratch that count the systems on worklists; a list of all systems has none."""
-    found = [one.elements for each in lists for one in each.fields[:1] if isinstance(one, Pointer)]
-    return tuple([word for word in found if isinstance(word, int)])
+    words = [field.elements for each in lists for field in each.fields[:1] if isinstance(field, Pointer)]
+    return tuple([word for word in words if isinstance(word, int)])
 
 
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
@@ -67,7 +67,7 @@ def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
 
 
 def _chunk_threads(tuning: Tuning, nbytes: int, rows: int, most: int) -> int:
-    """Return the threads of a block that holds a chunk: as many as its shared memory has room for, at least a warp."""
+    """Return the threads of a block that holds a chunk: the most that its shared memory allows, at least a warp."""
     while most > 32 and _chunk_bytes(nbytes, rows, most) > tuning.shared_bytes:
         most //= 2
     return most
@@ -105,14 +105,14 @@ class _Call:
         """
         problem, tuning = self.problem, self.tuning
         part = tuning.reduced_rows[problem.nbytes] * tuning.reduced_threads
-        parts, whole = -(-problem.n // (rows * tuning.reducing_threads)), 0
+        parts, total = -(-problem.n // (rows * tuning.reducing_threads)), 0
         vector = 16 // problem.nbytes  # arrays have whole vectors
         while True:
-            whole += -(-left * parts // vector) * vector
+            total += -(-left * parts // vector) * vector
             if left * parts <= part:
                 break
             parts = -(-left * parts // part)
-        return self.space.place("levels", numbers * problem.nbytes * whole * problem.systems, problem.type)
+        return self.space.place("levels", numbers * problem.nbytes * total * problem.systems, problem.type)
 
     def _launch(
         self,
@@ -151,11 +151,16 @@ class _Call:
         undominated = self._zeroed(problem.systems) if is_checked else None
         grid = tuning.long_blocks, -(-problem.n // (rows * threads))
         sizes, lengths, few = self._reduced(rows, 1)
-        whole = self.batch.parameter, levels
+        parameters = self.batch.parameter, levels
         ways = rows, threads, is_checked
         return [
             self._launch(
-                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid=grid, threads=threads
+                "in order",
+                "reduce_in_order",
+                (*ways, *access[:4]),
+                (*parameters, undominated),
+                grid=grid,
+                threads=threads,
             ),
             self._launch(
                 "in order",
@@ -169,7 +174,7 @@ class _Call:
                 "in order",
                 "expand_in_order",
                 (*ways, *access),
-                (*whole, self._states, lost, ticket),
+                (*parameters, self._states, lost, ticket),
                 grid=grid,
                 threads=threads,
             ),
@@ -190,13 +195,13 @@ class _Call:
         most = tuning.long_blocks if due is _EVERYTHING else 2 * tuning.few_blocks
         grid = most, -(-problem.n // (rows * threads))
         sizes, lengths, few = self._reduced(rows, 2)
-        whole = self.batch.parameter, levels
+        parameters = self.batch.parameter, levels
         launches = [
             self._launch(
                 "exchanging long",
                 "reduce_exchanging",
                 (rows, threads, *access[:4]),
-                (*whole, due),
+                (*parameters, due),
                 grid=grid,
                 threads=threads,
                 if_any=counts(due),
@@ -214,7 +219,7 @@ class _Call:
                 "exchanging long",
                 "expand_exchanging",
                 (rows, threads, *access),
-                (*whole, self._states, marks, due, inaccurate),
+                (*parameters, self._states, marks, due, inaccurate),
                 grid=grid,
                 threads=threads,
                 resident_blocks=tuning.resident_blocks if problem.nbytes == 4 else 0,
@@ -238,7 +243,7 @@ class _Call:
             (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
             grid=(tuning.few_blocks, -(-windows * 32 // (threads * each))),
             threads=threads,
-            if_any=counts(*lists[:2]),  # it empties the first and, if that is not empty, reads the second
+            if_any=counts(*lists[:2]),  # it empties the first list and, if that has entries, reads the second
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
@@ -248,8 +253,8 @@ class _Call:
         if problem.n <= tuning.few_unknowns:
             threads = max(32, threads // 4)
         if due is not _EVERYTHING:
-            # Most calls leave it nothing to do, and wait for its compilation all the same. So a chunk has twice the
-            # threads with half the rows, for which the loops over these are unrolled.
+            # Most calls leave it no work, but wait for its compilation. So a chunk has twice the threads, with half the
+            # rows, and the loops over rows are unrolled.
             rows, threads, blocks = rows // 2, 2 * threads, -(-tuning.few_blocks // 2)
         threads = _chunk_threads(tuning, problem.nbytes, rows, threads)
         # As many threads on a multiprocessor as blocks of short systems have.

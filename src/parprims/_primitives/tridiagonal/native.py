@@ -1,8 +1,7 @@
 """Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy and PyTorch on a CPU, and JAX's routine.
 
-JAX arrays outside of programs on a CPU are solved by LAPACK too, where SciPy is installed: it is called at once.
-
-If many systems are adjacent in memory, NumPy does for all of them at once what gtsv does without row exchanges.
+If SciPy is installed, LAPACK also solves JAX arrays in CPU memory outside of programs. If many systems are adjacent in
+memory, NumPy carries out the steps of gtsv without row exchanges for all systems at once.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
     if library(xp) == "torch" or is_eager(xp, s):
         return by_numpy(xp, s.arrays, prepare(numpy_namespace(), s.on(*map(as_numpy, s.arrays))))
-    found = directly(_native)(xp, s)
+    solve_any = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
     if not (single and array_api_compat.is_numpy_namespace(xp)):
-        return found
+        return solve_any
     gtsv = _gtsv(dtype_name(s.rhs.dtype))
 
     def solve(lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
         """Return the solution of one system by one call of LAPACK, if all of its numbers are finite."""
         lower_read, upper_read = lower[1:], upper[:-1]
         *_, x, info = gtsv(lower_read, diag, upper_read, rhs)
-        # A product with a number that is not finite is not finite, and neither is a sum with one. (If rhs is not
-        # finite, x is not.) Scalar products take less time than any other test.
+        # Products and sums with a number that is not finite are not finite. (If rhs is not finite, x is not.) A scalar
+        # product is the fastest test.
         if info == 0 and isfinite(lower_read.dot(upper_read) + diag.dot(x)):
             return x
-        return found(lower, diag, upper, rhs)
+        return solve_any(lower, diag, upper, rhs)
 
     return solve
 
 
 def is_eager(xp: Namespace, s: System) -> bool:
-    """Return whether systems of JAX are solved outside of a program: by LAPACK, in the memory that they have."""
+    """Return whether systems of JAX are solved outside of a program: by LAPACK, without a copy of the arrays."""
     return has_values(xp, s.arrays) and _has_scipy() and math.prod(s.shape) < _MOST
 
 
@@ -65,8 +64,8 @@ def _native(xp: Namespace, s: System) -> Array:
 def _by_library(xp: Namespace, s: System) -> Array:
     """Return the solutions by the library's own routine.
 
-    Coefficients are broadcast to the shape (systems, n), and rhs to (columns, systems, n). If the coefficients are
-    those of one system, all right-hand sides are its columns.
+    Coefficients are broadcast to the shape (systems, n), and rhs to (columns, systems, n). If the coefficients belong
+    to one system, all right-hand sides are its columns.
     """
     if math.prod(s.shape) == 0:
         return empty(xp, s)
@@ -227,7 +226,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
         if math.prod(s.shape) >= _MOST:
             return "LAPACK counts the unknowns in 32 bits"
     elif array_api_compat.is_jax_namespace(xp):
-        platform, traced = jax_platform(s.arrays), any(map(is_traced, s.arrays))  # which may stand for a batch
+        platform, traced = jax_platform(s.arrays), any(map(is_traced, s.arrays))  # a tracer may represent a batch
         if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not s.is_single):
             return "away from the CPU, JAX exchanges rows only on a GPU, for one untraced system of 3 unknowns or more"
     else:

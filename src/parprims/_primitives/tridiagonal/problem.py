@@ -62,8 +62,8 @@ class Tuning(_cuda.Tuning):
     """The fewest threads of a system with rows that wait in shared memory. If systems are adjacent in memory, rows
     always wait."""
     resident_threads_exchanging: Mapping[int, int]
-    """If rows wait, the least threads that are to fit on a multiprocessor, half as many if they have twice as many
-    rows; 0 leaves it open. If systems are adjacent in memory, it is of float32 alone."""
+    """If rows wait, the fewest threads that must fit on a multiprocessor, half as many if threads have twice as many
+    rows; 0 sets no minimum. If systems are adjacent in memory, this is for float32 alone."""
     resident_blocks_exchanging: int
     """If rows do not wait, the number of blocks of float32 that are to fit on a multiprocessor, if a system has at most
     16 threads."""
@@ -154,7 +154,7 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging[nbytes])
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    # For every thread with rows that wait a place for these, followed by a free vector of 16 bytes.
+    # Each thread with rows that wait has a place for them, followed by a free vector of 16 bytes.
     places = -(-n // rows) * (4 * rows * nbytes + 16) * rows_wait(tuning, nbytes, threads, interleaved)
     transposed = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
     while systems > 1 and systems * (places + transposed) > tuning.shared_bytes:
@@ -203,7 +203,7 @@ def source(solver: str) -> str:
     """Return the CUDA text of a solver, with assertions of the sizes that Python assumes."""
     file, sizes = _SOLVERS[solver]
     text = device_source(f"_primitives/tridiagonal/solvers/{file}")
-    return "\n".join((text, *(f"static_assert({one} == {size});" for one, size in sizes.items())))
+    return "\n".join((text, *(f"static_assert({expression} == {size});" for expression, size in sizes.items())))
 
 
 # ---- A batch ----------------------------------------------------------------------------------------------------
@@ -289,28 +289,30 @@ class Batch:
 
 
 def make_batch(problem: Problem) -> Batch | None:
-    """Return the batch for the kernels, or None if its arrays need more than three axes beside that of the unknowns."""
+    """Return the batch for the kernels, or None if its arrays need more than three axes besides the unknowns'."""
     shape, nbytes = problem.whole, problem.nbytes
     strides = [
-        broadcast_strides(steps, one, len(shape))
-        for one, (steps, _) in zip(problem.shapes, problem.layouts, strict=True)
+        broadcast_strides(steps, array_shape, len(shape))
+        for array_shape, (steps, _) in zip(problem.shapes, problem.layouts, strict=True)
     ]
     strides.append(row_major(shape))
     before, behind = before_and_behind(shape, problem.axis % len(shape), strides)
     axes: list[Axis] = before + behind
     if len(axes) > 3:
         return None
-    one: Axis = (1, (0,) * 5)
-    axes = [one] * (3 - len(axes)) + axes
+    no_axis: Axis = (1, (0,) * 5)
+    axes = [no_axis] * (3 - len(axes)) + axes
     numbers, arrays, kinds = Numbers(), [], []
     addresses = (*(address for _, address in problem.layouts), 0)
-    for at, (name, memory) in enumerate(zip(_ARRAYS, ("in0", "in1", "in2", "in3", "out0"), strict=True)):
-        steps, along = [step[at] for _, step in axes], strides[at][problem.axis]
-        given = [numbers(f"{name}_{axis}", step) for axis, step in zip(("high", "middle", "low"), steps, strict=True)]
+    for index, (name, memory) in enumerate(zip(_ARRAYS, ("in0", "in1", "in2", "in3", "out0"), strict=True)):
+        steps, along = [step[index] for _, step in axes], strides[index][problem.axis]
+        array_steps = [
+            numbers(f"{name}_{axis}", step) for axis, step in zip(("high", "middle", "low"), steps, strict=True)
+        ]
         pointer = Pointer(memory, problem.type if name == "out" else f"const {problem.type}")
-        arrays.append(Struct(pointer, *given, numbers(f"{name}_along", along)))
+        arrays.append(Struct(pointer, *array_steps, numbers(f"{name}_along", along)))
         reached = (*(step for (length, _), step in zip(axes, steps, strict=True) if length > 1), problem.n)
-        kinds.append(access(along, addresses[at], reached, vector=16 // nbytes, itemsize=nbytes, backward=False))
+        kinds.append(access(along, addresses[index], reached, vector=16 // nbytes, itemsize=nbytes, backward=False))
     interleaved = axes[2][1][3] == 1 and strides[3][problem.axis] != 1
     systems = numbers("systems", problem.systems)
     lengths = systems, numbers("middles", axes[1][0]), numbers("lows", axes[2][0]), numbers("n", problem.n)

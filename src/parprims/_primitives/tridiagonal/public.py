@@ -179,7 +179,7 @@ def _solved(methods: Methods, method: str, xp: Namespace, solution: Solution) ->
         if solution.return_residual or solution.return_status:
             results += _verdicts(xp, solution, x if result is x else xp.astype(result, x.dtype))
     if solution.columns:
-        results = [move_axis(xp, one, 0, -1) for one in results]
+        results = [move_axis(xp, result, 0, -1) for result in results]
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -193,17 +193,17 @@ def _verdicts(xp: Namespace, solution: Solution, x: Array) -> tuple[Array, ...]:
     def verdicts(xp: Namespace, x: Array, *arrays: Array) -> tuple[Array, ...]:
         system = bare.on(*arrays)
         error = safe_backward_error(xp, system, x, largest)
-        found = [error] * solution.return_residual
+        results = [error] * solution.return_residual
         if solution.return_status:
-            found.append(status(xp, system, x, error, dtype=dtype))
-        return tuple(map(as_result, found))
+            results.append(status(xp, system, x, error, dtype=dtype))
+        return tuple(map(as_result, results))
 
     # One operation after another takes up to a hundred times as long as a program, and by PyTorch several times as long
     # as by NumPy.
     if is_jax(xp) and not any(map(is_traced, arrays)):
         key = bare.described(), dtype, solution.return_residual, solution.return_status
         return (_programs.get(key) or _programs.keep(key, one_program(functools.partial(verdicts, xp))))(*arrays)
-    if library(xp) == "torch" and in_numpy(xp, arrays) and not any(one.requires_grad for one in arrays):
+    if library(xp) == "torch" and in_numpy(xp, arrays) and not any(array.requires_grad for array in arrays):
         return all_by_numpy(xp, arrays, functools.partial(verdicts, numpy_namespace()))(*arrays)
     return verdicts(xp, *arrays)
 
@@ -211,8 +211,8 @@ def _verdicts(xp: Namespace, solution: Solution, x: Array) -> tuple[Array, ...]:
 def _largest_by_kernel(axis: int, function: Callable[..., Array], *arrays: Array) -> Array:
     """Return the largest value along an axis, for which an operation at a time would take dozens of launches."""
     with unwatched():
-        found: Array = map_reduce(function, *arrays, op="maximum", axis=axis)
-    return found
+        largest: Array = map_reduce(function, *arrays, op="maximum", axis=axis)
+    return largest
 
 
 _programs: Memo[Callable[..., tuple[Array, ...]]] = Memo()

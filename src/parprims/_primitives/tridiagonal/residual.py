@@ -13,7 +13,7 @@ from parprims._core.arrays import Array, Namespace, dtype_name, namespace_of
 from parprims._primitives.tridiagonal.call import System, ends_cleared
 
 Rows = tuple[Array, Array, Array, Array, Array, Array, Array]
-"""Lower, diag, upper and rhs, unknowns, and those one row before and one row behind, of one shape."""
+"""Lower, diag, upper, rhs, the unknowns, and the unknowns one row before and one row after, of one shape."""
 
 
 def _rows(xp: Namespace, s: System, x: Array) -> Rows:
@@ -83,7 +83,7 @@ def safe_backward_error(xp: Namespace, s: System, x: Array, largest: Callable[..
 
     Rows with products that overflow are scaled down first, and rows with products that underflow are scaled up. Factors
     are powers of two, so that other rows keep their bits. If all products of a row are near the least normal number, a
-    factor of 2^(3/4 of the range of exponents) makes only such numbers overflow as are multiplied by zero.
+    factor of 2^(3/4 of the range of exponents) lets only numbers overflow that are multiplied by zero.
 
     ``largest``, if given, returns the largest value of an elementwise function of arrays along the axis.
     """

@@ -3,11 +3,11 @@
 // Every kernel is a template over the arithmetic of the product:
 //   struct Op {
 //       using Element, Sum;                       // the type of a number in memory, and in registers
-//       static Sum load(Element);                 // converts the one to the other
+//       using Element, Sum;                       // the type of a number in memory, and in registers
+//       static Sum load(Element);                 // converts a number in memory to registers
 //       static Element save(Sum);                 // and back
-//       static Sum identity();                    // of the sum
+//       static Sum identity();                    // the identity of the sum
 //       static Sum combine(Sum earlier, Sum later);
-//       static Sum step(Sum sum, Sum x, Sum y);   // combines a sum with the product of x and y
 //       static constexpr int STEPS;               // how many steps are unrolled
 //   };
 //
@@ -15,14 +15,15 @@
 //   multiply_naive          A thread computes an element of c. It reads a row of a and a column of b from global memory.
 //   multiply_tiled          A block computes a tile of c. Tiles of a and b are staged in shared memory, so that an
 //                           element is read from global memory once for a whole row or column of threads.
-//   multiply_packed         The same, after pack_tiles has stored the elements of every tile of a and b contiguously,
-//                           in the order in which they are read. So reads are coalesced, whatever the strides.
+//   multiply_packed         As multiply_tiled, after pack_tiles has stored the elements of every tile of a and b
+//                           contiguously, in the order in which they are read. So reads are coalesced, whatever the
+//                           strides.
 //   multiply_conflict_free  A thread computes a register tile, so that an element read from shared memory serves
 //                           several products. Reads of shared memory take 16 bytes and have no bank conflicts. Tiles
 //                           are double buffered: the next ones are loaded while these are multiplied.
 // The kernels for tensor cores are in matmul_tensor.cuh and matmul_groups.cu.
 //
-// Tiles are processed in bands of BAND tile rows, so that blocks in flight share what they read of a and b in the L2
+// Tiles are processed in bands of BAND tile rows, so that blocks in flight share their reads of a and b in the L2
 // cache. If there are few tiles, the sum over k is split: blocks store partial sums, and the last block (see
 // ticket.cuh) combines them in the order of k. So the result does not depend on which block was last.
 //
@@ -119,8 +120,9 @@ DEVICE void pack_tiles(const Products& products, Index tiles, typename Products:
     }
 }
 
-// Where a factor is packed so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, a
-// multiple of 16 bytes, and matrices are `step` elements apart. A block transposes a tile; every matrix has `tiles`.
+// The place and layout of a packed factor: every line is contiguous along k. Lines are padded by zeros to `pitch`
+// elements, a multiple of 16 bytes, and matrices are `step` elements apart. A block transposes a tile; every matrix has
+// `tiles` tiles.
 template <class T>
 struct Packing {
     T* to;
@@ -213,9 +215,9 @@ struct alignas(16) SharedVector {
     S at[COUNT];
 };
 
-// The register tile of a thread has ROWS x COLUMNS elements. The lanes of a warp form a grid of 4 rows and 8 columns.
-// This grid, with a square of 16-byte vectors for each lane, is repeated side by side to make up the tile of the warp.
-// So each quarter of a warp reads few different rows and columns of the shared tiles.
+// The register tile of a thread has ROWS x COLUMNS elements. The lanes of a warp form a grid of 4 rows and 8 columns,
+// with a square of 16-byte vectors for each lane. The grid is repeated side by side to make up the tile of the warp. So
+// each quarter of a warp reads few different rows and columns of the shared tiles.
 template <class S>
 struct OuterProduct {
     static constexpr int ROWS = sizeof(S) > 8 ? 4 : 8, COLUMNS = sizeof(S) > 4 ? 4 : 8;
@@ -224,8 +226,8 @@ struct OuterProduct {
 
 // A tile of a factor on its way from global memory through registers to shared memory, where its order is [k][line]. It
 // is loaded in vectors along k (ALONG) or along its lines. Along k, the lanes of K / VECTOR vectors have the same line
-// and would write to the same banks. So the line is swizzled: a multiple of UNIT that differs among these lanes is
-// exclusive-ored to it.
+// and would write to the same banks. So the line is swizzled: it is combined by exclusive or with a multiple of UNIT
+// that differs among these lanes.
 template <class Op, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct RegisterTile {
     using T = typename Op::Element;
@@ -242,14 +244,14 @@ struct RegisterTile {
 
     static DEVICE int swizzled(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
-    // Sets the next tile to that from line `first` and from k = begin on.
+    // Sets the next tile to the tile from line `first` and from k = begin on.
     DEVICE void start(const Factor<T>& from, Index first, Index begin) {
         const Index across = Map::vector(0) * VECTOR, down = Map::row(0);
         next = from.base + (first + (ALONG ? down : across)) * from.outer +
                (begin + (ALONG ? across : down)) * from.along;
     }
 
-    // Loads the next tile, all of which is inside the factor.
+    // Loads the next tile, which is wholly inside the factor.
     DEVICE void fetch_whole(const Factor<T>& from) {
         const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
 #pragma unroll
@@ -296,7 +298,7 @@ struct RegisterTile {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) to[i / ROW].at[i % ROW] = Op::load(held[e][i]);
             } else {
-                // If a thread's rows are a multiple of the banks apart, all are swizzled alike.
+                // If a thread's rows are a multiple of the banks apart, all rows are swizzled alike.
                 constexpr bool ALIKE = ALONG && Map::EVEN && Map::DOWN % BANKS == 0;
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) {
@@ -309,8 +311,8 @@ struct RegisterTile {
     }
 
     // Reads COUNT lines as vectors of ROW: from `line` on, one vector of every LANES * ROW lines. LANES lanes share a
-    // part of the tile, which begins at a multiple of COUNT * LANES. The swizzle is split into what changes the lane's
-    // line and what changes the vector.
+    // part of the tile, which begins at a multiple of COUNT * LANES. The swizzle is split into the part that changes
+    // the lane's line and the part that changes the vector.
     template <int LANES, int COUNT>
     static DEVICE void get(S (&to)[COUNT], const S* shared, int line, int k) {
         static_assert(COUNT * LANES >= BANKS, "lines are swizzled within the part");
@@ -372,7 +374,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     tile_a.fetch(a, part.row, part.begin, part.end);
     tile_b.fetch(b, part.column, part.begin, part.end);
     put();
-    // First the tiles that a whole tile follows, then the others.
+    // First the tiles that a whole tile follows, then the other tiles.
     const bool inside = part.row + M <= a.length && part.column + N <= b.length;
     const int tiles = (int)((part.end - part.begin + K - 1) / K),
               quick = inside ? (int)((part.end - part.begin) / K) - 1 : 0;

@@ -1,4 +1,4 @@
-// The products of bytes by which matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
+// The products of bytes of matmul_residues.cu, on tensor cores (wgmma, compute capability 9.0 alone).
 //
 // The text after this defines the instruction, for bytes with signs:
 //   struct ByteWgmma {
@@ -7,10 +7,10 @@
 //       static void multiply(int (&c)[WIDTH / 2], unsigned long long a, unsigned long long b, int more);
 //   };
 //   find_lost          multiplies the leading bits, a lower bound of sum |a| |b|, and marks the tiles of c where
-//                      rounding may have changed an element by more than its error is promised to be
+//                      rounding may have changed an element by more than the promised error
 //   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
 //   multiply_lost      multiplies marked tiles in float64
-// Tiles are stored as they will lie in shared memory, so that bulk copies need no tensor maps.
+// Tiles are stored in the layout of shared memory, so that bulk copies need no tensor maps.
 
 #include "common.cuh"
 #include "matmul_common.cuh"
@@ -85,8 +85,8 @@ struct Multiplication {
     }
 };
 
-// Marks tiles of c. At first only `some` tiles along k are multiplied. Where their lower bound does not suffice, which
-// `tried` tells, at most `most` are.
+// Marks tiles of c. At first only `some` tiles along k are multiplied. If their lower bound does not suffice, which
+// `tried` records, up to `most` tiles are multiplied.
 template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
 DEVICE void find_lost(const Products& products, unsigned units, const Stored& a, const Stored& b, int some, int most,
                       const Line* lines_a, const Line* lines_b, unsigned char* tried, unsigned char* marks) {
@@ -113,7 +113,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
                              tiles);
                 continue;
             }
-            // What is known of the columns, for all groups. Two copies take turns, so that one barrier suffices.
+            // The bounds of the columns, for all groups. Two copies take turns, so that one barrier suffices.
             unsigned long long* const across = shared[turn];
             turn = 1 - turn;
             const Index column = part.column + threadIdx.x - 128;
@@ -126,7 +126,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
             for (int i = 0; i < Way::N / 2; ++i) sums[i] = 0;
             way.multiply(sums, row, tiles);
             bool lost = false;
-            // Volatile, else the compiler loads more at once than there are registers for.
+            // Volatile, else the compiler begins more loads at once than there are registers.
             const volatile unsigned long long* const own = across + threadIdx.x % 4 * 2;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -156,7 +156,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
 
 // Multiplies residues, LONGEST tiles along k before sums are reduced. All tiles are multiplied for one modulus, then
 // for the next one, so that blocks in flight share the residues of one modulus in the L2 cache. A residue of an element
-// is a byte of `residues`, which has one modulus after the other for each tile.
+// is a byte of `residues`, which for each tile has one modulus after the other.
 template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Products>
 DEVICE void multiply_residues(const Products& products, unsigned tiles, const Stored& a, const Stored& b,
                               const unsigned char* marks, unsigned* residues) {
@@ -208,7 +208,7 @@ DEVICE void multiply_residues(const Products& products, unsigned tiles, const St
 
 #endif
 
-// Multiplies the tiles that are marked, M x N at a time.
+// Multiplies the marked tiles, M x N at a time.
 template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR,
           bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR, class Products>
 DEVICE void multiply_lost(const Products& products, Index tiles, const unsigned char* marks) {

@@ -1,4 +1,5 @@
-// Shared by all kernels for matrix products: the work of a block, what threads copy of a tile, and sums that are split.
+// Shared by all kernels for matrix products: the work of a block, the division of a tile between threads, and split
+// sums.
 
 #include "common.cuh"
 #include "ticket.cuh"
@@ -85,7 +86,7 @@ struct StridedFactor {
     DEVICE Factor<T> of(unsigned, Index offset, Index length) const { return {base + offset, outer, along, length}; }
 };
 
-// The same as stored by pack_lines: contiguous along k, `pitch` elements from line to line, `step` from matrix to
+// A factor as stored by pack_lines: contiguous along k, `pitch` elements from line to line, `step` from matrix to
 // matrix.
 template <class T>
 struct PackedFactor {
@@ -129,7 +130,7 @@ struct ProductBatch {
     }
 
     // Returns a unit of work. The kernel's tile has M lines of its left factor and N lines of its right factor. These
-    // are a and b, or b and a if SWAPPED.
+    // factors are a and b, or b and a if SWAPPED.
     template <int M, int N, bool SWAPPED = false>
     DEVICE Work work(unsigned unit) const {
         const unsigned matrix = matrix_of(unit, splits * tiles);
@@ -160,8 +161,8 @@ struct ThreadMap {
 
 // ---- Sums split along k -----------------------------------------------------------------------------------------
 
-// Combines the partial sums of all blocks of a tile, in the order of k. Returns whether this block has the result,
-// which is the last to arrive. THREADS threads of a block take part, and together() is their barrier.
+// Combines the partial sums of all blocks of a tile, in the order of k. Returns whether this block has the result: the
+// last block to arrive has. THREADS threads of a block take part, and together() is their barrier.
 template <class Op, int THREADS, int COUNT, class Together>
 DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, int thread,
                           const Together& together) {

@@ -12,12 +12,12 @@
 // permuted within each 8 rows. So neither copies nor reads have bank conflicts.
 //   multiply_by_groups        16-bit floats. Both factors are read from shared memory, along k or not.
 //   multiply_floats_by_groups TF32 and SPLIT. Instructions on 32-bit numbers only take operands from shared memory
-//                             whose lines are along k. The right factor is read from there. The left one goes through
+//                             with lines along k. The right factor is read from there. The left factor goes through
 //                             registers, where it is rounded or split. If only a is along k, it is the right factor
 //                             (SWAPPED), and the result is transposed when it is stored. If neither is, pack_lines
-//                             packs one of them first. For SPLIT, each copying thread splits in shared memory what it
-//                             has copied.
-//   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
+//                             packs one of them first. For SPLIT, each copying thread splits the numbers that it has
+//                             copied, in shared memory.
+//   multiply_doubles_by_groups  DOUBLE, which has no such instruction: warps use mma.sync.
 //
 // Template parameters besides those in matmul.cu and matmul_tensor.cuh:
 //   Wgmma      see above
@@ -33,7 +33,7 @@
 
 #if __CUDA_ARCH__ == 900
 
-// combine_parts for all threads but those that copy, which a barrier of the whole block would wait for.
+// combine_parts for all threads except those that copy. A barrier of the whole block would wait for these.
 template <class Op, int GROUPS, int COUNT>
 DEVICE bool combine_parts_of_groups(
     typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
@@ -42,8 +42,8 @@ DEVICE bool combine_parts_of_groups(
 }
 
 // Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. Each warp stores 64 columns of its 16 rows
-// at a time through shared memory, so that its lanes store whole lines of memory: vectors if rows are made of them
-// (VECTOR), otherwise words, for a row may begin in the middle of one.
+// at a time through shared memory, so that its lanes store whole lines of memory: vectors if rows consist of vectors
+// (VECTOR), otherwise words, for a row may begin in the middle of a word.
 template <class Op, int GROUPS, bool VECTOR, int COUNT>
 DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
     using T = typename Op::Element;
@@ -93,9 +93,9 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
     }
 }
 
-// Adds up the sums of a tile, of which the blocks of a cluster have parts, in the order of k, and stores them in c.
-// Each block adds up a share of the columns, OWN times 8 of them. All send it their sums of these columns. They arrive
-// in shared memory, in place of the tiles of the factors.
+// Adds up the sums of a tile, whose parts are in the blocks of a cluster, in the order of k, and stores them in c. Each
+// block adds up a share of the columns, OWN times 8 columns, and receives the sums of all blocks in these columns. They
+// arrive in shared memory, in place of the tiles of the factors.
 template <class Op, int GROUPS, bool PAIRS, class Cluster, class Pipeline, int COUNT>
 DEVICE void save_total(const float (&sums)[COUNT], const Result<typename Op::Element>& c, const WorkTile& tile,
                        const Pipeline& pipeline, float* shared) {
@@ -182,10 +182,10 @@ DEVICE void multiply_by_groups(
     pipeline.end();
 }
 
-// TF32 and SPLIT. A tile has M lines of the left factor and N of the right one, which are columns and rows of c if
-// SWAPPED. TF32 starts the products of a tile before those of the last one have ended. SPLIT sums the products of each
-// tile apart, and adds them to sums in registers while the products with remainders are in flight. Those are summed
-// through all tiles, for their sums need less accuracy.
+// TF32 and SPLIT. A tile has M lines of the left factor and N lines of the right factor, which are columns and rows of
+// c if SWAPPED. TF32 starts the products of a tile before the products of the previous tile have ended. SPLIT sums the
+// products of each tile separately, and adds them to sums in registers while the products with remainders are in
+// flight. Products with remainders are summed through all tiles, for their sums need less accuracy.
 template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, int LEFT_VECTOR,
           bool LEFT_ALONG, bool SWAPPED, bool C_VECTOR, class Products>
 DEVICE void multiply_floats_by_groups(
@@ -252,7 +252,7 @@ DEVICE void multiply_floats_by_groups(
         float sums[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
-        T next[K / 2];  // this thread's numbers of the next tile; split when no product reads the registers they go to
+        T next[K / 2];  // this thread's numbers of the next tile; split when no product reads their registers any more
         const auto take = [&](unsigned tile) {
             pipeline.wait_for_tile(tile);
             if (KIND != SPLIT && HOW == BY_THREADS) fence_for_tensor_cores();

@@ -2,11 +2,11 @@
 // to shared memory, and the others multiply them there.
 //
 // Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
-// is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They
-// synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when all of a tile has arrived,
-// `empty` when all that multiply have released it. Tensor cores read shared memory by another path than ordinary reads
-// (the async proxy), so ordinary writes need a fence. It is called by the threads that waited for a tile, or by those
-// that copied and prepared it.
+// is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. Groups
+// synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when the whole tile has arrived,
+// `empty` when all groups that multiply have released it. Tensor cores read shared memory by another path than ordinary
+// reads (the async proxy), so ordinary writes need a fence. The threads that waited for a tile call it, or the threads
+// that copied and prepared the tile.
 //
 // Copies: tiles are copied by threads, 16 bytes at a time, or by bulk tensor copies. One thread issues a bulk copy for
 // a whole tile, which can also round the right factor of TF32. A bulk copy needs a tensor map in memory, which
@@ -14,9 +14,9 @@
 // while others begin the barriers.
 //
 // Clusters: neighbouring tiles of the result need the same tile of a factor. Blocks of a cluster load parts of it, and
-// copy each part to all of them, so that less is read from the L2 cache. That is what limits large products whose lines
-// do not begin at multiples of 128 bytes. Where the result has few tiles, blocks of a cluster multiply parts of the same
-// sums, and add them up through their shared memory.
+// copy each part to all blocks of the cluster, so that less is read from the L2 cache. These reads limit large products
+// whose lines do not begin at multiples of 128 bytes. If the result has few tiles, blocks of a cluster multiply parts
+// of the same sums, and add them up through their shared memory.
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
 // Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
@@ -27,27 +27,28 @@
 
 #if __CUDA_ARCH__ == 900
 
-// The warp of the first group that begins bulk copies. Those before it make tensor maps and begin barriers.
+// The warp of the first group that begins bulk copies. Warps before it make tensor maps and initialize barriers.
 constexpr int ISSUES = 3;
 
 // How tiles are copied: by threads; both factors by bulk copies; the right factor by bulk copies and the left by
 // threads.
 enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
 
-// A cluster of blocks, which run at the same time and can copy to each other. Their tiles of the result are DOWN below
-// one another and ACROSS side by side. So DOWN blocks need the same tile of the right factor, and ACROSS that of the
-// left one. Each of these copies a part of it to all of them. PARTS times as many blocks have these tiles, for as many
-// parts of the sums.
+// A cluster of blocks, which run at the same time and can copy to each other. They have a grid of tiles of the result,
+// DOWN below one another and ACROSS side by side. So DOWN blocks need the same tile of the right factor, and ACROSS
+// blocks the same tile of the left factor. Each of these blocks copies a part of the tile to all of them. If sums are
+// split in PARTS parts, the cluster has PARTS such grids of blocks.
 template <int DOWN, int ACROSS, int PARTS = 1>
 struct Cluster {
     static constexpr int LEFT_PARTS = ACROSS, RIGHT_PARTS = DOWN, SIZE = DOWN * ACROSS, SPLITS = PARTS;
-    static constexpr int SOURCES = DOWN + ACROSS - 1;  // the blocks that copy to a block, itself too
+    static constexpr int SOURCES = DOWN + ACROSS - 1;  // the blocks that copy to a block, including itself
 
     static DEVICE int rank() { return blockIdx.x % SIZE; }  // among the blocks with the same part of sums
     static DEVICE int row() { return rank() / ACROSS; }
     static DEVICE int column() { return rank() % ACROSS; }
 
-    // The rank, in the cluster, of the first block with the same part of sums; and of that with this tile and a part.
+    // The rank, in the cluster, of the first block with the same part of sums; and of the block with this tile and
+    // another part.
     static DEVICE int first() { return SPLITS == 1 ? 0 : blockIdx.x / SIZE % SPLITS * SIZE; }
     static DEVICE int of_split(int split) { return split * SIZE + rank(); }
 
@@ -74,8 +75,8 @@ struct alignas(128) TensorMap {
 };
 static_assert(2 * sizeof(TensorMap) == 256, "the scratch of a block, for the maps of both factors");
 
-// What bulk copies need besides: the length of lines along k; the number of matrices; the distances between matrices of
-// a and of b in elements, 0 if all products share one; memory for the tensor maps of all blocks.
+// Further parameters of bulk copies: the length of lines along k; the number of matrices; the distances between
+// matrices of a and of b in elements, 0 if all products share one matrix; memory for the tensor maps of all blocks.
 struct Bulk {
     Index depth, count, step_a, step_b;
     void* maps;
@@ -85,36 +86,37 @@ struct Bulk {
 DEVICE int row_of(int at) { return threadIdx.x / WARP_SIZE % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP_SIZE / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-// Returns a value that all lanes of a warp have. The shuffle tells the compiler so. It then computes in the registers of
-// the warp, from which products take descriptors: copying them there took longer than a product of 64 x 64 numbers.
+// Returns a value that all lanes of a warp have. The shuffle tells the compiler so. It then computes in the uniform
+// registers of the warp, from which products take descriptors: copying descriptors there took longer than a product of
+// 64 x 64 numbers.
 DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(ALL_LANES, value, 0); }
 
 // The number of the warp in the block.
 DEVICE int own_warp() { return (int)same_in_warp(threadIdx.x / WARP_SIZE); }
 
-// Returns whether this is the lane of a warp that is chosen, the same each time. All lanes call it. The compiler then
-// knows that one thread goes on, which a comparison with its number does not tell it.
+// Returns whether this is the chosen lane of a warp, the same lane each time. All lanes call it. The compiler then
+// knows that one thread continues, which a comparison with the thread's number does not tell it.
 DEVICE bool is_chosen() {
     unsigned chosen;
     asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
     return chosen != 0;
 }
 
-// Describes operands in shared memory to the tensor cores. One half has the address of the first, the other one how all
-// are laid out. So an addition leads from one operand to another.
+// Describes operands in shared memory to the tensor cores. One half has the address of the first operand, the other
+// half the layout of all. So an addition leads from one operand to another.
 class Descriptor {
     unsigned address, layout;
 
 public:
-    // `apart` bytes are between blocks of 128 bytes of lines, 1024 between groups of 8 rows, whose swizzle is that of
-    // 128 bytes.
+    // Blocks of 128 bytes of lines are `apart` bytes apart, groups of 8 rows are 1024 bytes apart. The swizzle is the
+    // 128-byte swizzle.
     DEVICE Descriptor(const void* shared, int apart) {
         address = ((unsigned)__cvta_generic_to_shared(shared) & 0x3ffff) >> 4 | (unsigned)apart >> 4 << 16;
         layout = 1024 >> 4 | 1u << 30;
         address = same_in_warp(address);
     }
 
-    // That of the operand which is so many bytes further.
+    // The descriptor of the operand that is `bytes` bytes further.
     DEVICE unsigned long long at(unsigned bytes) const { return (unsigned long long)layout << 32 | (address + bytes / 16); }
 };
 
@@ -131,8 +133,8 @@ struct SwizzledTile {
 
     using Copies = TileCopies<T, SwizzledTile, LENGTH, K, THREADS, VECTOR, ALONG>;
 
-    // Returns the descriptor of the operands that begin at a line; and how many bytes further the one at k is, in the
-    // tile of a stage.
+    // Returns the descriptor of the operands that begin at a line, in the tile of a stage; and the distance in bytes to
+    // the operand at k.
     static DEVICE Descriptor descriptor(const T* shared, int line) {
         return Descriptor(shared + (ALONG ? line : line / ROW * K) * ROW, K * 128);
     }
@@ -143,8 +145,8 @@ struct SwizzledTile {
     static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;  // bulk copies for a tile
     static constexpr int DOWN = ALONG ? LENGTH : K;         // rows of a box
 
-    // Makes the tensor map of a factor whose matrices are `step` apart. The tile is copied in PARTS parts. A warp calls
-    // it. The map is made in shared memory and then copied to `map`.
+    // Makes the tensor map of a factor with matrices that are `step` apart. The tile is copied in PARTS parts. A warp
+    // calls it. The map is made in shared memory and then copied to `map`.
     template <Kind KIND, int PARTS>
     static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk,
                               Index step) {
@@ -188,7 +190,7 @@ struct SwizzledTile {
     }
 
     // Copies one of PARTS parts of the tile of a matrix from (line, k) on, to the given blocks of the cluster. One
-    // thread calls it. What is outside the factor arrives as zeros.
+    // thread calls it. Elements outside the factor arrive as zeros.
     template <int PARTS>
     static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k, int matrix,
                                     int part, unsigned blocks) {
@@ -214,7 +216,7 @@ struct SwizzledTile {
     }
 };
 
-// A fence that makes ordinary writes to shared memory, copies among them, visible to the tensor cores.
+// A fence that makes ordinary writes to shared memory, including copies, visible to the tensor cores.
 DEVICE void fence_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A fence between earlier accesses to registers and the products that use them.
@@ -246,7 +248,7 @@ DEVICE void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at the barrier of a block of the cluster that has this address there.
+// Arrives at the barrier that has this address in a block of the cluster.
 DEVICE void arrive_in_cluster(unsigned barrier, int block) {
     asm volatile(
         "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
@@ -260,8 +262,8 @@ DEVICE void synchronize_cluster() {
     asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Stores numbers in the shared memory of a block of the cluster, where they have the address that `shared` has here.
-// The phase of that block's barrier may have to wait for them (see `arrive_for`).
+// Stores numbers in the shared memory of a block of the cluster, at the address of `shared` in this block. The phase of
+// that block's barrier may have to wait for them (see `arrive_for`).
 DEVICE void store_in_cluster(const float (&from)[4], float* shared, unsigned barrier, int block) {
     asm volatile(
         "{ .reg .b32 there, barrier; mapa.shared::cluster.u32 there, %0, %6; "
@@ -296,8 +298,8 @@ DEVICE void wait(unsigned barrier, int parity) {
 
 // How the groups of a block synchronize. PREPARED: the threads that copied a tile prepare it and make it visible when
 // it has arrived, while LAG - 1 later tiles are in flight. LOADED: threads load from a tile, and each thread releases
-// it. Otherwise tensor cores read it, and each warp releases it. Blocks of a cluster copy to each other, so that a tile
-// must have been released in all of those that share it.
+// it. Otherwise tensor cores read it, and each warp releases it. Blocks of a cluster copy to each other, so all blocks
+// that share a tile must have released it.
 template <int GROUPS, int STAGES, bool PREPARED, bool LOADED, Copying HOW, class Cluster = Alone>
 struct Pipeline {
     static constexpr int COPIERS = (HOW != AT_ONCE) * 128 + (HOW != BY_THREADS);
@@ -328,7 +330,7 @@ struct Pipeline {
 
     DEVICE unsigned full(unsigned at) const { return barriers + at % STAGES * 8; }
     DEVICE unsigned empty(unsigned at) const { return full(at) + STAGES * 8; }
-    DEVICE unsigned sums() const { return barriers + 2 * STAGES * 8; }  // that other blocks send to this one
+    DEVICE unsigned sums() const { return barriers + 2 * STAGES * 8; }  // barrier of other blocks' sums
 
     DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
 
@@ -343,13 +345,13 @@ struct Pipeline {
         }
     }
 
-    // The last thing that the threads of a block do, but those that copy, which have ended: other blocks of the cluster
-    // may still copy or arrive there.
+    // The last call of a block's threads, except those that copy, which have ended: other blocks of the cluster may
+    // still copy or arrive there.
     DEVICE void end() const {
         if constexpr (Cluster::SIZE > 1) synchronize_cluster();
     }
 
-    // Begins to copy a tile, by copy(at). prepare(stage) prepares what this thread has copied.
+    // Begins to copy a tile, by copy(at). prepare(stage) prepares the vectors that this thread has copied.
     template <class Copy, class Prepare>
     DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) const {
         if (PREPARED && at >= LAG) {
@@ -395,7 +397,7 @@ DEVICE typename Products::Work work_of_block(const Products& products, unsigned 
     return work;
 }
 
-// Returns the first one. Warps that do not need it do other things before the barrier of the pipeline.
+// Returns the first unit. Warps that do not need it do other work before the barrier of the pipeline.
 template <int M, int N, bool SWAPPED, Copying HOW, class Cluster, class Products>
 DEVICE typename Products::Work first_work(const Products& products) {
     typename Products::Work work = {};
@@ -416,8 +418,8 @@ DEVICE void for_each_unit(
     }
 }
 
-// Makes the tensor maps of a block: of the right factor by the first warp, of the left one by the second. The barrier
-// of the pipeline has to follow.
+// Makes the tensor maps of a block: the first warp makes the map of the right factor, the second warp that of the left
+// factor. The barrier of the pipeline has to follow.
 template <Kind KIND, int M, int N, class Left, class Right, bool SWAPPED, Copying HOW, class Cluster, class Products>
 DEVICE void make_maps(const Products& products, const Bulk& bulk) {
     if constexpr (HOW != BY_THREADS) {
@@ -434,7 +436,7 @@ DEVICE void make_maps(const Products& products, const Bulk& bulk) {
     }
 }
 
-// Makes what other threads have written to a tensor map visible to the bulk copies of this thread.
+// Makes other threads' writes to a tensor map visible to the bulk copies of this thread.
 DEVICE void acquire_map(const TensorMap* map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -444,9 +446,9 @@ struct Nothing {
     DEVICE void operator()(int) const {}
 };
 
-// Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
-// all units, the first of which is `first`, of the left and the right factor, and gets true when it is done. It passes
-// `prepare` to the pipeline. If there are two groups that multiply, the first one gives registers to them.
+// Divides the roles in a block. Returns false to the groups that multiply. The first group copies the tiles of both
+// factors for all units, from the unit `first` on, and gets true when it is done. It passes `prepare` to the pipeline.
+// If two groups multiply, the first group gives registers to them.
 template <int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
           Copying HOW, class Cluster, class Products, class Prepare = Nothing,
           class T = typename Products::T>

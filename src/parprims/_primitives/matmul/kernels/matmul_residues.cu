@@ -1,27 +1,27 @@
-// Matrix product of floats by integers, and of these by residues.
+// Matrix product of floats by products of integers, and of integers by residues.
 //
 // Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded to integers. The product
-// of integers is found by its residues modulo several small numbers: one product of bytes for each modulus, with exact
-// sums in 32 bits. The Chinese remainder theorem then gives the product itself, which is rounded once. So the only
-// errors are those of rounding to integers, and of the last rounding.
-//   measure_lines      finds the scale of every line, and bounds what rounding may change
+// of integers is computed by its residues modulo several small numbers: one product of bytes for each modulus, with
+// exact sums in 32 bits. The Chinese remainder theorem then gives the product itself, which is rounded once. So the
+// only errors are from rounding to integers, and from the last rounding.
+//   measure_lines      finds the scale of every line, and bounds the error of rounding
 //   take_residues      rounds both factors to integers, and stores their residues and their leading bits
-//   find_lost          marks the tiles of c where rounding may have changed an element by more than is promised
+//   find_lost          marks the tiles of c where rounding may have changed an element by more than the promised error
 //   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
-//   combine_residues   makes the result of its residues
+//   combine_residues   computes the result from its residues
 //   multiply_lost      multiplies marked tiles in float64
-// Those that multiply are in matmul_bytes.cu. The scales are such that the norms of two lines multiply to less than
-// half the product of all moduli, which bounds their product (Cauchy-Schwarz).
+// The kernels that multiply are in matmul_bytes.cu. The scales are such that the norms of two lines multiply to less
+// than half the product of all moduli, which bounds their product (Cauchy-Schwarz).
 //
-// Residues of a factor are stored as they will lie in shared memory: swizzled tiles of 128 lines of 128 bytes along k.
-// Residues of c are stored in the order of the registers that hold them. What is outside the factors is zero.
+// Residues of a factor are stored in the layout of shared memory: swizzled tiles of 128 lines of 128 bytes along k.
+// Residues of c are stored in the order of the registers that hold them. Elements outside the factors are zero.
 //
 // The text after this defines, for a number of moduli and the type of an element:
 //   struct Moduli {
-//       static constexpr int COUNT, WORDS;         // how many; 32-bit words of an integer
+//       static constexpr int COUNT, WORDS;         // the number of moduli; 32-bit words of an integer
 //       static constexpr int VALUES[COUNT];        // the moduli: coprime, at most 256
 //       static constexpr int OF_A[COUNT][WORDS];   // residues of the powers of 256, four to a word
-//       static constexpr int OF_B[COUNT][WORDS];   // the same, times the inverse of the product of the other moduli
+//       static constexpr int OF_B[COUNT][WORDS];   // OF_A times the inverse of the product of the other moduli
 //       static constexpr int GROUPS, COLUMNS;      // of three moduli; of 64 bits in sums
 //       static constexpr unsigned WEIGHTS[COUNT];  // the product of the other moduli of a group
 //       static constexpr unsigned long long TERMS[GROUPS][COLUMNS], WHOLE[COLUMNS];  // of other groups; of all moduli
@@ -39,7 +39,7 @@
 
 namespace residues {
 
-// An integer of so many words of 32 bits.
+// An integer of WORDS words of 32 bits.
 template <int WORDS>
 struct WholeOf {
     using Type = long long;
@@ -51,11 +51,11 @@ struct WholeOf<1> {
 
 // ---- Scales -----------------------------------------------------------------------------------------------------
 
-// What is known of the numbers of a line.
+// Bounds of the numbers of a line.
 template <class T>
 struct Measure {
     using Bits = typename WholeOf<sizeof(T) / 4>::Type;
-    T sum = 0, squares = 0;  // of magnitudes; a number that is not finite makes the sum so
+    T sum = 0, squares = 0;  // sums of magnitudes and squares; a number that is not finite makes them not finite
     Bits top = 0;            // the bits of the largest magnitude
 
     static DEVICE int bits_of(float x) { return __float_as_int(x) & 0x7fffffff; }
@@ -77,13 +77,13 @@ struct Measure {
         top = max(top, other.top);
     }
 
-    // Returns how to round a line of this length. The sums that it is made of may be too small by one part in 512.
+    // Returns how to round a line of this length. The sums may be too small by one part in 512.
     template <class Moduli>
     DEVICE Line line(Index length) const {
         if (top == 0) return {0, 0, 0, 0};
         const float never = __int_as_float(0x7f800000);
         if (!(sum - sum == 0)) return {0, 0, never, never};
-        constexpr int MOST = sizeof(T) == 4 ? 40 : 400;  // exponents of numbers whose squares are not near the limits
+        constexpr int MOST = sizeof(T) == 4 ? 40 : 400;  // exponents of numbers with squares far from the limits
         const int largest = exponent(number_of(top));
         const double root = sqrt((double)length), more = 1 + power(-8);
         const bool fits = largest > -MOST && largest < MOST && length <= 1 << 20;
@@ -97,7 +97,7 @@ struct Measure {
     }
 };
 
-// Measures 32 lines: a warp measures one (ALONG), or a lane does, with those of all other warps.
+// Measures 32 lines: each warp measures a line (ALONG), or each lane does, together with that lane of all other warps.
 template <class Moduli, Which WHICH, bool ALONG, class Products, class Shared>
 DEVICE void measure_factor(const Products& products, unsigned block, Index groups, Line* lines, Shared& shared) {
     const unsigned matrix = matrix_of(block, groups);
@@ -155,10 +155,10 @@ struct Digits {
     }
 };
 
-constexpr float UNIT = 12582912;  // 1.5 2^23: a float of this size, plus a small integer, has it in its last bits
+constexpr float UNIT = 12582912;  // 1.5 2^23: the last bits of UNIT plus a small integer are that integer
 
-// Returns an integer whose last byte is a residue of x modulo VALUE, from -VALUE / 2 to VALUE / 2. `weights` are those
-// of the digits.
+// Returns an integer whose last byte is a residue of x modulo VALUE, from -VALUE / 2 to VALUE / 2. `weights` are the
+// weights of the digits.
 template <int VALUE, int WORDS>
 DEVICE unsigned residue(const Digits<WORDS>& x, const int (&weights)[WORDS]) {
     int sum = __float_as_int(UNIT);
@@ -169,7 +169,7 @@ DEVICE unsigned residue(const Digits<WORDS>& x, const int (&weights)[WORDS]) {
     return __float_as_uint(__fmaf_rn(quotient, -(float)VALUE, at));
 }
 
-// Stores residues of 16 integers for the moduli from AT on, where `to` is of the first one.
+// Stores residues of 16 integers for the moduli from AT on; `to` is the place of the first integer's residues.
 template <class Moduli, Which WHICH, int AT, int WORDS>
 DEVICE void store_residues(const Digits<WORDS> (&x)[16], uint4* to, Index step) {
     if constexpr (AT < Moduli::COUNT) {
@@ -186,7 +186,7 @@ DEVICE void store_residues(const Digits<WORDS> (&x)[16], uint4* to, Index step) 
     }
 }
 
-// Returns the nearest integer, and tells whether it is another number.
+// Returns the nearest integer. `rounded` becomes true if it differs from x.
 DEVICE int nearest(double x, bool& rounded, int) {
     constexpr double PLACE = 6755399441055744.;  // 1.5 2^52
     const double moved = __dadd_rn(x, PLACE);
@@ -202,8 +202,8 @@ DEVICE long long nearest(double x, bool& rounded, long long) {
 constexpr int LINES = 32, EACH = 16, SHARED = SIDE * LINES + SIDE / EACH * 4;
 
 // Stores the residues of 32 lines and 128 numbers along k. Each of the 256 threads has 16 numbers of a line. They are
-// read from memory if they follow each other there (ALONG), otherwise through shared memory, which is padded so that
-// neither writes nor reads have bank conflicts.
+// read from memory if they are adjacent there (ALONG), otherwise through shared memory, which is padded so that neither
+// writes nor reads have bank conflicts.
 template <class Moduli, Which WHICH, bool ALONG, int VECTOR, class Products>
 DEVICE void take_factor(const Products& products, unsigned block, Line* lines, const Stored& to,
                         typename Products::T* shared) {
@@ -273,7 +273,7 @@ DEVICE void take_factor(const Products& products, unsigned block, Line* lines, c
     own_part[Moduli::COUNT * step] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Stores the residues of both factors. What was measured last, and may still be in the cache, comes first.
+// Stores the residues of both factors. The factor that was measured last comes first, as it may still be in the cache.
 template <class Moduli, bool A_ALONG, int A_VECTOR, bool B_ALONG, int B_VECTOR, class Products>
 DEVICE void take_residues(const Products& products, Index blocks_a, Line* lines_a, Line* lines_b, const Stored& a,
                           const Stored& b) {
@@ -287,9 +287,9 @@ DEVICE void take_residues(const Products& products, Index blocks_a, Line* lines_
 
 // ---- The result -------------------------------------------------------------------------------------------------
 
-// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. Three of them
-// are combined at first. A float tells how often WHOLE is to be subtracted, because the integer is not near the middle
-// between two of its multiples. Columns of 64 bits hold all carries.
+// Returns the integer between -WHOLE / 2 and WHOLE / 2 with these residues, multiplied as OF_B is. First, residues of
+// three moduli are combined. A float tells how many times WHOLE has to be subtracted, because the integer is not near
+// the middle between two of its multiples. Columns of 64 bits hold all carries.
 template <class Moduli>
 DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
     constexpr int COLUMNS = Moduli::COLUMNS;
@@ -318,9 +318,9 @@ DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
     }
 }
 
-// Makes four elements of each thread: two in a row, and two 8 rows below. A word of `residues` has a residue of each.
-// Words lie as sums do in the registers of a group of `multiply_residues`. A block of 512 threads makes the elements of
-// four words of each thread of a group.
+// Computes four elements in each thread: two adjacent in a row, and two 8 rows below. A word of `residues` has a
+// residue of each. Words are in the order of the sums in the registers of a group of `multiply_residues`. A block of
+// 512 threads computes the elements of four words of each thread of a group.
 template <class Moduli, class Products>
 DEVICE void combine_residues(const Products& products, const unsigned char* marks, const unsigned* residues,
                              const Line* lines_a, const Line* lines_b) {

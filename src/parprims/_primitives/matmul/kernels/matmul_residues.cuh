@@ -32,21 +32,22 @@ DEVICE int exponent(double x) {
 
 // How a line is rounded. Bounds are relative to 2^-leading.
 struct Line {
-    int scale, leading;  // the exponents of the powers of two that numbers and their leading bits are multiplied by
-    float lost, size;    // bounds of what rounding has changed a number by; of the sum of magnitudes
+    int scale, leading;  // exponents of the powers of two by which numbers, and their leading bits, are multiplied
+    float lost, size;    // bounds of the error of rounding a number, and of the sum of magnitudes
 
-    // Returns what rounding changes a number by at most, unless it is exact.
+    // Returns the largest error of rounding a number that is not exact.
     DEVICE float rounding() const { return (float)power(leading - scale - 1); }
 };
 
 // ---- Stored tiles -----------------------------------------------------------------------------------------------
 
-// The stored tiles of a factor: `down` of lines and `deep` along k for each modulus, and for the leading bits.
+// The stored tiles of a factor: `down` tiles of lines and `deep` tiles along k for each modulus, and for the leading
+// bits.
 struct Stored {
     char* base;
     Index down, deep;
 
-    // Returns a tile of one of PLANES kinds. Those along k follow each other.
+    // Returns a tile of one of PLANES kinds. Tiles along k follow each other.
     template <int PLANES>
     DEVICE char* tile(unsigned matrix, int plane, Index row) const {
         return base + ((matrix * PLANES + plane) * down + row) * deep * TILE;
@@ -60,7 +61,7 @@ DEVICE unsigned bytes_of(unsigned x, unsigned y, unsigned z, unsigned w) {
 
 // ---- Tiles of the result ----------------------------------------------------------------------------------------
 
-// Returns the number of the tile of c that has an element, the inverse of `work_tile`.
+// Returns the number of the tile of c that contains an element, the inverse of `work_tile`.
 DEVICE Index tile_at(Index row, Index column, Index m, Index n) {
     const Index rows = (m + SIDE - 1) / SIDE, columns = (n + 2 * SIDE - 1) / (2 * SIDE);
     const Index at = row / SIDE, first = at / BAND * BAND, height = min((Index)BAND, rows - first);

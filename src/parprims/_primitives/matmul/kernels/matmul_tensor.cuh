@@ -1,22 +1,21 @@
 // Matrix product on tensor cores by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// KIND says what is multiplied:
+// KIND says which numbers are multiplied, and how:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, with fragments loaded by ldmatrix, which can transpose
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
-//   SPLIT         float32 as the sum of two such numbers. The second one, the remainder, is multiplied by UNITS, so
-//                 that it keeps its digits if the first one is near the smallest float. There are three products, in
-//                 two sums that are kept apart. A tensor core truncates when it adds, so long sums would lose what the
-//                 split has gained. Therefore both are added, after every K products, to sums in ordinary registers,
-//                 which round to nearest.
+//   SPLIT         float32 as the sum of two such numbers. The second number, the remainder, is multiplied by UNITS, so
+//                 that it keeps its digits if the first number is near the smallest float. There are three products, in
+//                 two separate sums. A tensor core truncates when it adds, so long sums would lose the digits that the
+//                 split has gained. Therefore both sums are added, after every K products, to sums in ordinary
+//                 registers, which round to nearest.
 //   DOUBLE        float64, or float32 widened to it: m16n8k8, and m8n8k4 before compute capability 9.0
-// Rounding float32 makes numbers near infinity infinite, and an infinity leaves a remainder that is NaN. Therefore an
-// element that is not finite in the end is computed again in float32.
-//
+// Rounding float32 makes numbers near infinity infinite, and an infinity leaves a remainder that is NaN. Therefore sums
+// that are not finite are computed again in float32.
 // Asynchronous copies fill a ring of STAGES tiles in shared memory while older tiles are multiplied. The fragments of
-// the next step are loaded before they are needed too, also across the end of a tile. What is outside the factors is
+// the next step are loaded before they are needed, also across the end of a tile. Elements outside the factors are
 // copied as zeros. Rows in shared memory are swizzled: within each 128 bytes, parts of 16 bytes are permuted by the
 // number of the row. So neither copies nor ldmatrix nor reads of single numbers have bank conflicts. Rows whose length
-// does not allow that are padded.
+// does not allow a swizzle are padded.
 //
 // Template parameters besides those in matmul.cu:
 //   KIND            see above
@@ -135,7 +134,8 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
     }
 }
 
-// Copies `count` of N elements to shared memory, asynchronously if they have 4 bytes or more. The others become zero.
+// Copies `count` of N elements to shared memory, asynchronously if they have 4 bytes or more. The other elements become
+// zero.
 template <int N, class T>
 DEVICE void copy_or_clear(T* to, const T* from, int count) {
     constexpr int BYTES = N * sizeof(T);
@@ -176,9 +176,9 @@ struct TileCopies {
     static constexpr int PERIOD = Map::DOWN % 8 == 0 ? 1 : Map::DOWN % 4 == 0 ? 2 : Map::DOWN % 2 == 0 ? 4 : 8;
     const Factor<T>& from;
     const Index first, end, down, right;  // down and right are strides
-    Index begin;                          // of the next tile
+    Index begin;                          // the beginning of the next tile
     const T* next;                        // the first element that this thread reads of the next tile
-    int whole;                            // how many tiles, from the next one on, are inside the factor
+    int whole;                            // the number of tiles, from the next one on, that are inside the factor
 
     DEVICE TileCopies(const Factor<T>& from, Index first, Index begin, Index end)
         : from(from), first(first), end(end), down(ALONG ? from.outer : from.along),
@@ -223,8 +223,8 @@ struct TileCopies {
     }
 };
 
-// A tile of a factor in shared memory. A warp reads 16 bytes from each of 8 rows at a time (EIGHT), or 32 from each of
-// 4.
+// A tile of a factor in shared memory. A warp reads 16 bytes from each of 8 rows at a time (EIGHT), or 32 bytes from
+// each of 4 rows.
 template <class T, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct PaddedTile {
     using Element = T;
@@ -244,9 +244,9 @@ struct PaddedTile {
     }
 };
 
-// Reads the numbers of a thread from one tile after the other. at(line, k) is `line` lines and k numbers from where the
-// thread's part begins; both are constants, multiples of LINE and DEPTH. So the swizzled places are few, and computed
-// before.
+// Reads the numbers of a thread from one tile after the other. at(line, k) is the number `line` lines and k numbers
+// after the beginning of the thread's part; both are constants, multiples of LINE and DEPTH. So there are few swizzled
+// places, and they are computed in advance.
 template <class Shared, int LINE, int DEPTH>
 struct TileReader {
     using T = typename Shared::Element;
@@ -273,7 +273,7 @@ struct TileReader {
     }
 };
 
-// Computes the sums of a thread that are not finite again, by a chain of products in float32. They may be infinite or
+// Computes the sums of a thread that are not finite again, by a chain of products in float32: they may be infinite or
 // NaN only because numbers were rounded or split. where(at, i, j) sets i and j to the place in c of the sum `at`.
 template <class Op, int COUNT, class Where>
 DEVICE void recompute_not_finite(const typename Op::Sum (&sums)[COUNT], const Factor<typename Op::Element>& a,
@@ -299,7 +299,7 @@ DEVICE void recompute_not_finite(const typename Op::Sum (&sums)[COUNT], const Fa
 }
 
 // Stores the sums of a thread in c, in pairs of adjacent columns. where(at, i, j) sets i and j to the place of the
-// first.
+// first sum of a pair.
 template <class Op, bool C_VECTOR, int COUNT, class Where>
 DEVICE void save_pairs(
     const typename Op::Sum (&sums)[COUNT], const Result<typename Op::Element>& c, const Where& where) {
@@ -360,8 +360,8 @@ struct WarpStep {
     DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
         if constexpr (KIND == HALF || KIND == BFLOAT) {
             const int lane = threadIdx.x % WARP_SIZE;
-            // The row of a quarter of a fragment that this lane points to. The second quarter of a is down, of b along
-            // k.
+            // The row of a quarter of a fragment that this lane points to. The second quarter of a is further down, the
+            // second quarter of b further along k.
             const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
 #pragma unroll
             for (int i = 0; i < TALL; ++i) {
@@ -433,7 +433,8 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
     S sums[TALL * BROAD * 4];
 #pragma unroll
     for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = 0;
-    // The sums of the instructions, for SPLIT since they were last added to `sums`; and those with remainders.
+    // The sums of the instructions, for SPLIT since they were last added to `sums`; and the sums of products with
+    // remainders.
     S tile[TALL][BROAD][4] = {}, rest[TALL][BROAD][4] = {};
 
     const int tiles = (int)((part.end - part.begin + K - 1) / K);

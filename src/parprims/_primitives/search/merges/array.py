@@ -22,15 +22,15 @@ def joined(xp: Namespace, c: Merge) -> tuple[Array, ...]:
 def sort_parts(xp: Namespace, c: Merge) -> list[Part]:
     each = c.each
     pairs = zip(c.arrays[:each], c.results, strict=True)
-    whole = tuple([stand_in(xp, x, shape, dtype) for x, (shape, dtype) in pairs])
+    stand_ins = tuple([stand_in(xp, x, shape, dtype) for x, (shape, dtype) in pairs])
     options: dict[str, Any] = {"axis": c.axis, "descending": c.descending}
-    return [(sort, whole, options) if each == 1 else (sort_by_key, whole, options)]
+    return [(sort, stand_ins, options) if each == 1 else (sort_by_key, stand_ins, options)]
 
 
 def by_sorting(xp: Namespace, c: Merge, method: str) -> tuple[Array, ...]:
-    whole = joined(xp, c)
+    runs = joined(xp, c)
     options: dict[str, Any] = {"axis": c.axis, "descending": c.descending, "method": method}
-    return (sort(*whole, **options),) if len(whole) == 1 else sort_by_key(*whole, **options)
+    return (sort(*runs, **options),) if len(runs) == 1 else sort_by_key(*runs, **options)
 
 
 def array(xp: Namespace, c: Merge) -> tuple[Array, ...]:

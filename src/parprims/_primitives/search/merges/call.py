@@ -39,7 +39,7 @@ def check(asked: Arguments) -> tuple[Namespace, Merge]:
     first, second = arrays[0], arrays[each]
     dtypes = [promoted(xp, {names[0]: first, names[each]: second}, REAL)]
     axis = normalize_axis(asked["axis"], first.ndim)
-    if _but(first, axis) != _but(second, axis):
+    if _shape_without_axis(first, axis) != _shape_without_axis(second, axis):
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
         raise ValueError(f"{names[0]} and {names[each]} must have equal shapes except along axis {axis}, got {shapes}")
     if each == 2:
@@ -63,5 +63,5 @@ def check(asked: Arguments) -> tuple[Namespace, Merge]:
     )
 
 
-def _but(x: Array, axis: int) -> tuple[int, ...]:
-    return tuple([n for at, n in enumerate(x.shape) if at != axis]) if axis < x.ndim else (-1,)
+def _shape_without_axis(x: Array, axis: int) -> tuple[int, ...]:
+    return tuple([n for dimension, n in enumerate(x.shape) if dimension != axis]) if axis < x.ndim else (-1,)

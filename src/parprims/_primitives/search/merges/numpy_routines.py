@@ -24,11 +24,11 @@ def by_merging(xp: Namespace, c: Merge, method: str) -> tuple[Array, ...]:
     """Return the merge by NumPy's stable sort, or by the method ``method`` of `sort`."""
     if not _merges(xp, c):
         return by_sorting(xp, c, method)
-    whole = joined(xp, c)
-    if len(whole) == 1 and not c.descending:
-        return (np.sort(whole[0], axis=c.axis, kind="stable"),)
-    order = np.argsort(ascending_integers(xp, whole[0], c.descending), axis=c.axis, kind="stable")
-    return tuple([np.take_along_axis(x, order, c.axis) for x in whole])
+    runs = joined(xp, c)
+    if len(runs) == 1 and not c.descending:
+        return (np.sort(runs[0], axis=c.axis, kind="stable"),)
+    order = np.argsort(ascending_integers(xp, runs[0], c.descending), axis=c.axis, kind="stable")
+    return tuple([np.take_along_axis(x, order, c.axis) for x in runs])
 
 
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]] | None:

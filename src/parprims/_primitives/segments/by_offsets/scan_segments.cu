@@ -8,15 +8,15 @@
 //     Offset         the type of offsets
 //
 // Phases:
-//   1. A block begins to copy its tile of a line to shared memory. Meanwhile one warp searches the offsets for those in
-//      the tile, and all threads mark the elements where these are: the heads of segments.
+//   1. A block begins to copy its tile of a line to shared memory. Meanwhile one warp searches for the offsets in the
+//      tile, and all threads mark the elements at these offsets: the heads of segments.
 //   2. Every thread combines its consecutive elements anew from every head on. A scan over lanes and warps, of states
-//      with a flag that says whether a head was met, gives it the prefix of its elements within the tile.
+//      with a flag that says whether a head has occurred, gives it the prefix of its elements within the tile.
 //   3. The tile gets its own prefix from other blocks (see Carry), also with flags.
 //   4. Every thread goes over its elements again, and stores the results.
-// A head takes the initial state, if there is one, and nothing of what is before it. The first element of a line is
-// always a head. The grouping of elements depends on shape and offsets alone, so the same input gives the same bits.
-// Wrong offsets give wrong results, but all places that are read or written are within the arrays.
+// A head takes the initial state, if there is one, and nothing from before it. The first element of a line is always a
+// head. The grouping of elements depends on shape and offsets alone, so the same input gives the same bits. Wrong
+// offsets give wrong results, but never accesses outside the arrays.
 //
 // G. Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990; D. Merrill and M. Garland, Single-pass Parallel
 // Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
@@ -28,7 +28,7 @@
 #include "staging.cuh"
 #include "view.cuh"
 
-// States with a flag: whether one of the elements is a head, before which nothing counts.
+// States with a flag: whether one of the elements is a head. Nothing before a head counts.
 template <class Op>
 struct Flagged {
     struct State {
@@ -59,8 +59,9 @@ struct Marks {
     }
 };
 
-// Marks the places of a tile where `boundary(j)` is, for j from `first` to `past`, ascending numbers that are in the tile
-// of SIZE elements from `begin` on. If many of them must be equal, every thread searches for those among its own places.
+// Marks the places `boundary(j)` of a tile, for j from `first` to `past`. They are ascending numbers within the tile of
+// SIZE elements from `begin` on. If there are so many that many must be equal, every thread searches for boundaries
+// among its own places.
 template <int SIZE, int THREADS, class Marks, class Boundary>
 DEVICE void mark_boundaries(Marks& marks, Index begin, Index first, Index past, const Boundary& boundary) {
     constexpr Index MANY = 8;

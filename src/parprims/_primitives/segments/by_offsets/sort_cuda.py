@@ -48,7 +48,7 @@ class Tuning(_cuda.Tuning):
         """Return the entry for another device, on which two blocks with keys and their positions must fit."""
         tiles = []
         for tile in self.tiles:
-            sorting, merging = (device.resident(one, tile.threads) for one in (tile.sorting, tile.merging))
+            sorting, merging = (device.resident(blocks, tile.threads) for blocks in (tile.sorting, tile.merging))
             while _shared_bytes(tile.key_bytes, tile.threads, tile.items) > device.room():
                 tile = tile._replace(items=tile.items - 1)
             tiles.append(tile._replace(sorting=sorting, merging=merging))
@@ -109,15 +109,17 @@ def plan(
         Pointer("out0", word) if spec.keyed else reserved("keys_aside_offset", word, spec.key_bytes),
         not spec.keyed,
     )
-    moved: list[Parameter] = []
-    for at, nbytes in enumerate(spec.values):
+    moved_parameters: list[Parameter] = []
+    for number, nbytes in enumerate(spec.values):
         value = WORDS[nbytes]
-        given, out = Pointer(f"in{at + 1}", f"const {value}"), Pointer(f"out{at + 1}", value)
-        moved.append(Struct(given, reserved(f"values{at}_offset", value, nbytes), out, type=f"Moving<{value}>"))
+        source_pointer, out = Pointer(f"in{number + 1}", f"const {value}"), Pointer(f"out{number + 1}", value)
+        moved_parameters.append(
+            Struct(source_pointer, reserved(f"values{number}_offset", value, nbytes), out, type=f"Moving<{value}>")
+        )
     if spec.index:
         index, place = C_TYPES[spec.index], WORDS[4 if n <= tuning.places else 8]
-        own = reserved("places_offset", place, 4 if n <= tuning.places else 8)
-        moved.append(Struct(own, Pointer("out0", index), type=f"Places<{index}, {place}>"))
+        places_memory = reserved("places_offset", place, 4 if n <= tuning.places else 8)
+        moved_parameters.append(Struct(places_memory, Pointer("out0", index), type=f"Places<{index}, {place}>"))
     bound = C_TYPES[offset]
     inputs = 1 + len(spec.values)
     length, parts = numbers("n", n), numbers("tiles", tiles)
@@ -129,7 +131,7 @@ def plan(
         source=source,
         template="sort_pieces",
         arguments=(threads, items, shared_bytes, "Order", bound),
-        parameters=(keys, bounds, pieces, *moved),
+        parameters=(keys, bounds, pieces, *moved_parameters),
         grid=rows * tiles,
         block=threads,
         shared_bytes=shared_bytes,
@@ -139,7 +141,7 @@ def plan(
         source=source,
         template="merge_pieces",
         arguments=(threads, items, "Order"),
-        parameters=(keys, length, parts, numbers("all_tiles", rows * tiles), pieces, *moved),
+        parameters=(keys, length, parts, numbers("all_tiles", rows * tiles), pieces, *moved_parameters),
         grid=min(rows * tiles, tuning.blocks),
         block=threads,
         resident_blocks=tile.merging,
@@ -159,9 +161,9 @@ def plan(
 
 def refusal(xp: Namespace, c: Segmented) -> str | None:
     """Return the reason why the kernel cannot compute a call, or None."""
-    for one in c.arrays[1 : c.count]:
-        if dtype_kind(one.dtype) == "other":
-            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    for x in c.arrays[1 : c.count]:
+        if dtype_kind(x.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
     return _cuda.refusal(xp, c.arrays)
 
 
@@ -177,11 +179,11 @@ def prepare(
 
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         offsets = arrays[-1] if direct else cast(xp, arrays[-1], index_dtype(xp))
-        moved = [x if axis == last else move_axis(xp, x, axis, -1) for x in arrays[:-1]]
-        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in (*moved, offsets)])
+        last_axis = [x if axis == last else move_axis(xp, x, axis, -1) for x in arrays[:-1]]
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in (*last_axis, offsets)])
 
-    arrays, given = _cuda.arranged(laid_out, c.arrays)
-    run = given(_runner(xp, dataclasses.replace(c.on(*(None,) * len(c.arrays)), key=None), arrays, otherwise))
+    arrays, arranged = _cuda.arranged(laid_out, c.arrays)
+    run = arranged(_runner(xp, dataclasses.replace(c.on(*(None,) * len(c.arrays)), key=None), arrays, otherwise))
     return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
 
 

@@ -1,26 +1,27 @@
-// Stable sort of segments: of the parts of every row that offsets, the same for all rows, bound.
+// Stable sort of the segments of every row. Offsets bound the segments, and are the same in all rows.
 //
 // Two kernels. Tiles of SIZE elements do not respect segments: most segments lie in one tile, some cross its ends.
 //   sort_pieces   A block sorts a tile by (segment, key) in registers and shared memory: a stable radix sort by the
-//                 digits of the keys, then by those of the segment's number within the tile. So segments that lie in the
-//                 tile are done, and of the others the piece in the tile is in order.
-//   merge_pieces  Runs of 2^level tiles become runs of twice as many. Two such runs meet at one place, which at most one
-//                 segment crosses. Only elements of that segment move. A block merges what lies in one tile of the
-//                 result after another: elements of at most two segments, which cross the ends of the tile.
+//                 digits of the keys, then by the digits of the segment's number within the tile. So segments that lie
+//                 in the tile are done, and the piece in the tile of every other segment is in order.
+//   merge_pieces  Runs of 2^level tiles become runs of twice as many tiles. Two such runs meet at one place, which at
+//                 most one segment crosses. Only elements of that segment move. A block goes through tiles of the
+//                 result, and merges the elements of a tile: they belong to at most two segments, which cross the ends
+//                 of the tile.
 //
 // A segment from tile s to tile t is in order after L = bit_length(s xor t) levels: only then all its tiles are in one
 // run. Its elements move at each of these levels, even where a level has nothing to merge. So all elements of a segment
-// are always in the same one of two buffers, and sort_pieces chooses that one from which L moves lead to the result.
-// After that the tiles of the segment are skipped. Which levels there are depends on the length of rows alone, so the
-// host launches them without knowing the offsets.
+// are always in one of two buffers, and sort_pieces writes to the buffer from which L moves lead to the result.
+// Levels after L skip the tiles of the segment. The number of levels depends on the length of rows alone, so the host
+// launches them without knowing the offsets.
 //
-// Traffic: an element is read once and written once by sort_pieces, and once more each by every level of its segment:
-// none if it lies in a tile, else about log2 of its length in tiles. Offsets are read once. Time does not depend on how
-// many segments there are.
+// Traffic: sort_pieces reads and writes an element once, and so does every level of its segment: no level if the
+// segment lies in a tile, else about log2 of its length in tiles. Offsets are read once. Time does not depend on the
+// number of segments.
 //
 // Template parameters besides those in sort.cu:
 //   Offset    the integer type of offsets
-//   Moved...  what moves with the keys, any number of Moving<V> and Places<Result, Place>
+//   Moved...  the arrays that move with the keys, any number of Moving<V> and Places<Result, Place>
 //
 // S. Baxter, moderngpu: segmented sort, 2013. O. Green, R. McColl and D. A. Bader, GPU Merge Path, ICS 2012.
 
@@ -34,8 +35,8 @@ namespace sorting {
 
 using namespace digits;
 
-// The keys: where they are read, another copy, and the result. If `keyless` they are no result, though the last level
-// reads them there.
+// The keys: where they are read, another copy, and the result. If `keyless`, the keys are not returned, though the last
+// level reads them from there.
 template <class Key>
 struct Buffers {
     const Key* in;
@@ -63,21 +64,21 @@ struct Places {
     DEVICE Result given(Index, Index begin, int at) const { return (Result)(begin + at); }
 };
 
-// Rows of n elements in `tiles` tiles, and `count` offsets. Ones that do not ascend from 0 to n sort nothing in particular,
-// but nothing outside of the arrays is read or written.
+// Rows of n elements in `tiles` tiles, and `count` offsets. Offsets that do not ascend from 0 to n give unspecified
+// results, but no accesses outside the arrays.
 template <class Offset>
 struct Bounds {
     const Offset* offsets;
     Index count, n, tiles;
 };
 
-// The segments of the first and of the last element of a tile, and how many levels have been merged.
+// The segments of the first and of the last element of a tile, and the number of levels that have been merged.
 struct Pieces {
     Index first_begin, first_end, last_begin, last_end, level;
 };
 static_assert(sizeof(Pieces) == 40, "sort_cuda.py reserves memory for them");
 
-// Returns how many levels merge a segment that is not empty.
+// Returns the number of levels that merge a segment that is not empty.
 template <int SIZE>
 DEVICE int levels_of(Index begin, Index end) {
     const unsigned long long differing = (unsigned long long)(begin / SIZE ^ (end - 1) / SIZE);
@@ -94,7 +95,7 @@ template <int THREADS, int ITEMS, class Order>
 struct SortedPieces {
     using Key = typename Order::Key;
     static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP_SIZE;
-    // Words of a bit for each element.
+    // Words with one bit for each element.
     static constexpr int WORDS = (SIZE + WARP_SIZE * WARP_SIZE - 1) / (WARP_SIZE * WARP_SIZE) * WARP_SIZE;
     static_assert(WORDS <= THREADS && SIZE <= 1 << 16, "a thread for each word, and 16 bits for a place");
     struct Shared {
@@ -102,7 +103,7 @@ struct SortedPieces {
         unsigned short sources[SIZE];
         alignas(16) unsigned counts[WARPS][RADIX];
         unsigned sums[RADIX / WARP_SIZE + 1], needed;
-        unsigned heads[WORDS], before[WORDS];  // whether a segment begins, and how many do before each word
+        unsigned heads[WORDS], before[WORDS];  // bits: a segment begins; how many do before each word
         Index found[2];
         Pieces pieces;
     };
@@ -116,7 +117,8 @@ struct SortedPieces {
     DEVICE SortedPieces(Shared& memory, const Key* in, Bounds<Offset> bounds, Index begin) : shared(memory) {
         length = (int)min((Index)SIZE, bounds.n - begin);
         if (threadIdx.x == 0) shared.needed = 0;
-        // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
+        // All keys are loaded before the first is used, so that no load waits for another. Past the end, the first key
+        // is loaded.
         const Key first = ordered<Order>(in[0]);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -143,7 +145,8 @@ struct SortedPieces {
             sort_by([&](int i) { return number_of(sources[i]) >> shift & (RADIX - 1); });
     }
 
-    // Marks where segments begin, and finds those at the ends of the tile. Returns the largest number of a segment.
+    // Marks where segments begin, and finds the segments at the ends of the tile. Returns the largest number of a
+    // segment.
     template <class Offset>
     DEVICE unsigned number(Bounds<Offset> bounds, Index begin) {
         const Offset* const offsets = bounds.offsets;
@@ -161,7 +164,7 @@ struct SortedPieces {
         };
         if (last - first <= 8 * SIZE) {
             for (Index at = first + threadIdx.x; at < last; at += THREADS) mark((Index)offsets[at] - begin);
-        } else {  // where many segments are empty, it takes less to search for each element
+        } else {  // where many segments are empty, a search for each element takes less time
             for (int place = threadIdx.x; place < length; place += THREADS) {
                 Index low = first, high = last;
                 while (low < high) {
@@ -192,7 +195,7 @@ struct SortedPieces {
 
     DEVICE static Index clamped(Index x, Index low, Index high) { return max(low, min(x, high)); }
 
-    // Returns the number of the segment of an element, counted from that of the first element of the tile.
+    // Returns the number of the segment of an element, counted from the segment of the tile's first element.
     DEVICE unsigned number_of(int at) const {
         return shared.before[at / WARP_SIZE] +
                __popc(shared.heads[at / WARP_SIZE] & ALL_LANES >> (WARP_SIZE - 1 - at % WARP_SIZE));
@@ -201,7 +204,7 @@ struct SortedPieces {
     template <class Digit>
     DEVICE void sort_by(Digit digit) {
         unsigned digits[ITEMS];
-        // Elements past the end have the largest digit and come last. So they stay there.
+        // Elements past the end have the largest digit and come last, so they stay there.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
             digits[i] = in_tile<ITEMS>(threadIdx.x, i) < length ? digit(i) : RADIX - 1;
@@ -307,7 +310,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Index n, Index tiles, 
         }
         __syncthreads();  // separates the write of the ends from their reads
         const Index first_begin = ends[0], second_begin = begin - low - first_begin;
-        // Offsets that do not ascend make runs that are not in order: nothing beside them is read.
+        // Offsets that do not ascend make runs that are not in order, but cause no access outside these runs.
         const int first_length = (int)max((Index)0, min(ends[1] - first_begin, (Index)length));
 
         merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
@@ -340,8 +343,8 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Index n, Index tiles, 
     }
 }
 
-// Merges all pieces by one level. There are `count` tiles, of which every block has as many as the others, to within one.
-// Its threads look at a tile each, and the block then goes through those that have something to merge.
+// Merges all pieces by one level. The blocks share `count` tiles evenly, to within one. The threads of a block look at
+// a tile each, and the block then goes through the tiles with something to merge.
 template <int THREADS, int ITEMS, class Order, class... Moved>
 DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Index n, Index tiles, Index count, Pieces* pieces,
                          Moved... moved) {

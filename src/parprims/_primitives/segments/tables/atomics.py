@@ -88,7 +88,7 @@ class Kind:
 
 
 def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tuning: Tuning) -> _cuda.Plan:
-    """Return the launches for ``n`` elements and a number of segments; ``strides`` are those of elements and of ids."""
+    """Return the launches for ``n`` elements; ``strides`` are the strides of elements and of ids."""
     numbers, threads = _cuda.Numbers(), tuning.threads
     result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
     code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
@@ -179,14 +179,14 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
 
     def batched(x: Array, ids: Array, *starts: Array) -> tuple[Array, ...]:
         """Compute the rows as one array; each row has its own segments."""
-        rows, count = max(one.shape[0] for one in (x, ids, *starts)), c.segments
+        rows, count = max(array.shape[0] for array in (x, ids, *starts)), c.segments
         if rows * count >= 2**31:
             return _cuda.row_by_row(otherwise)(x, ids, *starts)
         places = xp.reshape(xp.arange(rows, dtype=xp.int32), (rows, 1)) * count
         narrow_ids = xp.where((ids >= 0) & (ids < count), cast(xp, ids, xp.int32), -1)
         flat = [
-            xp.reshape(xp.broadcast_to(one, (rows, x.shape[1])), (-1,))
-            for one in (x, xp.where(narrow_ids < 0, -1, narrow_ids + places))
+            xp.reshape(xp.broadcast_to(array, (rows, x.shape[1])), (-1,))
+            for array in (x, xp.where(narrow_ids < 0, -1, narrow_ids + places))
         ]
         result = (rows * count,), c.dtypes[0]
         call = dataclasses.replace(bare, arrays=tuple(flat), results=(result,), segments=rows * count, key=None)
@@ -218,7 +218,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     numeric = [name for name in C_TYPES if dtype_kind(name) in ("int", "uint", "float")]
     kinds = [Kind(name, "int32", name, "MAXIMUM") for name in numeric]
     kinds += [Kind(name, "int32", name, "MINIMUM") for name in ("int8", "float16", "float64", "uint64")]
-    kinds += [Kind(name, "int32", name, one) for name in ("bool", "int64") for one in ("AND", "OR")]
+    kinds += [Kind(name, "int32", name, operation) for name in ("bool", "int64") for operation in ("AND", "OR")]
     kinds += [Kind("bool", "int32", "bool", "XOR"), Kind("int64", "int64", "int64", "XOR")]
     kinds += [Kind(name, "int32", "int64", "ADD") for name in ("bool", "int32")]
     kinds += [Kind("int16", "int32", "int16", "ADD"), Kind("float32", "int32", "float32", "MAXIMUM", starts=True)]
@@ -227,7 +227,9 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     wanted += [(Kind("int32", name, "int64", "ADD"), few) for name in numeric if dtype_kind(name) != "float"]
     # Private words that another launch stores, words without a read before, and few elements.
     others = (1 << 28, 20_000), (1 << 24, 1 << 22), (4000, 10_000)
-    wanted += [(Kind("int64", "int64", "int64", one), size) for one in ("MAXIMUM", "ADD") for size in others]
+    wanted += [
+        (Kind("int64", "int64", "int64", operation), size) for operation in ("MAXIMUM", "ADD") for size in others
+    ]
     for kind, (n, segments) in wanted:
         name = f"segments {kind.operation.lower()} {kind.x} {kind.ids} {kind.result}{' start' * kind.starts}"
         yield name, make_plan(kind, n, segments, (1, 1), tuning=TUNING[90])

@@ -20,7 +20,7 @@ _IDS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32,
 
 def narrowest(count: int) -> str:
     """Return the narrowest dtype that all libraries sort by and that holds the numbers from 0 to count."""
-    return next(one for one in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(one).max)
+    return next(name for name in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(name).max)
 
 
 def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:

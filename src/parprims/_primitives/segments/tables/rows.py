@@ -42,7 +42,7 @@ TUNING = _cuda.tunings(Tuning, __name__)
 
 
 def _part_bytes(state_bytes: int) -> int:
-    """Return the bytes of two optional states, the number of a segment, and whether one ends."""
+    """Return the bytes of a `Part` of segment_parts.cuh."""
     return 2 * (state_bytes + 16) + 32
 
 
@@ -58,7 +58,10 @@ def make_plan(work: Work, tuning: Tuning, *, ordered: bool = False) -> _cuda.Pla
     n = shape[axis]
     arrays = inputs + len(special.outputs)
     result = (*shape[:axis], segments, *shape[axis + 1 :])
-    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
+    strides = [
+        broadcast_strides(steps, input_shape, len(shape))
+        for input_shape, (steps, _) in zip(shapes, layouts, strict=True)
+    ]
     strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
     addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
     merged = lines_along(shape, axis, strides)
@@ -68,14 +71,14 @@ def make_plan(work: Work, tuning: Tuning, *, ordered: bool = False) -> _cuda.Pla
     def accesses_of(vector: int) -> tuple[str, ...]:
         return tuple(
             access(
-                merged.across[at],
-                addresses[at],
-                (merged.upward[at], merged.downward[at], merged.along[at], merged.inner),
+                merged.across[index],
+                addresses[index],
+                (merged.upward[index], merged.downward[index], merged.along[index], merged.inner),
                 vector=vector,
-                itemsize=special.itemsizes[at],
+                itemsize=special.itemsizes[index],
                 backward=False,
             )
-            for at in range(arrays)
+            for index in range(arrays)
         )
 
     state = state_size(special.states)
@@ -106,19 +109,22 @@ def make_plan(work: Work, tuning: Tuning, *, ordered: bool = False) -> _cuda.Pla
     shared_bytes = threads * part_bytes + 8 * (groups + 1)
     numbers = _cuda.Numbers()
 
-    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
+    def view(index: int, memory: str, dtype: str) -> _cuda.Struct:
         return _cuda.Struct(
             _cuda.Pointer(memory, dtype),
-            numbers("high_stride", merged.upward[at]),
-            numbers("low_stride", merged.downward[at]),
-            numbers("stride", merged.along[at]),
-            numbers("inner_stride", merged.across[at]),
+            numbers("high_stride", merged.upward[index]),
+            numbers("low_stride", merged.downward[index]),
+            numbers("stride", merged.along[index]),
+            numbers("inner_stride", merged.across[index]),
         )
 
     behind = inputs + 1 + ordered
-    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
-    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
-    starts = [view(arrays + at, f"in{behind + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
+    reads = [view(index, f"in{index}", f"const {C_TYPES[name]}") for index, name in enumerate(special.inputs)]
+    writes = [view(inputs + index, f"out{index}", C_TYPES[name]) for index, name in enumerate(special.outputs)]
+    starts = [
+        view(arrays + index, f"in{behind + index}", f"const {C_TYPES[name]}")
+        for index, name in enumerate(special.starts)
+    ]
     lengths = {
         "low": merged.low,
         "n": n,

@@ -1,17 +1,17 @@
-// Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i] with
-// ids[i] == s, of `start` too if there is one. Elements are combined where they are, by atomic operations of integers,
+// Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i]
+// with ids[i] == s, and of `start` if there is one. Elements are combined in place by atomic operations on integers,
 // whose results do not depend on the order. Nothing is sorted.
 //
-// An element is coded as a word, an unsigned integer of 32 or 64 bits. The code makes of every operator one of four: a
-// sum, a maximum, a disjunction, or an exclusive one. Its identity is coded as zero (see Coded).
+// An element is coded as a word, an unsigned integer of 32 or 64 bits. The code turns every operator into one of four:
+// a sum, a maximum, a disjunction, or an exclusive disjunction. Its identity is coded as zero (see Coded).
 //
 // Phases:
-//   1. Words of all segments are zero. Few of them are in scratch that is zero between launches. Many are in the memory
-//      of the result, or in memory of the call if results are narrower, and a launch clears them.
-//   2. Blocks combine elements in words of shared memory, and add these to the words of all. If they do not fit there,
-//      elements are combined in the words of all directly. Lanes next to each other with one segment combine their
-//      elements first, if there are many: ids may be in order.
-//   3. Words are decoded as results, by the last block (see ticket.cuh), or if there are many by a launch.
+//   1. Words of all segments are zero. A few words are in scratch that is zero between launches. Many words are in the
+//      memory of the result, or in memory of the call if results are narrower, and a launch clears them.
+//   2. Blocks combine elements in words of shared memory, and add these to the global words. If there are too many
+//      words for shared memory, elements are combined in the global words directly. Adjacent lanes with one segment
+//      combine their elements first, if there are many such lanes: ids may be in order.
+//   3. The last block decodes words as results (see ticket.cuh). If there are many, a launch of its own does.
 
 #include "common.cuh"
 #include "segment_runs.cuh"
@@ -38,7 +38,7 @@ struct Unsigned<8> {
     using Type = unsigned long long;
 };
 
-// The bits of infinity, 0 for types that have none; and whether there are negative numbers.
+// The bits of infinity, 0 for types without one; and whether the type has negative numbers.
 template <class R>
 struct Form {
     static constexpr unsigned long long INFINITE = 0;
@@ -64,10 +64,10 @@ template <>
 constexpr bool IS_BOOL<bool> = true;
 
 // Elements of type R as words.
-//     integers     their bits, some of which are flipped, so that the identity is 0: the sign if the greatest is sought,
-//                  also all if it is the least; all for a conjunction, which is the disjunction of the opposites
-//     floats       the greatest: their place among all numbers, counted from -infinity. -0 is before +0, and NaN of every
-//                  kind is behind all, as one. The least is the opposite of the greatest of opposites.
+//     integers     their bits, some of which are flipped, so that the identity is 0: the sign bit for an extremum, then
+//                  all bits for a minimum; all bits for a conjunction, which is the disjunction of the opposites
+//     floats       for a maximum their place among all numbers, counted from -infinity. -0 is before +0, and every NaN
+//                  is one number after all others. The minimum is the opposite of the maximum of opposites.
 template <class R, Operation OPERATION>
 struct Coded {
     using Result = R;
@@ -76,13 +76,14 @@ struct Coded {
 
     static constexpr bool FLOATING = Form<R>::INFINITE != 0, EXTREMUM = OPERATION == MAXIMUM || OPERATION == MINIMUM;
     static constexpr Word ALL = (Bits)~(Bits)0, SIGN = ALL / 2 + 1;
-    static constexpr Word ONES = IS_BOOL<R> ? (Word)1 : ALL;  // what a conjunction or a minimum flips
+    static constexpr Word ONES = IS_BOOL<R> ? (Word)1 : ALL;  // the bits that a conjunction or a minimum flips
     static constexpr Word FLIPPED = (EXTREMUM && Form<R>::SIGNED ? SIGN : (Word)0) ^
                                     (OPERATION == MINIMUM || OPERATION == AND ? ONES : (Word)0);
     static constexpr Word INFINITE = (Word)Form<R>::INFINITE;
-    static constexpr Word BELOW = SIGN - 1 - INFINITE;  // negative NaN, which a float's bits in order begin with
+    static constexpr Word BELOW = SIGN - 1 - INFINITE;  // negative NaN, the first of a float's bits in order
     static constexpr Word NOT_A_NUMBER = 2 * INFINITE + 2;
-    // Whether combining more than once changes nothing, so that a word which has all that an element has can be left.
+    // Whether combining an element twice changes nothing, so that a word that already contains the element can be left
+    // alone.
     static constexpr bool IDEMPOTENT = OPERATION != ADD && OPERATION != XOR;
 
     static DEVICE Word encode(const R& x) {
@@ -121,7 +122,7 @@ struct Coded {
         return a | b;
     }
 
-    // Combines a word in memory with one more.
+    // Combines a word in memory with another word.
     static DEVICE void put(Word* to, Word word) {
         if (word == 0) return;
         if (OPERATION == ADD)
@@ -134,8 +135,8 @@ struct Coded {
             atomicOr(to, word);
     }
 
-    // The same in shared memory, where there is no addition of 64 bits: both halves are added to, and whoever makes the
-    // low one overflow carries.
+    // `put` for shared memory, which has no 64-bit addition: both halves are added separately, and the thread that
+    // makes the lower half overflow carries.
     static DEVICE void put_shared(Word* to, Word word) {
         if constexpr (OPERATION == ADD && sizeof(Word) == 8) {
             unsigned* const halves = reinterpret_cast<unsigned*>(to);
@@ -149,8 +150,8 @@ struct Coded {
     }
 };
 
-// Stores the results of segments from `first` on, every `step`-th, and zeros in place of their words if CLEARS. Several
-// loads are under way. `words` may be the memory of the results.
+// Stores the results of every `step`-th segment from `first` on, and with CLEARS zeros in place of their words. Several
+// loads are in flight. `words` may be the memory of the results.
 template <class Code, bool CLEARS>
 DEVICE void decode_words(typename Code::Word* words, const typename Code::Result* start, typename Code::Result* results,
                          Index first, Index step, Index segments) {
@@ -170,10 +171,10 @@ DEVICE void decode_words(typename Code::Word* words, const typename Code::Result
     }
 }
 
-// Combines all elements, of type T, in the words of their segments. Ids that are none are left out. `words` are zero.
+// Combines all elements, of type T, in the words of their segments. Ids of no segment are left out. `words` are zero.
 //     ROWS      elements that a thread loads before it uses the first
-//     SHARED    whether words of shared memory are between
-//     LOOKS     whether a thread looks at a word before it combines it with an element, which most often changes nothing
+//     SHARED    whether a block combines its elements in shared memory first
+//     LOOKS     whether a thread reads a word before it combines it with an element, which mostly changes nothing
 //     STORES    whether the last block stores the results, and zeros in place of words
 template <class Code, class T, class Id, int THREADS, int ROWS, bool SHARED, bool LOOKS, bool STORES>
 DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Result* start,
@@ -196,7 +197,7 @@ DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Res
             numbers[k] = ids[at * ids_stride];
         }
         Word some[ROWS];
-        int found[ROWS];  // the segment of each, or -1
+        int found[ROWS];  // the segment of each element, or -1
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             found[k] = from + k * THREADS + threadIdx.x < n ? segment_of(numbers[k], segments) : -1;

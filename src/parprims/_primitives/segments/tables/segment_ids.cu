@@ -1,10 +1,11 @@
-// Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend.
+// Numbers of segments, one for each place along an axis: their conversion to a narrow type, and to offsets if they
+// ascend.
 
 #include "common.cuh"
 #include "search.cuh"
 
-// keys[i] = ids[i] if that is a number from 0 to count - 1, else count. A block takes THREADS x EACH places, and a thread
-// begins EACH loads before it uses the first.
+// keys[i] = ids[i] if that is a number from 0 to count - 1, else count. A block takes THREADS x EACH places, and a
+// thread begins EACH loads before it uses the first.
 template <int THREADS, int EACH, class Id, class Key>
 DEVICE void narrow_ids(const Id* ids, Key* keys, Index n, Index stride, Index count) {
     const Index begin = (Index)blockIdx.x * (THREADS * EACH) + threadIdx.x;
@@ -18,9 +19,9 @@ DEVICE void narrow_ids(const Id* ids, Key* keys, Index n, Index stride, Index co
     }
 }
 
-// offsets[s] = how many of the n ascending ids are less than s, for s from 0 to count. A block finds THREADS x EACH of
-// them: a warp searches for the first and for the last, and each thread searches between these. If ids do not ascend,
-// offsets are any numbers from 0 to n.
+// offsets[s] is the number of ids less than s, of n ascending ids, for s from 0 to count. A block finds THREADS x EACH
+// offsets: a warp searches for the first and the last of them, and each thread searches between these two. If ids do
+// not ascend, offsets are any numbers from 0 to n.
 template <int THREADS, int EACH, class Id, class Offset>
 DEVICE void find_offsets(const Id* ids, Offset* offsets, Index n, Index stride, Index count) {
     const auto is_before = [&](Index at, Index segment) {

@@ -1,16 +1,16 @@
-// What shares of a path of elements and ends of segments leave of segments that they do not hold whole, and how that is
-// combined.
+// The segments that a share of a path holds only in part, and the combination of adjacent shares. A path has the
+// elements of a line and the ends of its segments (see segments.cu).
 
 #include "block_reduce.cuh"
 #include "common.cuh"
 
-// What a part of the path, one share or several, has of segments that it does not hold whole.
+// The incomplete segments of a part of the path, which is one share or several.
 template <class State>
 struct Part {
-    Optional<State> first;  // of the first segment that ends in the part
-    Optional<State> rest;   // of the segment that does not end in it
-    Index segment;          // the number of the first
-    bool ends;              // whether one ends in it
+    Optional<State> first;  // the elements of the first segment that ends in the part
+    Optional<State> rest;   // the elements of the segment that does not end in the part
+    Index segment;          // the number of the first segment that ends in the part
+    bool ends;              // whether a segment ends in the part
 };
 
 template <class Op>
@@ -18,8 +18,8 @@ DEVICE void append(Optional<typename Op::State>& total, const Optional<typename 
     if (later.valid) append<Op>(total, later.state);
 }
 
-// Returns the part that `count` parts in a row are. Calls finish(segment, state) for every segment that begins and ends in
-// them; if they are `all` parts of the line, also for the first.
+// Returns `count` adjacent parts as one part. Calls finish(segment, state) for every segment that begins and ends in
+// them; if they are `all` parts of the line, also for the first segment.
 template <class Op, class Get, class Finish>
 DEVICE Part<typename Op::State> fold_parts(int count, bool all, const Get& get, const Finish& finish) {
     Part<typename Op::State> whole;

@@ -2,27 +2,28 @@
 // offsets[s + 1], in this order; r = i without an order. The columns j are adjacent in memory. Every element is read once
 // and every result written once, in one launch, and the time does not depend on how long segments are.
 //
-// Rows and ends of segments form a "path": all rows of a segment, then its end, then the next segment (see segments.cu,
-// whose numbers of segments are used here too). It is cut into equal shares. A group of LANES threads takes a share, and
-// each thread VEC adjacent columns of its rows. LANES x VEC columns are a strip; there are as many blocks for each strip
-// as for any other. Template parameters:
+// Rows and ends of segments form a "path": all rows of a segment, then its end, then the next segment. Segments are
+// numbered as in segments.cu. The path is cut into equal shares. A group of LANES threads takes a share, and each
+// thread VEC adjacent columns of its rows. LANES x VEC columns are a strip; every strip has equally many blocks.
+// Template parameters:
 //     LANES      threads of a group
 //     GROUPS     groups of a block
 //     ROWS       rows that a thread loads before it uses the first
 //     VEC        adjacent columns that a thread loads as one vector
-//     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     JOINS      whether an initial element is before each segment; otherwise Starts holds the result of an empty
+//                segment
+//     Scan       the operator and the elements (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Offset     the type of offsets
 //     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
-//   1. A warp searches the offsets for the block's part of the path, and each group between these for its share.
+//   1. A warp searches the offsets for the block's part of the path. In this part, each group searches for its share.
 //   2. A group goes along its rows. A segment that begins and ends in the share is stored at its end.
-//   3. A share may hold only parts of its first and of its last segment. The block combines those of its groups, and the
-//      last block of the strip to arrive (see ticket.cuh) those of all blocks.
+//   3. A share may hold only parts of its first and of its last segment. The block combines the parts of its groups,
+//      and the last block of the strip to arrive (see ticket.cuh) combines the parts of all blocks.
 // Operands stay in order: the operator need not be commutative. It needs no identity. The grouping depends on offsets and
 // shape alone, so the same input gives the same bits.
-// Wrong offsets give wrong results, but all places that are read or written are within the arrays.
+// Wrong offsets give wrong results, but never accesses outside the arrays.
 
 #include "block_reduce.cuh"
 #include "common.cuh"
@@ -68,7 +69,7 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     Index j = ((Index)(strip % strips) * LANES + lane) * VEC;
     const bool exists = j < inner;
-    if (!exists) j = 0;  // threads without a column repeat another, and store nothing
+    if (!exists) j = 0;  // threads without a column repeat another thread's, and store nothing
     const Inputs from = views_at(in, h, l, j);
     const Outputs to = views_at(out, h, l, j);
     const auto finish = [&](Index segment, const Optional<State>& found) {
@@ -148,7 +149,8 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     }
     while (next < end) close();
 
-    // Combines the parts of all groups, in threads of the first group; in `all` of the strip, if they are that.
+    // Combines the parts of all groups, in threads of the first group. `all` says that these are all parts of the
+    // strip.
     const auto fold_block = [&](bool all) {
         Whole mine;
         if constexpr (TOGETHER > 1) {

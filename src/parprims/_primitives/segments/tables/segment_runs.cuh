@@ -2,18 +2,20 @@
 
 #include "common.cuh"
 
-// Lanes combine elements with each other if there are no more runs of equal segments among the elements of a warp, on
-// average, than these.
+// Lanes combine elements with each other only if the elements of a warp have, on average, at most this many runs of
+// equal segments.
 constexpr int MOST_RUNS = 16;
 
-// Returns the number of the segment that an id names, or -1 if that is none. Negative numbers are large ones here.
+// Returns the number of the segment that an id names, or -1 if there is no such segment. Negative ids convert to large
+// numbers here.
 template <class Id>
 DEVICE int segment_of(Id id, long long segments) {
     return (unsigned long long)id < (unsigned long long)segments ? (int)id : -1;
 }
 
-// Combines, in order, the elements of lanes next to each other that have the same segment, if they are many. The first of
-// each such run keeps its segment, the others have -1 then. Every lane has MANY elements, each with those of other lanes.
+// Combines, in order, the elements of adjacent lanes that have one segment, if there are many such lanes. The first
+// lane of each such run keeps its segment, the segments of the other lanes become -1. Every lane has MANY elements, and
+// each is combined with the elements of that number in other lanes.
 template <class Op, int MANY, class Element>
 DEVICE void join_runs(Element* elements, int* segments) {
     const int lane = threadIdx.x % WARP_SIZE;
@@ -29,7 +31,7 @@ DEVICE void join_runs(Element* elements, int* segments) {
 #pragma unroll
     for (int k = 0; k < MANY; ++k) {
         const unsigned behind = firsts[k] & ~((2u << lane) - 1);
-        const int past = behind != 0 ? __ffs(behind) - 1 : WARP_SIZE;  // the first lane behind the run
+        const int past = behind != 0 ? __ffs(behind) - 1 : WARP_SIZE;  // the first lane after the run
 #pragma unroll
         for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
             const Element later = shuffle_down(elements[k], distance);

@@ -1,27 +1,29 @@
-// Reduction of elements by the numbers of their segments, "ids": y[o, s] = x[o, i] op x[o, j] op ... over the places
-// i < j < ... whose id is s. Few segments have their states in tables in shared memory, so that nothing is sorted.
+// Reduction of elements by the numbers of their segments, "ids": y[o, s] = x[o, i] op x[o, j] op ... over the places i
+// < j < ... with id s. The states of a few segments fit in tables in shared memory, so nothing is sorted.
 //
-// A "line" is one (o, :). `blocks` blocks share a line, and each warp of them takes equally many elements in a row.
+// A "line" is one (o, :). `blocks` blocks share a line, and each of their warps takes a contiguous run of elements, all
+// runs of one length.
 // Template parameters:
 //     WARPS      warps of a block
 //     STEPS      elements that a lane loads before it uses the first
 //     STORES     whether the last block of a line stores results; otherwise combine_tables does so in a launch of its own
-//     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
-//     Scan       what is combined (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     JOINS      whether an initial element is before each segment; otherwise Starts holds the result of an empty
+//                segment
+//     Scan       the operator and the elements (see scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
 //     Id         the type of ids
 //     Inputs, Outputs, Starts    the arrays (see scan.cu)
 //
 // Phases:
-//   1. Every warp combines its elements in a table of its own. Lanes next to each other with one segment combine their
-//      elements first, if there are many: ids may be in order. Lanes with equal ids then take turns, from the lowest lane
-//      to the highest.
+//   1. Every warp combines its elements in a table of its own. Adjacent lanes with one segment combine their elements
+//      first, if there are many such lanes: ids may be in order. Lanes with equal ids then take turns, from the lowest
+//      lane to the highest.
 //   2. Every block combines the tables of its warps in order.
-//   3. The tables of all blocks of a line are combined in order: by groups of threads, each of which takes some blocks
-//      that follow each other, then by one thread for each segment.
+//   3. The tables of all blocks of a line are combined in order: first by groups of threads, one for each run of
+//      adjacent blocks, then by one thread for each segment.
 // Operands stay in order: the operator need not be commutative. It needs no identity. The grouping depends on ids and shape
 // alone, so the same input gives the same bits.
 //
-// The turns are those of the histograms of C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance
+// The turns follow the histograms of C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance
 // Predictable Histogramming on GPUs, GPGPU-4, 2011.
 
 #include "block_reduce.cuh"
@@ -32,7 +34,7 @@
 
 namespace tables {
 
-// Stores the result of a segment of which some elements were found, or none.
+// Stores the result of a segment. `found` is the combination of its elements, if it has any.
 template <bool JOINS, class Scan, class Outputs>
 DEVICE void finish(const Outputs& to, const typename Scan::State& start, const Optional<typename Scan::State>& found,
                    Index segment, Index segments) {
@@ -42,7 +44,7 @@ DEVICE void finish(const Outputs& to, const typename Scan::State& start, const O
     store_along(to, results, segment, segments);
 }
 
-// Appends the states of `count` tables, SEVERAL loads of which are under way.
+// Appends the states of `count` tables. SEVERAL loads are in flight.
 template <class Op, class Load>
 DEVICE void append_tables(Optional<typename Op::State>& total, Index count, const Load& load) {
     constexpr int SEVERAL = 8;
@@ -57,7 +59,8 @@ DEVICE void append_tables(Optional<typename Op::State>& total, Index count, cons
 }
 
 // Combines the tables of all blocks of a line for the segments from `first` to `past`, and stores the results. A block
-// takes WIDTH of them at once, with as many groups of threads as it has. `slots` are shared memory for every thread.
+// takes WIDTH segments at once, and its groups of threads share the tables. `slots` is shared memory, one slot for each
+// thread.
 template <int THREADS, bool JOINS, class Scan, class Outputs>
 DEVICE void combine_blocks(const Outputs& to, const typename Scan::State& start, const unsigned* partials,
                            Optional<typename Scan::State>* slots, Index line, Index blocks, Index segments, Index first,
@@ -85,7 +88,7 @@ DEVICE void combine_blocks(const Outputs& to, const typename Scan::State& start,
             }
             finish<JOINS, Scan>(to, start, total, segment, segments);
         }
-        // Where there are more segments to come, there is one group, and nobody reads slots of others.
+        // If more segments follow, there is only one group, and no thread reads another's slot.
     }
 }
 

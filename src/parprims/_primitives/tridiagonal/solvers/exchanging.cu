@@ -4,12 +4,12 @@
 // Short systems are solved by one launch, solve_exchanging:
 //   1. Forward elimination: every thread loads ROWS adjacent rows and eliminates all of their unknowns but the first
 //      and the last. It does so twice: downwards, without its first row, and upwards, without its last. In every step
-//      the pivot is taken from that of two equations which has the larger coefficient. If rows wait (WAITS), they do so
-//      in shared memory until phase 3.
-//   2. The rows of adjacent threads are merged by the same steps: pairs of threads, then pairs of pairs, in a tree.
-//   3. Back substitution: down the tree, every thread gets its first and last unknown and those of its neighbours. Then
-//      it computes its other unknowns from the pivot equations. If rows wait, it has to eliminate downwards once more
-//      for these.
+//      the pivot comes from the equation, of two, with the larger coefficient. If rows wait (WAITS), they do so in
+//      shared memory until phase 3.
+//   2. The rows of adjacent threads are merged by such steps: pairs of threads, then pairs of pairs, in a tree.
+//   3. Back substitution: down the tree, every thread gets its first and last unknown and the unknowns before and after
+//      them. Then it computes its other unknowns from the pivot equations. If rows wait, it first has to eliminate
+//      downwards again to have these equations.
 //   4. Every thread checks the residuals of its rows. If one is too large, the system is solved once more, for the
 //      residual. If that is not enough, it is left to the stable solver.
 // Why it may fail: the two eliminations of phase 1 are independent factorisations. So errors may grow with the
@@ -65,8 +65,8 @@ DEVICE Boundary<T> solve_boundaries(const ChainEquation<T>& up, const ChainEquat
 
 // ---- Short systems --------------------------------------------------------------------------------------------
 
-// Solves all systems, or those that an earlier launch has left (given). Leaves those whose solution still has too large
-// a backward error after one refinement (remaining).
+// Solves all systems, or the systems that an earlier launch has left (given). Leaves the systems whose backward error
+// is still too large after one refinement (remaining).
 template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED, bool WAITS, Access LOWER, Access DIAG,
           Access UPPER, Access RHS, Access OUT>
 DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, BatchView<const T> upper,
@@ -77,8 +77,8 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
     const int system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
     const int rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
     const Index begin = rank * ROWS, listed = given.counts ? given.take() : systems;
-    // The rows of a thread may wait in shared memory, after the numbers that are transposed. A vector is left free
-    // between two threads, which avoids bank conflicts. Threads past the end of a system have no place.
+    // The rows of a thread may wait in shared memory, after the numbers that are transposed. An empty vector between
+    // two threads avoids bank conflicts. Threads past the end of a system have no place.
     constexpr int PLACE = 4 * ROWS + Vector<T>::PARTS;
     constexpr int TRANSPOSED = INTERLEAVED && SYSTEMS > 1 ? 8 * SYSTEMS * (THREADS + 1) : 0;
     extern __shared__ uint4 shared[];
@@ -105,7 +105,7 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
             own.forward_eliminate(residual, up, down);
             const Boundary<T> known = solve_boundaries<T, THREADS, SYSTEMS, INTERLEAVED>(up, down, system, rank);
             if constexpr (WAITS) {
-                // Rows are loaded and eliminated again: registers have no room to keep them, or the pivot equations.
+                // Rows are loaded and eliminated again: registers have no room to keep the rows or the pivot equations.
                 __syncwarp();  // without it, the compiler would keep them all the same
                 own.load_arrays(place, ROWS, waiting);
                 own.eliminate_down(residual);

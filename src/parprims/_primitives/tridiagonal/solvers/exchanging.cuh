@@ -1,4 +1,4 @@
-// The rows of a thread, and of several, where elimination exchanges rows in registers (see exchanging.cu).
+// The rows of a thread, and of several threads, where elimination exchanges rows in registers (see exchanging.cu).
 
 #include "common.cuh"
 #include "tridiagonal_common.cuh"
@@ -6,8 +6,8 @@
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 
 // A chain of eliminations that has come to row k. Its state is the equation start x[i] + last x[k-1] + next x[k] = rhs.
-// The chain begins with the row after x[i]. Every further row eliminates the last unknown, and the next one takes its
-// place. In an upward chain, unknowns are numbered backwards.
+// The chain begins with the row after x[i]. Every further row eliminates the last unknown, and the next unknown takes
+// its place. In an upward chain, unknowns are numbered backwards.
 template <class T>
 struct ChainEquation {
     T start, last, next, rhs;
@@ -24,7 +24,7 @@ struct PivotEquation {
     }
 };
 
-// An approximation of 1 / x, for complex x a real number of about its size. refined_reciprocal computes 1 / x from it.
+// An approximation of 1 / x; for complex x, a real number of about its size. refined_reciprocal computes 1 / x from it.
 DEVICE float approximate_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -49,8 +49,8 @@ DEVICE Complex<T> refined_reciprocal(Complex<T> x, T) {
     return reciprocal(x);
 }
 
-// Appends the row a x[k-1] + b x[k] + c x[k+1] = f to a chain and eliminates x[k-1]. Returns the pivot equation: that
-// of the two equations which has the larger coefficient of x[k-1].
+// Appends the row a x[k-1] + b x[k] + c x[k+1] = f to a chain and eliminates x[k-1]. Returns the pivot equation: the
+// equation, of two, with the larger coefficient of x[k-1].
 template <class T>
 DEVICE PivotEquation<T> eliminate_next(ChainEquation<T>& chain, T a, T b, T c, T f) {
     const bool swap = abs1(a) > abs1(chain.last);
@@ -58,14 +58,14 @@ DEVICE PivotEquation<T> eliminate_next(ChainEquation<T>& chain, T a, T b, T c, T
     const Real<T> near = approximate_reciprocal(pivot);
     const PivotEquation<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(),
                                    swap ? f : chain.rhs, refined_reciprocal(pivot, near)};
-    // Both equations are multiplied: that of the pivot by the smaller factor, the other by about 1.
+    // Both equations are multiplied: the pivot equation by the smaller factor, the other by about 1.
     const T of_chain = scaled(a, near), of_row = scaled(chain.last, near);
     chain = {mul(of_chain, chain.start), fnma(of_row, b, mul(of_chain, chain.next)), mul(ops::negative(of_row), c),
              fnma(of_row, f, mul(of_chain, chain.rhs))};
     return kept;
 }
 
-// The unknowns at the ends of some adjacent rows: the first and the last of them, the one before and the one after.
+// The unknowns at the ends of some adjacent rows: the first and the last, the one before and the one after.
 template <class T>
 struct Boundary {
     T before, first, last, behind;
@@ -121,7 +121,7 @@ struct ThreadRows {
         for (int k = 2; k < ROWS; ++k) kept[k - 1] = eliminate_next(down, a[k], b[k], c[k], rhs[k]);
         return down;
     }
-    // Does so downwards, and upwards too.
+    // Eliminates all unknowns but the first and the last, downwards and also upwards.
     DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
         down = eliminate_down(rhs);
         up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
@@ -137,9 +137,9 @@ struct ThreadRows {
             behind = next, next = x[k];
         }
     }
-    // Computes the residuals and returns whether the backward error of a row is too large. EXCUSING accepts rows whose
-    // residual is negligible beside the numbers in the thread's other rows, as where x is zero. `any` becomes whether
-    // any row has a large error, accepted ones included.
+    // Computes the residuals and returns whether the backward error of a row is too large. EXCUSING accepts rows with a
+    // residual that is negligible compared to the numbers in the thread's other rows, as where x is zero. `any` becomes
+    // whether any row has a large error, including accepted rows.
     template <bool EXCUSING>
     DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, T (&residual)[ROWS],
                                 bool* any = nullptr) const {
@@ -167,8 +167,8 @@ struct ThreadRows {
 
 // The rows of WIDTH adjacent lanes, merged in pairs log2(WIDTH) times. The rows of a lane, or the merged rows of
 // several lanes, are represented by the last equations of two chains: `up`, in their unknowns (last, first, before),
-// and `down`, in (first, last, after). Every lane but the first also has two pivot equations. They are for the two
-// unknowns between left and right rows, from the merge in which this lane was the first of the right rows.
+// and `down`, in (first, last, after). Every lane but the first also has two pivot equations: those of the two unknowns
+// between left and right rows, from the merge in which this lane was the first of the right rows.
 template <int WIDTH, class T>
 struct EliminationTree {
     ChainEquation<T> up, down;
@@ -180,14 +180,15 @@ struct EliminationTree {
         ChainEquation<T> mine = up;
 #pragma unroll
         for (int apart = 1; apart < WIDTH; apart *= 2) {
-            // The left rows extend the upward chain of the right rows, the right rows the downward chain of the left.
+            // The left rows extend the upward chain of the right rows, the right rows the downward chain of the left
+            // rows.
             const bool right = lane & apart;
             ChainEquation<T> chain, near, outer;
             if (apart == 1) {
                 near = right ? up : down, outer = right ? down : up;
                 chain = shuffle(near, lane ^ 1);
             } else {
-                // For merged rows, the first lane has `up`, and the first lane of their second half has `down`.
+                // Of merged rows, the first lane has `up`, and the first lane of their second half has `down`.
                 const int half = apart / 2;
                 chain = shuffle(mine, right ? lane - half : lane + apart);
                 near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
@@ -206,7 +207,8 @@ struct EliminationTree {
         const T last = mul(chain.rhs, reciprocal(chain.last));
         return {T(), one.solve(T(), last, T()), last, T()};
     }
-    // Returns the unknowns at the ends of this lane's rows. In the first lane, `known` is those of all lanes' rows.
+    // Returns the unknowns at the ends of this lane's rows. In the first lane, `known` are the unknowns at the ends of
+    // all lanes' rows.
     DEVICE Boundary<T> back_substitute(Boundary<T> known) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -2,12 +2,13 @@
 //
 // The first and last unknowns of the blocks' rows form a tridiagonal system again. Three launches solve it:
 //   reduce_exchanging           reduces the given rows to it.
-//   solve_reduced_exchanging    solves it, in phases: it is reduced again, level by level, until one block can solve
-//                               it, and then every level computes its other unknowns.
+//   solve_reduced_exchanging    solves that system, in phases: it is reduced again, level by level, until one block can
+//                               solve it, and then every level computes its other unknowns.
 //   expand_exchanging           computes the unknowns of the given systems, and checks the residuals.
 // Where rows have too large a backward error, windows around them are refined in registers (refine_windows) and, if
-// that does not suffice, by the stable solver. It mostly does, because the inverse of a matrix that needs row exchanges
-// mostly decays fast away from its diagonal. If neither suffices, the whole system is left to the stable solver.
+// that does not suffice, by the stable solver. A window mostly suffices, because the inverse of a matrix that needs row
+// exchanges mostly decays fast away from its diagonal. If no window does, the whole system is left to the stable
+// solver.
 
 #include "common.cuh"
 #include "exchanging.cuh"
@@ -16,7 +17,7 @@
 #include "tridiagonal_long.cuh"
 
 // A level of reduced systems. Its unknowns are the first and last unknowns of the blocks of the level below. Its three
-// arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays
+// arrays of coefficients, the right-hand sides and the unknowns follow each other; the next level follows them. Arrays
 // have whole vectors.
 template <class T, int PART>
 struct BoundaryLevel {
@@ -65,7 +66,7 @@ struct BlockTree {
     EliminationTree<32, T> of_lanes;
     EliminationTree<WARPS, T> of_warps;
 
-    // Merges the rows of all threads. Returns the tree whose equations the first thread has: those of all rows.
+    // Merges the rows of all threads. The first thread gets the equations of all rows.
     DEVICE void merge(ChainEquation<T>& up, ChainEquation<T>& down) {
         of_lanes.up = up, of_lanes.down = down;
         of_lanes.merge();
@@ -82,7 +83,8 @@ struct BlockTree {
             }
         }
     }
-    // Returns the unknowns at the ends of a thread's rows. In the first thread, `known` is those of all rows.
+    // Returns the unknowns at the ends of a thread's rows. In the first thread, `known` are the unknowns at the ends of
+    // all rows.
     DEVICE Boundary<T> back_substitute(Boundary<T> known) const {
         if constexpr (WARPS > 1) {
             __shared__ Boundary<T> boundaries[WARPS];
@@ -98,7 +100,7 @@ struct BlockTree {
     }
 };
 
-// The rows of a thread of a given system, and the unknowns beside them.
+// The rows of a thread of a given system, and the unknowns before and after them.
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 struct GivenRows {
     ThreadRows<T, ROWS> rows;
@@ -173,8 +175,8 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
     });
 }
 
-// Computes the unknowns of the systems that are due, marks the lanes with a large error, and leaves the systems that
-// have any (left).
+// Computes the unknowns of the systems that are due, marks the lanes with a large error, and leaves the systems with
+// marked lanes (left).
 template <class T, int ROWS, int THREADS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, unsigned* marks, Worklist due,
                               Worklist left) {
@@ -182,7 +184,7 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
     const Index systems = count_due(due, s.systems), parts = (s.rows + PART - 1) / PART;
     const BoundaryLevel<T, PART> next = {levels, s.systems, 2 * parts};
     for_each_part(systems, parts, [](Index) { return true; }, [&](Index at, Index part) {
-        // The rows that were read last come first, for they may still be in the cache.
+        // The rows that were read last come first, as they may still be in the cache.
         part = parts - 1 - part;
         const Index system = due_system(due, systems - 1 - at), begin = part * PART + threadIdx.x * ROWS;
         const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
@@ -211,10 +213,10 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
 
 // Refines the marked lanes, which have a row with too large a backward error, together with the rows around them. A
 // warp takes a window and solves for the residual of the marked lanes in its middle. The rows are divided into lanes,
-// and the lanes merged, in another way than before, so that the same error is not made again. The first
-// and the last unknown of a window stay as they are, so that the rows outside do not change. Every row is in the middle
-// of a window in one of two phases. Lanes that they do not fix are marked in a second array of marks, which follows the
-// first, and their systems left to the stable solver (left). Systems with many errors are left to later launches
+// and the lanes merged, in another way than before, so that the same error is not made again. The first and the last
+// unknown of a window stay as they are, so that the rows outside do not change. Every row is in the middle of a window
+// in one of two phases. Lanes that the phases do not fix are marked in a second array of marks, which follows the
+// first, and their systems are left to the stable solver (left). Systems with many errors are left to later launches
 // (hopeless). A warp checks the marks of `each` windows at once. `before` is the list of the launches before, which is
 // emptied.
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>

@@ -1,17 +1,17 @@
-// Elimination without row exchanges. It suits diagonally dominant, definite and M-matrices: the Schur complement of
-// such a matrix is one too, so without rounding no pivot is zero.
+// Elimination without row exchanges. It suits diagonally dominant matrices, definite matrices and M-matrices: the Schur
+// complement of such a matrix is of the same kind, so without rounding no pivot is zero.
 //
 // Short systems are solved by one launch, solve_in_order:
 //   1. Forward elimination: every thread loads ROWS adjacent rows and eliminates all of their unknowns but the last.
 //      What remains is a tridiagonal system of the threads' last unknowns, with one interface row for each thread.
-//   2. The lanes of a warp solve that system by cyclic reduction. If a system has several warps, each leaves one row,
-//      and the first warp solves these in the same way.
+//   2. The lanes of a warp solve that system by cyclic reduction. If a system has several warps, each warp leaves one
+//      row, and the first warp solves these rows by cyclic reduction, too.
 //   3. Back substitution: every thread computes its other unknowns.
 //
 // Long systems take three launches:
 //   reduce_in_order           reduces the rows of every block to one.
-//   solve_reduced_in_order    solves what remains, in phases: it is reduced again, level by level, until one block can
-//                             solve it, and then every level computes its other unknowns.
+//   solve_reduced_in_order    solves the remaining system, in phases: it is reduced again, level by level, until one
+//                             block can solve it, and then every level computes its other unknowns.
 //   expand_in_order           computes the unknowns of the given systems.
 // Elimination of rows is repeated, so that little is stored in between.
 //
@@ -29,15 +29,15 @@
 
 // The interface row of a thread, and the first unknown of its rows. The interface row is the equation
 //     lower * previous + diag * own + upper * (first unknown of the next thread) = rhs
-// where own is the last unknown of the thread, and previous that of the thread before. The first unknown of the thread
-// is first - first_previous * previous - first_own * own.
+// where own is the last unknown of the thread, and previous the last unknown of the thread before. The first unknown of
+// the thread is first - first_previous * previous - first_own * own.
 template <class T>
 struct InterfaceRow {
     T lower, diag, upper, rhs;
     T first, first_previous, first_own;
 
-    // Substitutes the first unknown of the next thread, which is given in the same form. Then both neighbours of the
-    // row are last unknowns.
+    // Substitutes the first unknown of the next thread, which is given in the same form. Then the row contains last
+    // unknowns only.
     DEVICE void couple(T next, T next_previous, T next_own) {
         diag = fnma(upper, next_previous, diag);
         rhs = fnma(upper, next, rhs);
@@ -143,10 +143,10 @@ DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
 }
 
 // Cyclic reduction of the interface rows of WIDTH adjacent lanes. In every step, every second remaining row eliminates
-// the unknowns of the rows `apart` lanes below and above it. In back substitution those compute their unknowns from it.
-// This is one factorisation, whose error does not grow with the condition number. It would grow if every lane reduced
-// its own row to the end. Afterwards the unknown of a lane is d - a x - c y, where x and y are the unknowns of the
-// lanes that eliminated it.
+// the unknowns of the rows `apart` lanes below and above it. In back substitution, those rows compute their unknowns
+// from it. This is one factorisation, and its error does not grow with the condition number. The error would grow if
+// every lane reduced its own row to the end. Afterwards the unknown of a lane is d - a x - c y, where x and y are the
+// unknowns of the lanes that eliminated it.
 template <int WIDTH, class T>
 struct CyclicReduction {
     T a, c, d;
@@ -190,8 +190,8 @@ struct CyclicReduction {
         }
         return {a, from_real<T>(1), outer, d, first, previous, own};
     }
-    // Returns the last unknown of this lane's rows. `before` is the unknown before all lanes, and `last`, which only
-    // the last lane needs, is that lane's own.
+    // Returns the last unknown of this lane's rows. `before` is the unknown before all lanes. `last` is the last lane's
+    // own unknown, and only that lane needs it.
     DEVICE T back_substitute(T before, T last) const {
         const int place = threadIdx.x % WIDTH + 1;
         T x = place < WIDTH ? d : last;
@@ -218,7 +218,7 @@ DEVICE InterfaceUnknowns<T> solve_interfaces(InterfaceRow<T> row, int system, in
     if constexpr (TRANSPOSE) row = transpose_lanes<T, THREADS, SYSTEMS, false>(row, system, rank);
     CyclicReduction<WIDTH, T> reduction;
     const InterfaceRow<T> all = reduction.reduce(row);
-    InterfaceUnknowns<T> known = {all.rhs, T()};  // if a system has at most one warp, only this row is left of it
+    InterfaceUnknowns<T> known = {all.rhs, T()};  // of a system with at most one warp, only this row is left
     if constexpr (WARPS > 1) {
         // The first warp of a system solves the interface rows of all its warps.
         __shared__ InterfaceRow<T> warp_rows[SYSTEMS * WARPS];
@@ -305,8 +305,8 @@ struct BlockReduction {
         }
         return all;
     }
-    // Returns a thread's unknowns. `before` is the unknown before all threads' rows, and `last`, which only thread LAST
-    // needs, is the last unknown of all.
+    // Returns a thread's unknowns. `before` is the unknown before all threads' rows. `last` is the last unknown of all,
+    // and only thread LAST needs it.
     DEVICE InterfaceUnknowns<T> back_substitute(T before, T last) const {
         if constexpr (WARPS > 1) {
             __shared__ T unknowns[WARPS];
@@ -339,7 +339,7 @@ struct InterfaceLevel {
     DEVICE InterfaceLevel next() const { return {numbers + 8 * systems * pitch(), systems, parts()}; }
 };
 
-// Loads a thread's rows of a level, each of which is coupled with the next. Rows past its end become x = 0.
+// Loads a thread's rows of a level. Each is coupled with the next row. Rows past the end become x = 0.
 template <class T, int PART, int ROWS>
 DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS],
                        T (&c)[ROWS], T (&d)[ROWS]) {
@@ -370,7 +370,8 @@ DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index
 }
 
 // Carries out a step of an elimination whose rows are loaded. REDUCE: stores the part's row of the next level. SOLVE,
-// EXPAND: d becomes the unknowns, all that the system has or those between unknowns of the next level; returns true.
+// EXPAND: d becomes the unknowns, all unknowns of the system or the unknowns between those of the next level; returns
+// true.
 template <int THREADS, class T, int ROWS, class Level>
 DEVICE bool eliminate_part(LevelStep step, const Level& next, Index system, Index part, T (&a)[ROWS], T (&b)[ROWS],
                            T (&c)[ROWS], T (&d)[ROWS]) {
@@ -396,7 +397,7 @@ DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) 
     constexpr int PART = ROWS * THREADS;
     const Index parts = (s.rows + PART - 1) / PART;
     const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
-    Index passed_over = -1;  // in thread 0, a system of which another block has found that it is not dominant
+    Index passed_over = -1;  // in thread 0, a system that another block has found not to be dominant
     for_each_part(s.systems, parts, [](Index) { return true; }, [&](Index system, Index part) {
         if (CHECKED && any_of_block(threadIdx.x == 0 && passed_over == system)) return;
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
@@ -420,7 +421,7 @@ DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) 
     });
 }
 
-// Solves the reduced systems, and initialises the states of all. CHECKED: leaves the systems that are marked (left). A
+// Solves the reduced systems, and initialises the states of all systems. CHECKED: leaves the marked systems (left). A
 // block of the given systems had BELOW rows.
 template <class T, int ROWS, int THREADS, int BELOW, bool CHECKED>
 DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemState* states, unsigned* undominated,
@@ -449,8 +450,8 @@ DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemS
     });
 }
 
-// Computes the unknowns of the given systems. The block that finishes last fills the solutions with NaN that have a
-// number that is not finite; `lost` lists them.
+// Computes the unknowns of the given systems. `lost` lists the solutions with a number that is not finite, and the
+// block that finishes last fills these with NaN.
 template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Worklist lost, unsigned* ticket) {
     constexpr int PART = ROWS * THREADS;
@@ -458,7 +459,7 @@ DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Wo
     const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
     const auto due = [&](Index system) { return !CHECKED || !states[s.systems - 1 - system].exchange; };
     for_each_part(s.systems, parts, due, [&](Index system, Index part) {
-        // The rows that were read last come first, for they may still be in the cache.
+        // The rows that were read last come first, as they may still be in the cache.
         system = s.systems - 1 - system, part = parts - 1 - part;
         const BatchIndex at = s.index(system);
         const Index begin = part * PART + threadIdx.x * ROWS;

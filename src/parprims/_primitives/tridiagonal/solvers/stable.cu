@@ -2,22 +2,22 @@
 // regular matrix, and the solution is refined once by its residual.
 //
 // A segment represents the rows i ... j-1 of a system by two equations between the pairs of unknowns y[i] = (x[i-1],
-// x[i]) and y[j] = (x[j-1], x[j]). Short systems are solved by one launch, solve_stable. It repeats phases 3 to 6 for
-// the residual of the first solution if the error of that is too large:
+// x[i]) and y[j] = (x[j-1], x[j]). Short systems are solved by one launch, solve_stable. If the error of the first
+// solution is too large, it repeats phases 3 to 6 for the residual:
 //   1. The threads copy the rows of the block's systems to shared memory, adjacent threads adjacent rows.
 //   2. AUTO, for periodic systems: they check whether every row is diagonally dominant. Then rows are not exchanged.
 //   3. Forward elimination: every thread reduces its rows to one segment. Every row that is appended eliminates x[j-1]
 //      from three equations. The pivot equation is kept for back substitution.
 //   4. Adjacent segments are merged in pairs, log2(THREADS) times. Two segments are four equations, and two of these
-//      eliminate the pair that the segments share. These two replace the right segment in shared memory.
+//      eliminate the pair that the segments share. The pivot equations replace the right segment in shared memory.
 //   5. The last segment begins and ends with the same pair, as a periodic system does; in other systems the corner
 //      coefficients are zero. It is solved for this pair. Back substitution down the tree then computes every shared
 //      pair from the pairs before and after it.
 //   6. Every thread computes its unknowns from its first and last pair, and checks the residuals of its rows.
-//   7. If there are two solutions, that with the smaller backward error is stored, by way of shared memory.
+//   7. If there are two solutions, the one with the smaller backward error is stored, by way of shared memory.
 // Pivots: every row is scaled by a power of two so that its largest coefficient is from 1 to 2. The pivot equation is
-// the one with the largest coefficient of the unknown, without exchanges the unknown's own row. All rows that contain
-// the unknown are among the three or four equations, so a pivot is found for every regular matrix.
+// the equation with the largest coefficient of the unknown, or without exchanges the unknown's own row. All rows that
+// contain the unknown are among the three or four equations, so a pivot is found for every regular matrix.
 //
 // Template parameters besides those in tridiagonal_common.cuh:
 //   PIVOT       when rows are exchanged: PARTIAL, always; NONE, never; AUTO, unless all rows are diagonally dominant
@@ -83,7 +83,8 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
         }
         const bool exchange = PIVOT != NONE && state.exchange != 0;
 
-        // The second pass solves for the residual of the first solution. Systems that do not need it keep the first.
+        // The second pass solves for the residual of the first solution. Systems that do not need it keep the first
+        // solution.
         T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
         bool refine = false, together = false;

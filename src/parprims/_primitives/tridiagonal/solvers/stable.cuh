@@ -71,7 +71,7 @@ DEVICE Equation<T, 5> append_row(Segment<T>& s, bool exchange, T lower, T diag, 
     return first;
 }
 
-// The numbers of a slot. It holds a segment first, then the two pivot equations of a merge, then a pair y.
+// The numbers of a slot. It first holds a segment, then the two pivot equations of a merge, then a pair y.
 constexpr int SLOT_NUMBERS = 13;
 
 // Slots in memory: number k of slot i is element COUNT * k + i, or count * k + i if COUNT is 0.
@@ -149,7 +149,8 @@ struct SegmentStore {
         at(slot, 0) = shared0, at(slot, 1) = shared1;
     }
 
-    // Closes the tree: replaces the only segment of a whole system by the pair with which the system begins and ends.
+    // Closes the tree: replaces the only segment of a whole system by the pair at the beginning and the end of the
+    // system.
     DEVICE void close(Index slot) const {
         const Segment<T> s = load(slot);
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
@@ -174,7 +175,7 @@ DEVICE void merge_all(const Kept& slots, N count, int thread, int threads, bool 
     }
 }
 
-// Puts in the slot of every segment the pair with which it begins, given the first pair in slot(0) and the last one in
+// Puts into the slot of every segment the pair at its beginning, given the first pair in slot(0) and the last pair in
 // the slot `end`.
 template <class N, class Kept, class Slot, class Sync>
 DEVICE void back_substitute_all(const Kept& slots, N count, int thread, int threads, Index end, Slot slot, Sync sync) {
@@ -193,8 +194,8 @@ DEVICE void back_substitute_all(const Kept& slots, N count, int thread, int thre
 
 // ---- A block --------------------------------------------------------------------------------------------------
 
-// What the threads of a system share: the bits of the largest backward errors of the first and the second solution;
-// whether rows are exchanged, the solution is to be refined, and unknowns are not finite.
+// State that the threads of a system share: the bits of the largest backward errors of the first and the second
+// solution; whether rows are exchanged, the solution is to be refined, and unknowns are not finite.
 struct BlockState {
     unsigned long long errors[2];
     unsigned exchange, refine, not_finite;
@@ -205,11 +206,11 @@ struct BlockSolver {
     static constexpr int BLOCK_THREADS = THREADS * SYSTEMS;
 
     T *lower, *diag, *upper, *rhs;  // in shared memory
-    // One more slot for the pair after the last segment of a chunk, and one more to align what follows.
+    // One more slot for the pair after the last segment of a chunk, and one more to align the memory after it.
     SegmentStore<T, BLOCK_THREADS + 2> slots;
     BlockState* state;
     // The rows of a system, its segments (threads that have rows) and its places in an array; the number of this
-    // system, the number of this thread in it, its number of rows and the place of the first.
+    // system, the number of this thread in it, the number of this thread's rows and the place of the first.
     int n, segments, pitch, system, rank, count, own;
 
     // Returns the place of a row of this thread's system in shared memory. Unless systems are interleaved, one place is
@@ -274,8 +275,8 @@ struct BlockSolver {
         sync();
     }
 
-    // Computes the unknowns of a thread and those before and after them, given the pairs of all threads in their slots,
-    // and the last one in the slot `end`.
+    // Computes the unknowns of a thread and the unknowns before and after them, given the pairs of all threads in their
+    // slots, and the last pair in the slot `end`.
     DEVICE void expand_rows(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
         before = slots.at(slot(rank), 0);
         const T start = slots.at(slot(rank), 1);
@@ -313,7 +314,7 @@ struct BlockSolver {
 
     DEVICE T given_rhs(int k) const { return rhs[own + (INTERLEAVED ? k * SYSTEMS : k)]; }
     // Returns the residual of row k of this thread. Raises `largest` to the backward error of the row, or to infinity
-    // if that is not finite.
+    // if the error is not finite.
     DEVICE T residual(int k, const Row& c, const T (&x)[ROWS], T before, T behind, Real<T>& largest) const {
         using R = Real<T>;
         const T f = given_rhs(k);

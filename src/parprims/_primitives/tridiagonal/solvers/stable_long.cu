@@ -1,12 +1,12 @@
-// The stable solver (see stable.cu) for long systems, in phases of one launch (phases.cuh), solve_stably.
-// Where only some rows have too large an error, it first solves windows around them.
+// The stable solver (see stable.cu) for long systems, in phases of one launch (phases.cuh), solve_stably. If only some
+// rows have too large an error, it first solves windows around them.
 //
 // A system is cut into chunks of THREADS * ROWS rows, with one block for each:
 //   1. Every chunk is reduced to one segment.
-//   2. Segments are merged, THREADS at a time, level by level until one is left. This one is solved, and back
-//      substitution computes the pair of unknowns y with which every chunk begins.
+//   2. Segments are merged, THREADS at a time, level by level until one is left. This segment is solved, and back
+//      substitution computes the pair of unknowns y at the beginning of every chunk.
 //   3. The elimination of a chunk's rows is repeated, which computes the unknowns between two pairs.
-//   4. If a row then has too large an error, all of it is repeated for the residual.
+//   4. If a row then has too large an error, all phases are repeated for the residual.
 //   5. Second solutions are copied to the result if they are better. A solution with a number that is not finite
 //      becomes NaN.
 
@@ -20,7 +20,7 @@ template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;
     T* to;  // the solution
-    // The solution so far: the unknowns of this thread's rows, the one before and the one after.
+    // The solution so far: the unknowns of this thread's rows, the unknown before them and the unknown after.
     T solution[ROWS], before, behind;
 
     DEVICE void set_places() {
@@ -76,7 +76,7 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         }
         __syncthreads();  // rows are there for all
     }
-    // Takes the known unknown `x` out of row k of this thread, whose coefficient is in `array`.
+    // Takes the known unknown `x` out of row k of this thread. Its coefficient is in `array`.
     DEVICE void fix(int k, T* array, T x) const {
         const int at = this->own + k;
         const T rhs = this->rhs[at];
@@ -107,7 +107,7 @@ DEVICE void record_error(R mine, unsigned long long* largest) {
 }
 
 // Solves the systems that are due. WINDOWED: first refines windows as refine_windows does, of the systems on the list
-// `windowed`, and puts those that this did not fix to the systems that are due. A mark stands for MARKED rows.
+// `windowed`, and adds the systems that this did not fix to those that are due. A mark stands for MARKED rows.
 // EXCHANGE: exchanges rows, and solves systems with a large error again for the residual; `again` lists them, and
 // `second` takes the sums with the first solution.
 template <class T, int ROWS, int THREADS, int MARKED, bool WINDOWED, bool EXCHANGE, bool PERIODIC>
@@ -119,8 +119,9 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     if (count_due(due, s.systems) == 0 && (!WINDOWED || *windowed.counts == 0)) return;
     const Level lowest = {segments, s.systems, chunks};
     const int levels = count_levels_below_top(lowest) + 1;  // of segments
-    // The first two phases refine windows. Steps of a pass: chunks are reduced to the segments of level 0; the levels
-    // 0 ... levels-2 are merged, the last one is closed, those before it are expanded; chunks are solved. There are two
+    // The first two phases refine windows. Steps of a pass: chunks are reduced to the segments of level 0; the levels 0
+    // ... levels-2 are merged, the last level is closed, the levels before it are expanded; chunks are solved. There
+    // are two passes, one of them without row exchanges. The last phase copies second solutions.
     // passes, one without row exchanges. The last phase copies second solutions.
     constexpr int begin_passes = WINDOWED ? 2 : 0;
     const int steps = 2 * levels + 1, copying = begin_passes + (EXCHANGE ? 2 : 1) * steps;
@@ -182,7 +183,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
             last = count > 0 && mine + count == window.high && window.high < s.rows;
             begin = window.low, end = window.high;
         }
-        // The segments of a level or, if number is -1, those of rows are merged to one.
+        // The segments of a level, or if `number` is -1 of rows, are merged into one.
         const Level mine = level_above(lowest, max(number, 0)), next = number < 0 ? mine : mine.next();
         C chunk;
         if (number < 0) {

@@ -4,9 +4,10 @@
 //   in_order.cu    elimination without row exchanges, in registers
 //   exchanging.cu  elimination with row exchanges, in registers: fast, and mostly accurate
 //   stable.cu      elimination with row exchanges, in the order of a binary tree: always accurate
-// pivot="none" uses the first. pivot="partial" uses the second, and the third for systems whose backward error is then
-// too large. pivot="auto" uses the first, and the others for systems that are not diagonally dominant. Periodic systems
-// use the third alone. A launch that solves a short system reads every number once and writes every unknown once.
+// pivot="none" uses in_order.cu. pivot="partial" uses exchanging.cu, and stable.cu for systems whose backward error is
+// then too large. pivot="auto" uses in_order.cu, and the others for systems that are not diagonally dominant. Periodic
+// systems use stable.cu alone. A launch that solves a short system reads every number once and writes every unknown
+// once.
 //
 // Template parameters used throughout:
 //   T             the type of all numbers
@@ -14,8 +15,8 @@
 //   THREADS       threads that share a system
 //   SYSTEMS       systems of a block; `system` is the number of a thread's system in the block, `rank` the number of
 //                 the thread in its system
-//   INTERLEAVED   whether the systems are adjacent in memory, not the rows of one; then adjacent threads have adjacent
-//                 systems
+//   INTERLEAVED   whether adjacent systems, not the rows of a system, are adjacent in memory; then adjacent threads
+//                 have adjacent systems
 //   LOWER, DIAG, UPPER, RHS, OUT    how each array is accessed
 //
 // Reproducibility: the rows of a thread and of a block depend only on n and the dtype. So a system gives the same bits
@@ -77,8 +78,8 @@ DEVICE T real_part(Complex<T> x) {
 template <class T>
 using Real = decltype(real_part(T()));
 
-// The absolute value. Of a complex number: the sum of the absolute values of its parts (abs1, as LAPACK's cabs1), or
-// the larger of them (abs_max).
+// The absolute value. For complex numbers: the sum of the absolute values of the parts (abs1, as LAPACK's cabs1), or
+// the larger of the two (abs_max).
 template <class T>
 DEVICE T abs1(T x) {
     return ::fabs(x);
@@ -124,7 +125,7 @@ DEVICE double binary_scale(double x) {
 DEVICE float infinity(float) { return __int_as_float(0x7f800000); }
 DEVICE double infinity(double) { return __longlong_as_double(0x7ff0000000000000ll); }
 
-// Fused multiply-subtract, z - x y, and the product x y. Each is rounded in the same way wherever it is used.
+// Fused multiply-subtract, z - x y, and the product x y. Each rounds in one way wherever it is used.
 DEVICE float fnma(float x, float y, float z) { return __fmaf_rn(-x, y, z); }
 DEVICE double fnma(double x, double y, double z) { return __fma_rn(-x, y, z); }
 template <class T>
@@ -153,7 +154,8 @@ DEVICE Complex<T> reciprocal(Complex<T> x) {
     return {re * factor, -im * factor};
 }
 
-// Returns the residual of the row a x[k-1] + b x[k] + c x[k+1] = f. `all` becomes the sum of the sizes of its terms.
+// Returns the residual of the row a x[k-1] + b x[k] + c x[k+1] = f. `all` becomes the sum of the magnitudes of its
+// terms.
 template <class T>
 DEVICE T row_residual(T a, T b, T c, T f, T x_before, T x, T x_behind, Real<T>& all) {
     const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
@@ -238,9 +240,9 @@ DEVICE void load_rows(const BatchView<const T> (&arrays)[4], const BatchIndex& a
 
 // ---- The threads of a system ----------------------------------------------------------------------------------
 
-// Transposes structures between the threads of a block: from threads of interleaved systems to threads of one system
-// in adjacent lanes; if INVERSE, back. Calls alternate between both. So a thread writes the places that it read in the
-// call before, and no barrier is needed between calls.
+// Transposes structures between the threads of a block: from threads of interleaved systems to threads of one system in
+// adjacent lanes; if INVERSE, back. Calls alternate between the two directions. So a thread writes the places that it
+// read in the call before, and no barrier is needed between calls.
 template <class T, int THREADS, int SYSTEMS, bool INVERSE, class Struct>
 DEVICE Struct transpose_lanes(const Struct& mine, int system, int rank) {
     constexpr int COUNT = sizeof(Struct) / sizeof(T), WIDE = THREADS + 1, ALL = WIDE * SYSTEMS;

@@ -6,7 +6,7 @@
 #include "phases.cuh"
 #include "tridiagonal_common.cuh"
 
-// What the launches record about a system.
+// The record of a system that launches share.
 struct SystemState {
     // The largest backward errors of the first and the second solution, as bits.
     unsigned long long errors[2];
@@ -15,7 +15,8 @@ struct SystemState {
     // Bits: 1, the first solution has too large an error; 2, refining windows in registers did not fix it; 4, refining
     // windows by the stable solver did not fix it, or does not pay.
     unsigned unsolved;
-    // How many warps have many rows with a large error; how many windows the first and the second phase did not fix.
+    // The number of warps with many rows with a large error; the numbers of windows that the first and the second phase
+    // did not fix.
     unsigned failures[3];
 };
 
@@ -25,11 +26,11 @@ DEVICE Index whole_vectors(Index count) {
     return (count + Vector<T>::PARTS - 1) / Vector<T>::PARTS * Vector<T>::PARTS;
 }
 
-// The systems that a launch has to do with: those on a list or, if there is none, all.
+// The number of systems that a launch works on: the systems on a list or, if there is none, all.
 DEVICE Index count_due(const Worklist& due, Index systems) { return due.counts ? (Index)*due.counts : systems; }
 DEVICE Index due_system(const Worklist& due, Index at) { return due.counts ? (Index)due.list[at] : at; }
 
-// Sets a bit of `unsolved` and, unless the system already has one of `known`, puts the system on a list.
+// Sets a bit of `unsolved` and, unless the system already has one of the bits `known`, puts the system on a list.
 DEVICE void leave_system(const Worklist& left, Index system, SystemState& state, unsigned bit, unsigned known) {
     if ((atomicOr(&state.unsolved, bit) & known) == 0) left.list[atomicAdd(&left.counts[0], 1u)] = (unsigned)system;
 }
@@ -37,7 +38,7 @@ DEVICE void leave_system(const Worklist& left, Index system, SystemState& state,
     leave_system(left, system, state, bit, bit);
 }
 
-// Calls each(system, part) for the parts that this block has, of the systems that are due. A system has `parts` parts.
+// Calls each(system, part) for this block's parts of the systems that are due. A system has `parts` parts.
 template <class Due, class Each>
 DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
 #pragma unroll 1
@@ -51,13 +52,13 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
 }
 
 // The number of this thread's warp, and whether a condition holds in any thread of the block. The shuffle and the vote
-// tell the compiler that all lanes of a warp have the same result. Otherwise it would compile the shuffles in a branch
-// by it twice: for whole warps, and for lanes that come one by one.
+// tell the compiler that all lanes of a warp have one result. Otherwise it would compile shuffles in a branch on the
+// result twice: for whole warps, and for lanes that arrive one by one.
 DEVICE int warp_number() { return __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0); }
 DEVICE bool any_of_block(bool mine) { return __any_sync(ALL_LANES, __syncthreads_or(mine)); }
 
-// Systems are reduced level by level until one block can solve what is left, the top level. The given level has number
-// 0. A level says how many parts a system has there, one for each block, and which level is the next.
+// Systems are reduced level by level until one block can solve the rest, the top level. The given level has number 0. A
+// level says how many parts a system has there, one for each block, and which level is the next.
 template <class Level>
 DEVICE int count_levels_below_top(Level level) {
     int top = 0;
@@ -75,7 +76,7 @@ DEVICE Level level_above(Level level, int number) {
 enum LevelStep { REDUCE, SOLVE, EXPAND };
 
 // Solves reduced systems in phases: the levels below the top are reduced, the top is solved, the levels below it are
-// expanded. Calls each(step, level, system, part) for the parts that this block has, of the first `systems` systems.
+// expanded. Calls each(step, level, system, part) for this block's parts of the first `systems` systems.
 template <class Level, class Each>
 DEVICE void for_each_reduced_part(PhaseCounters* counters, const Level& lowest, Index systems, Each each) {
     const int top = count_levels_below_top(lowest);
