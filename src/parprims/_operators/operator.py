@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import math
@@ -24,7 +25,8 @@ from parprims._core.arrays import (
     namespace_of,
 )
 from parprims._core.elements import ITS_NAMESPACE, Structure, flat, flattened, is_structured, not_array, rebuilt, shown
-from parprims._libraries.settings import asked_for
+from parprims._libraries.settings import asked_for, compiling
+from parprims._operators import foreign
 
 Combine = Callable[[Any, Any], Any]
 
@@ -180,8 +182,9 @@ class Operator:
             If it returns another shape.
         """
         single = len(earlier) == 1 and self.components is None
+        elements = (earlier[0], later[0]) if single else (earlier, later)
         try:
-            result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
+            result = call_on(self.combine, elements, earlier[0])
         except Exception as error:
             if self._segments is None:  # else the note names the inner operator, which the caller wrote
                 explain_failure(f"op {self.name}", error, _TAKES)
@@ -207,6 +210,34 @@ class Operator:
                         f"{shape}: it must work elementwise"
                     )
         return combined
+
+
+def call_on(function: Callable[..., Any], elements: tuple[Any, ...], like: Array) -> Any:
+    """Return the result of a caller's function, which may be written with another library's functions than ``like``'s.
+
+    An error is that of the function itself, on the elements themselves.
+    """
+    if compiling(like):
+        return function(*elements)
+    try:
+        result = function(*elements)
+    except Exception:
+        with contextlib.suppress(Exception):  # the first error tells more
+            return foreign.call(function, elements)
+        raise
+    first = result
+    while type(first) is tuple and first:
+        first = first[0]
+    if type(first) is not type(like) and _is_of_another_library(first, like):
+        with contextlib.suppress(Exception):
+            return foreign.call(function, elements)
+    return result
+
+
+def _is_of_another_library(x: Any, like: Array) -> bool:
+    if isinstance(x, np.generic) or not array_api_compat.is_array_api_obj(x):
+        return False
+    return array_api_compat.array_namespace(x) is not array_api_compat.array_namespace(like)
 
 
 def _joint_shape(shape: Iterable[Any], other_shape: Iterable[Any]) -> tuple[Any, ...]:

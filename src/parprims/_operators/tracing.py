@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
-from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array
+from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
+from parprims._operators.foreign import COMPOSED, NUMPY_NAMES, Untranslatable, evaluate, program
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -89,7 +90,7 @@ class Scalar:
         return NAMESPACE
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        name = _ALIASES.get(ufunc.__name__, ufunc.__name__)
+        name = NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
         for written in (*options.get("out", ()), *(inputs[:1] if method == "at" else ())):
             _written(written)
         if method != "__call__" or options:
@@ -97,17 +98,19 @@ class Scalar:
         return _function(name)(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func.__name__ in ("ndim", "shape"):
+            return getattr(args[0], func.__name__)
         if func.__name__ in _WRITERS:
             _written(args[0])
         _written(kwargs.get("out"))
-        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **kwargs)
+        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.endswith("_") and not func.__name__.startswith("_"):
             _written(args[0])
         _written((kwargs or {}).get("out"))
-        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
+        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
         raise Untraceable("it branches on the values of the arrays (use where of the array library)")
@@ -131,7 +134,19 @@ class Scalar:
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
             return functools.partial(_written_by, self, name)
+        if name != "equal" and NUMPY_NAMES.get(name, name) in _METHODS:
+            return functools.partial(_function(NUMPY_NAMES.get(name, name)), self)
         raise AttributeError(f"arrays have no attribute {name!r} that has a translation")
+
+    @property
+    def real(self) -> Scalar:
+        """The real part."""
+        return NAMESPACE._part(self, "re") if dtype_kind(self._dtype) == "complex" else self
+
+    @property
+    def imag(self) -> Scalar:
+        """The imaginary part."""
+        return NAMESPACE._part(self, "im")
 
     def fill(self, _value: Any) -> None:
         """Raise: ndarray.fill works in place."""
@@ -154,6 +169,8 @@ def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
 
 
 def _function(name: str) -> Callable[..., Any]:
+    if name in COMPOSED:
+        return functools.partial(COMPOSED[name], NAMESPACE)
     function = getattr(NAMESPACE, name, None)
     if not callable(function):
         raise Untraceable(f"it calls {name}, which has no translation")
@@ -327,34 +344,9 @@ _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys("floor ceil trunc round".split(), (_REAL, False)),
 }
 
-_ALIASES = {
-    "true_divide": "divide",
-    "div": "divide",
-    "sub": "subtract",
-    "mul": "multiply",
-    "neg": "negative",
-    "absolute": "abs",
-    "power": "pow",
-    "conjugate": "conj",
-    "invert": "bitwise_invert",
-    "bitwise_not": "bitwise_invert",
-    "left_shift": "bitwise_left_shift",
-    "right_shift": "bitwise_right_shift",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "rint": "round",
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+
+_METHODS = frozenset((*_ELEMENTWISE, "abs", "astype", "clip", "relu", "rsqrt", "sigmoid"))
+"""The elementwise functions that arrays of NumPy, PyTorch or JAX have as methods too."""
 
 
 def _elementwise(name: str) -> Callable[..., Any]:
@@ -488,7 +480,7 @@ class _Namespace:
         return _Info(bits=info.bits, max=int(info.max), min=int(info.min))
 
 
-NAMESPACE: Any = _Namespace()
+NAMESPACE = _Namespace()
 
 
 def _operator(name: str, *, reflected: bool = False) -> Callable[..., Scalar]:
@@ -576,16 +568,28 @@ def trace(
     with that the language gives to numbers which do not stand in the function's code. Raises Untraceable, with the
     reason, if the function does anything that has no translation, and TypeError if it changes an argument in place.
     """
-    lines = _Lines()
-    lines.immutable, lines.language = immutable, language
-    if language.tells and told is not None:
-        lines.told, function = told, with_own_numbers(function)
-    arguments = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
+    told = told if language.tells else None
+
+    def arguments() -> tuple[_Lines, list[Any]]:
+        lines = _Lines()
+        lines.immutable, lines.language, lines.told = immutable, language, told
+        scalars = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
+        return lines, scalars if packed else [one for (one,) in scalars]
+
+    lines, scalars = arguments()
     try:
-        result = function(*(arguments if packed else [one for (one,) in arguments]))
+        try:
+            result = (function if told is None else with_own_numbers(function))(*scalars)
+        except _InPlaceError:
+            raise
+        except Exception:
+            lines, scalars = arguments()
+            result = _by_jax(function, tuple(scalars))
+            if result is None:
+                raise
     except _InPlaceError:
         raise TypeError(f"{name} changes its argument in place: return a new array") from None
-    except Untraceable as reason:
+    except (Untraceable, Untranslatable) as reason:
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
     except Exception as error:  # the caller's function may raise any error for a symbolic scalar
         raise Untraceable(f"{name} cannot be traced: {_explained(error)}") from error
@@ -601,6 +605,18 @@ def trace(
     return Trace(lines, codes, dtypes, single=single, structure=structure)
 
 
+def _by_jax(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
+    """Return the result of a function that calls functions of JAX, from JAX's own trace of it; None if it has none."""
+    if "jax" not in sys.modules:
+        return None
+    scalars, _ = flattened(elements)
+    try:
+        closed, structure = program(function, elements, [x._dtype for x in scalars])
+    except Exception:  # the caller's function may raise any error for a tracer of JAX
+        return None
+    return rebuilt(structure, evaluate(closed, NAMESPACE, scalars, constant=lambda number: number))
+
+
 _STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}
 """Packages whose functions do not take symbolic scalars, with their names in messages."""
 
@@ -613,7 +629,9 @@ def _explained(error: Exception) -> str:
     words = str(error)
     if home in _STRANGERS or "parprims._operators.tracing" in words:
         stranger = f"functions of {_STRANGERS[home]}" if home in _STRANGERS else "a function"
-        own = f"use those of {ITS_NAMESPACE}, NumPy's or PyTorch's"
+        if _STRANGERS.get(home) == "jax.numpy":
+            return "it calls functions of jax.numpy in a way that is not elementwise"
+        own = f"use those of {ITS_NAMESPACE}, or of NumPy, PyTorch or jax.numpy"
         return f"it calls {stranger}, which {'take' if home in _STRANGERS else 'takes'} arrays alone: {own}"
     return f"{type(error).__name__}: {words}"
 

@@ -51,7 +51,7 @@ from parprims._libraries.numpy_bridge import (
 from parprims._libraries.settings import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._libraries.steps import doubled
 from parprims._operators.in_place import harmless
-from parprims._operators.operator import BUILT_IN, Operator, restructured
+from parprims._operators.operator import BUILT_IN, Operator, call_on, restructured
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce import numpy_sums
 from parprims._primitives.reduce.call import (
@@ -443,7 +443,7 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     def run(*arrays: Array) -> Any:
         if routines:
             try:
-                value = fn(*widened(xp, arrays))
+                value = call_on(fn, widened(xp, arrays), arrays[0])
             except Exception as error:
                 explain_map_failure(error, len(arrays))
                 raise

@@ -53,6 +53,7 @@ from parprims._operators.operator import (
     BUILT_IN,
     Operator,
     as_operator,
+    call_on,
     check_components,
     check_result,
     explain_failure,
@@ -337,7 +338,7 @@ def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
     given = widened(xp, arrays)
     fn = harmless_map(xp, fn, lasting_key(fn), given)
     try:
-        return fn(*given)
+        return call_on(fn, given, given[0])
     except Exception as error:
         explain_map_failure(error, len(arrays))
         raise
@@ -361,10 +362,11 @@ def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, 
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax
 
-        return tuple([one.dtype for one in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
+        values = jax.eval_shape(lambda *xs: call_on(fn, xs, xs[0]), *arrays)
+        return tuple([one.dtype for one in flattened(values, "fn")[0]])
     few = [x[((slice(0, 1),) * x.ndim + (...,))] for x in arrays]
     with contextlib.nullcontext() if is_tensor(few[0]) else np.errstate(all="ignore"):
-        return tuple([one.dtype for one in flattened(fn(*few), "fn")[0]])
+        return tuple([one.dtype for one in flattened(call_on(fn, tuple(few), few[0]), "fn")[0]])
 
 
 def reduced_values(
