@@ -43,8 +43,8 @@ class Operator:
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
         of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
-        operators and functions of the array API standard (from ``array_api_compat.array_namespace(x)``, or
-        NumPy's or PyTorch's own).
+        operators and elementwise functions: those of NumPy, PyTorch, ``jax.numpy`` or
+        ``array_api_compat.array_namespace(x)``, on arrays of any library.
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.

@@ -2,8 +2,9 @@
 
 The function is called once with symbolic scalars (`Scalar`) in place of arrays. They implement Python's operators, the
 functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), and NumPy's and PyTorch's own functions
-through their override protocols. Every operation appends a line to the trace, so that the finished trace is the body of
-a function in a `Language`: in CUDA, with the C++ functions of _cuda/device/common.cuh, or in another one.
+through their override protocols. A function that calls JAX's is traced by JAX (foreign.py). Every operation appends a
+line to the trace, so that the finished trace is the body of a function in a `Language`: in CUDA, with the C++ functions
+of _cuda/device/common.cuh, or in another one.
 
 Numbers that stand in the code of the function stand in the trace too. All others, such as those that it captures, may
 change from call to call. The text can leave them out, and then has a name for each: see `Captured`.
