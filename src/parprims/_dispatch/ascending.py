@@ -21,7 +21,7 @@ from parprims._core.arrays import (
     library,
     namespace_of,
 )
-from parprims._core.options import listed_as_array
+from parprims._core.options import listed_as_array, of_numpy
 from parprims._core.signature import torch_observed
 from parprims._dispatch.dispatch import Abstract
 from parprims._libraries.numpy_bridge import as_numpy, is_shared
@@ -31,22 +31,27 @@ Check = Callable[[Array], None]
 
 
 def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool = True) -> Any:
-    """Return offsets that are a list, a tuple or a range as an array beside another one; all else as it is.
+    """Return offsets that are a list, a tuple, a range or NumPy's as an array beside another one; all else as it is.
 
     They are checked here, unless ``check`` is False: the array may be on a GPU, or in a program that is traced. The
     length of the axis is that of the array if it is ``alone``, and not broadcast against another one.
     """
-    if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
+    if not isinstance(offsets, list | tuple | range | np.ndarray) or not hasattr(type(beside), "shape"):
         return offsets
     try:
         xp = namespace_of(beside)
     except TypeError:  # it is no array of a library: the checks of the call say so, and name it
         return offsets
-    found = listed_as_array("offsets", offsets, xp, beside)
+    if isinstance(offsets, np.ndarray):
+        found = of_numpy("offsets", offsets, beside)
+        if found is offsets or offsets.ndim != 1:
+            return found
+    else:
+        found = listed_as_array("offsets", offsets, xp, beside)
     at = -1 if axis is None else axis
-    known = dtype_kind(found.dtype) == "int" and check is not False and len(offsets) > 0
+    known = dtype_kind(found.dtype) in ("int", "uint") and check is not False and len(offsets) > 0
     if known and isinstance(at, int | np.integer) and -beside.ndim <= at < beside.ndim:
-        n = beside.shape[at] if alone else offsets[-1]
+        n = beside.shape[at] if alone else int(offsets[-1])
         _check(_ascend(np.asarray(offsets), n), n)
     return found
 
