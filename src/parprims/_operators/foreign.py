@@ -127,15 +127,35 @@ def call(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
     arrays, structure = flattened(elements)
     xp = namespace_of(arrays[0])
     try:
-        result = function(*rebuilt(structure, [_StandIn(xp, x) for x in arrays]))
-        leaves, result_structure = flattened(result)
-        if all(isinstance(leaf, _StandIn) and type(leaf._array) is type(arrays[0]) for leaf in leaves):
-            return rebuilt(result_structure, [leaf._array for leaf in leaves])
-    except Exception:  # the caller's function may raise any error for a stand-in
-        if "jax" not in sys.modules:
+        leaves, result_structure = flattened(function(*rebuilt(structure, [_StandIn(xp, x) for x in arrays])))
+    except Exception as error:  # the caller's function may raise any error for a stand-in
+        if not came_through_jax(error):
             raise
+    else:
+        results = [leaf._array if isinstance(leaf, _StandIn) else leaf for leaf in leaves]
+        if all(array_api_compat.is_array_api_obj(one) and namespace_of(one) is xp for one in results):
+            return rebuilt(result_structure, results)
+        if not any(map(array_api_compat.is_jax_array, results)):
+            raise TypeError("the function returns no arrays of its arguments' library")
     traced, result_structure = program(function, elements, [dtype_name(x.dtype) for x in arrays])
     return rebuilt(result_structure, evaluate(traced, xp, arrays))
+
+
+def came_through_jax(error: BaseException) -> bool:
+    """Return whether a function of JAX raised an error, or called what raised it."""
+    notes = getattr(error, "__notes__", ())
+    told = (str(error), *notes)  # PyTorch names the type of an operand that it does not know
+    if type(error).__module__.partition(".")[0] in _OF_JAX or any("JAX has" in x or "jaxlib" in x for x in told):
+        return True
+    where = error.__traceback__
+    while where is not None:
+        if str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _OF_JAX:
+            return True
+        where = where.tb_next
+    return False
+
+
+_OF_JAX = ("jax", "jaxlib")
 
 
 # ---- Functions that arguments override ----------------------------------------------------------------------------
@@ -150,6 +170,8 @@ class _StandIn:
         self._xp, self._array = xp, array
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols, by which other libraries would read the array
+            raise AttributeError(name)
         found = getattr(self._array, name, None)
         if found is None:  # a method of the arrays of another library
             return functools.partial(_function(self._xp, name), self)
@@ -171,11 +193,21 @@ class _StandIn:
         first = next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, _StandIn))
         return _function(first._xp, func.__name__)(*args, **(kwargs or {}))
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a function of NumPy asks for the values of an array")
+
     def __bool__(self) -> bool:
         return bool(self._array)
 
     def __getitem__(self, index: Any) -> Any:
         return _StandIn(self._xp, self._array[index])
+
+
+def _in_place(self: _StandIn, _: Any) -> Any:
+    """Refuse to change an array, but of JAX, whose arrays never change: there Python takes the operator itself."""
+    if array_api_compat.is_jax_namespace(self._xp):
+        return NotImplemented
+    raise TypeError("the function changes its argument in place")
 
 
 def _add_operators() -> None:
@@ -190,6 +222,7 @@ def _add_operators() -> None:
         apply = getattr(operator, f"__{name}__")
         setattr(_StandIn, f"__{name}__", method(apply, reflected=False))
         setattr(_StandIn, f"__r{name}__", method(apply, reflected=True))
+        setattr(_StandIn, f"__i{name}__", _in_place)
     for name in "eq ne lt le gt ge neg pos invert abs".split():
         setattr(_StandIn, f"__{name}__", method(getattr(operator, f"__{name}__"), reflected=False))
 

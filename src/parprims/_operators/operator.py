@@ -225,12 +225,11 @@ def call_on(function: Callable[..., Any], elements: tuple[Any, ...], like: Array
         with contextlib.suppress(Exception):  # the first error tells more
             return foreign.call(function, elements)
         raise
-    first = result
-    while type(first) is tuple and first:
-        first = first[0]
-    if type(first) is not type(like) and _is_of_another_library(first, like):
-        with contextlib.suppress(Exception):
-            return foreign.call(function, elements)
+    leaves = flattened(result)[0] if is_structured(result) else result if isinstance(result, tuple) else (result,)
+    for leaf in leaves:
+        if type(leaf) is not type(like) and _is_of_another_library(leaf, like):
+            with contextlib.suppress(Exception):
+                return foreign.call(function, elements)
     return result
 
 

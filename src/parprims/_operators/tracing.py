@@ -23,7 +23,7 @@ import numpy as np
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
 from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
-from parprims._operators.foreign import COMPOSED, NUMPY_NAMES, Untranslatable, evaluate, program
+from parprims._operators.foreign import COMPOSED, NUMPY_NAMES, Untranslatable, came_through_jax, evaluate, program
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -581,9 +581,9 @@ def trace(
     try:
         try:
             result = (function if told is None else with_own_numbers(function))(*scalars)
-        except _InPlaceError:
-            raise
-        except Exception:
+        except Exception as error:
+            if not came_through_jax(error):
+                raise
             lines, scalars = arguments()
             result = _by_jax(function, tuple(scalars))
             if result is None:
@@ -608,8 +608,6 @@ def trace(
 
 def _by_jax(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
     """Return the result of a function that calls functions of JAX, from JAX's own trace of it; None if it has none."""
-    if "jax" not in sys.modules:
-        return None
     scalars, _ = flattened(elements)
     try:
         closed, structure = program(function, elements, [x._dtype for x in scalars])
