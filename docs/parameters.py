@@ -83,7 +83,8 @@ SHARED = (
         "offsets",
         "array or sequence of int, optional",
         "The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis. "
-        "Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. {}.",
+        "Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy "
+        "does for every library. {}.",
         {
             "reduce": ("Each is combined separately, along a single axis",),
             "map_reduce": ("Each is combined separately, along a single axis; all values of fn are stored",),

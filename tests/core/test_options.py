@@ -159,6 +159,43 @@ def test_lists_beside_other_libraries(backend):
         parprims.histogram(x, [1, 4, 2])
 
 
+def test_numbers_of_numpy_beside_other_libraries(backend):
+    """Coefficients, offsets, edges and quantiles of NumPy or SciPy are taken beside arrays of any library."""
+    x = backend.asarray(X)
+    b, a, sos = np.array([0.5, 0.25]), np.array([1.0, -0.5]), np.array([[0.5, 0.25, 0.0, 1.0, -0.5, 0.0]])
+    filtered = np.asarray(parprims.lfilter(b, a, X))
+    for got in (
+        parprims.lfilter(b, a, x),
+        parprims.lfilter([0.5, 0.25], (1.0, -0.5), x),
+        parprims.lfilter(backend.asarray(b), a, x, zi=np.zeros(1))[0],
+        parprims.sosfilt(sos, x),
+    ):
+        np.testing.assert_allclose(backend.to_numpy(got), filtered)
+    for offsets in (np.array([0, 2, 5]), np.array([0, 2, 5], np.int32), np.array([5, 2, 0])[::-1]):
+        assert backend.to_numpy(parprims.reduce(x, offsets=offsets)).tolist() == [4.0, 11.0]
+        assert backend.to_numpy(parprims.scan(x, offsets=offsets)).tolist() == [3.0, 4.0, 2.0, 7.0, 11.0]
+        assert backend.to_numpy(parprims.sort(x, offsets=offsets)).tolist() == [1.0, 3.0, 2.0, 4.0, 5.0]
+        assert backend.to_numpy(parprims.linear_recurrence(x, x, offsets=offsets)).shape == (5,)
+    assert backend.to_numpy(parprims.histogram(x, np.array([1.0, 2.0, 4.0]))[0]).tolist() == [1, 3]
+    assert backend.to_numpy(parprims.quantile(x, np.array([0.0, 1.0]))).tolist() == [1.0, 5.0]
+    for wrong in ([0, 5, 3, 5], [1, 5], [0, 6]):
+        with pytest.raises(ValueError, match=r"^offsets must ascend from 0 to the length of the axis, 5"):
+            parprims.scan(x, offsets=np.array(wrong))
+
+
+@pytest.mark.once
+def test_numbers_of_numpy_that_jax_would_round():
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(False):
+        x = jax.numpy.asarray(X)
+        assert parprims.lfilter(np.array([0.5]), np.array([1.0, -0.25]), x).dtype == np.float32
+        assert parprims.reduce(x, offsets=np.array([0, 2, 5])).tolist() == [4.0, 11.0]
+        with pytest.raises(TypeError, match=r"^b is an array of NumPy, and JAX would round its float64 numbers"):
+            parprims.lfilter(np.array([0.1]), np.array([1.0]), x)
+        with pytest.raises(TypeError, match=r"^offsets is an array of NumPy, and JAX would round its int64 numbers"):
+            parprims.reduce(x, offsets=np.array([0, 2**40]))
+
+
 WRONG = ([0, 5, 3, 6], [0, 3, 5], [1, 3, 6], [0], [0, 7], [-1, 6], [6, 0], [0, 6, 0, 6], [6])
 
 

@@ -456,7 +456,7 @@ def test_examples_of_the_pages_run_on_every_library(backend, page, name, values,
     text = (pathlib.Path(__file__).parents[2] / "docs" / page).read_text()
     function = re.search(rf"^def {name}\(.*?(?=\n\n\n|\n```)", text, re.DOTALL | re.MULTILINE)
     assert function is not None
-    assert "from array_api_compat import array_namespace\n" in text
+    assert "array_namespace(" not in function[0] or "from array_api_compat import array_namespace\n" in text
     names = {"array_namespace": array_api_compat.array_namespace, "np": np}
     exec(function[0], names)
     arrays = tuple(map(backend.asarray, values(np.array([1.0, 4.0, 4.5, 9.0]))))

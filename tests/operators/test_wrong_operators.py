@@ -311,20 +311,23 @@ def standard(earlier, later):
     return array_namespace(earlier).maximum(earlier, later)
 
 
+_larger = np.frompyfunc(max, 2, 1)
+
+
 def of_numpy(earlier, later):
-    return np.maximum(earlier, later)
+    return _larger(earlier, later).astype(float)
 
 
 def of_torch(earlier, later):
     import torch
 
-    return torch.maximum(earlier, later)
+    return torch.special.entr(earlier) + later
 
 
 def of_jax(earlier, later):
-    import jax.numpy
+    import jax.scipy
 
-    return jax.numpy.maximum(earlier, later)
+    return jax.scipy.special.erf(earlier) + later
 
 
 def branching(earlier, later):
@@ -511,7 +514,7 @@ class TestRemedies:
         reason = parprims.methods(parprims.scan, backend.asarray(np.ones(4)), of_jax)["kernel"]
         if "of_jax" not in reason:
             pytest.skip(reason)
-        assert "array_api_compat.array_namespace(x)" in reason
+        assert "erf" in reason
         assert "Scalar" not in reason
 
     def test_of_threads(self, monkeypatch):

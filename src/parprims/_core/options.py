@@ -25,6 +25,7 @@ from parprims._core.arrays import (
     is_number,
     library_title,
     mode,
+    namespace_of,
     repr_short,
 )
 
@@ -130,6 +131,38 @@ def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array
     if any(not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) for number in numbers):
         raise ValueError(f"{name} must be in the range of int{bits}, got {repr_short(values)}")
     return xp.asarray(numbers, dtype=getattr(xp, f"int{bits}"), device=device(like))
+
+
+def of_numpy(name: str, values: Any, like: Any) -> Any:
+    """Return numbers of NumPy as an array of the library, and on the device, of ``like``; all else as it is.
+
+    Raises
+    ------
+    TypeError
+        If the library would round the numbers, as JAX does without 64-bit dtypes.
+    """
+    if type(values) is not np.ndarray or isinstance(like, np.ndarray) or not is_array(like):
+        return values
+    try:
+        xp = namespace_of(like)
+    except TypeError:  # it is no array of a library: the checks of the call say so, and name it
+        return values
+    dtype = values.dtype.name
+    narrow = _NARROW.get(dtype) if is_jax(xp) and not mode(xp) else None
+    if narrow is not None:
+        narrowed = values.astype(narrow)
+        if not np.array_equal(narrowed.astype(dtype), values, equal_nan=values.dtype.kind in "fc"):
+            raise TypeError(
+                f"{name} is an array of NumPy, and JAX would round its {dtype} numbers to {narrow}: pass "
+                f"jax.numpy.asarray({name}), or set jax_enable_x64"
+            )
+        values, dtype = narrowed, narrow
+    kind = getattr(xp, dtype, None)
+    return values if kind is None else xp.asarray(np.array(values), dtype=kind, device=device(like))
+
+
+_NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32"}
+"""The dtypes that JAX has in place of those of 64 bits, unless a program asks for these."""
 
 
 # ---- The option dtype ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from parprims._core.arrays import (
     namespace_of,
 )
 from parprims._core.jax_arrays import is_traced, jax_platform
-from parprims._core.options import listed_as_array
+from parprims._core.options import listed_as_array, of_numpy
 from parprims._core.signature import torch_observed
 from parprims._dispatch.dispatch import Abstract
 from parprims._libraries.numpy_bridge import as_numpy, is_shared
@@ -30,22 +30,27 @@ Check = Callable[[Array], None]
 
 
 def as_offsets(offsets: Any, beside: Any, axis: Any, check: Any, *, alone: bool = True) -> Any:
-    """Return offsets that are a list, a tuple or a range as an array of the library of ``beside``; others unchanged.
+    """Return offsets of a list, a tuple, a range or NumPy as an array of the library of ``beside``; others unchanged.
 
     Unless ``check`` is False they are checked here, because the array may be on a GPU or in a traced program. With
     ``alone``, ``beside`` has the length of the axis; else it may be broadcast, and the last offset is the length.
     """
-    if not isinstance(offsets, list | tuple | range) or not hasattr(type(beside), "shape"):
+    if not isinstance(offsets, list | tuple | range | np.ndarray) or not hasattr(type(beside), "shape"):
         return offsets
     try:
         xp = namespace_of(beside)
     except TypeError:  # no array of a library: the checks of the call name it
         return offsets
-    array = listed_as_array("offsets", offsets, xp, beside)
+    if isinstance(offsets, np.ndarray):
+        array = of_numpy("offsets", offsets, beside)
+        if array is offsets or offsets.ndim != 1:
+            return array
+    else:
+        array = listed_as_array("offsets", offsets, xp, beside)
     position = -1 if axis is None else axis
-    known = dtype_kind(array.dtype) == "int" and check is not False and len(offsets) > 0
+    known = dtype_kind(array.dtype) in ("int", "uint") and check is not False and len(offsets) > 0
     if known and isinstance(position, int | np.integer) and -beside.ndim <= position < beside.ndim:
-        n = beside.shape[position] if alone else offsets[-1]
+        n = beside.shape[position] if alone else int(offsets[-1])
         _check(_ascend(np.asarray(offsets), n), n)
     return array
 

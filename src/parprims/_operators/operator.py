@@ -14,6 +14,7 @@ from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of
 from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, rebuilt
 from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
 from parprims._operators.failures import check_result, explain_failure
+from parprims._operators.foreign import call_on
 
 Combine = Callable[[Any, Any], Any]
 
@@ -30,8 +31,8 @@ class Operator:
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
         of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
-        operators and functions of the array API standard (from ``array_api_compat.array_namespace(x)``, or
-        NumPy's or PyTorch's own).
+        operators and elementwise functions: those of NumPy, PyTorch, ``jax.numpy`` or
+        ``array_api_compat.array_namespace(x)``, on arrays of any library.
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.
@@ -169,8 +170,9 @@ class Operator:
             If it returns another shape.
         """
         single = len(earlier) == 1 and self.components is None
+        elements = (earlier[0], later[0]) if single else (earlier, later)
         try:
-            result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
+            result = call_on(self.combine, elements, earlier[0])
         except Exception as error:
             if self._segments is None:  # else the note names the inner operator, which the caller wrote
                 explain_failure(f"op {self.name}", error, _TAKES)

@@ -2,8 +2,9 @@
 
 The function is called once with symbolic scalars (`Scalar`) in place of arrays. They implement Python's operators, the
 functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), and NumPy's and PyTorch's own functions
-through their override protocols. Every operation appends a line to the trace, so that the finished trace is the body of
-a function in a `Language`: in CUDA, with the C++ functions of _cuda/device/common.cuh, or in another one.
+through their override protocols. A function that calls JAX's is traced by JAX (foreign.py). Every operation appends a
+line to the trace, so that the finished trace is the body of a function in a `Language`: in CUDA, with the C++ functions
+of _cuda/device/common.cuh, or in another one.
 
 Numbers in the code of the function are literals of the trace. All other numbers, such as captured ones, may change from
 call to call, so the text can have a name for each instead: see `Captured`.
@@ -22,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
-from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array
+from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
+from parprims._operators.foreign import COMPOSED, NUMPY_NAMES, Untranslatable, came_through_jax, evaluate, program
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -91,7 +93,7 @@ class Scalar:
         return NAMESPACE
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        name = _ALIASES.get(ufunc.__name__, ufunc.__name__)
+        name = NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
         for written in (*options.get("out", ()), *(inputs[:1] if method == "at" else ())):
             _written(written)
         if method != "__call__" or options:
@@ -99,17 +101,19 @@ class Scalar:
         return _function(name)(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func.__name__ in ("ndim", "shape"):
+            return getattr(args[0], func.__name__)
         if func.__name__ in _WRITERS:
             _written(args[0])
         _written(kwargs.get("out"))
-        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **kwargs)
+        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.endswith("_") and not func.__name__.startswith("_"):
             _written(args[0])
         _written((kwargs or {}).get("out"))
-        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
+        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
         raise Untraceable("it branches on the values of the arrays (use where of the array library)")
@@ -133,7 +137,19 @@ class Scalar:
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
             return functools.partial(_written_by, self, name)
+        if name != "equal" and NUMPY_NAMES.get(name, name) in _METHODS:
+            return functools.partial(_function(NUMPY_NAMES.get(name, name)), self)
         raise AttributeError(f"arrays have no attribute {name!r} that has a translation")
+
+    @property
+    def real(self) -> Scalar:
+        """The real part."""
+        return NAMESPACE._part(self, "re") if dtype_kind(self._dtype) == "complex" else self
+
+    @property
+    def imag(self) -> Scalar:
+        """The imaginary part."""
+        return NAMESPACE._part(self, "im")
 
     def fill(self, _value: Any) -> None:
         """Raise: ndarray.fill works in place."""
@@ -156,6 +172,8 @@ def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
 
 
 def _function(name: str) -> Callable[..., Any]:
+    if name in COMPOSED:
+        return functools.partial(COMPOSED[name], NAMESPACE)
     function = getattr(NAMESPACE, name, None)
     if not callable(function):
         raise Untraceable(f"it calls {name}, which has no translation")
@@ -329,34 +347,9 @@ _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys("floor ceil trunc round".split(), (_REAL, False)),
 }
 
-_ALIASES = {
-    "true_divide": "divide",
-    "div": "divide",
-    "sub": "subtract",
-    "mul": "multiply",
-    "neg": "negative",
-    "absolute": "abs",
-    "power": "pow",
-    "conjugate": "conj",
-    "invert": "bitwise_invert",
-    "bitwise_not": "bitwise_invert",
-    "left_shift": "bitwise_left_shift",
-    "right_shift": "bitwise_right_shift",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "rint": "round",
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+
+_METHODS = frozenset((*_ELEMENTWISE, "abs", "astype", "clip", "relu", "rsqrt", "sigmoid"))
+"""The elementwise functions that arrays of NumPy, PyTorch or JAX have as methods too."""
 
 
 def _elementwise(name: str) -> Callable[..., Any]:
@@ -490,7 +483,7 @@ class _Namespace:
         return _Info(bits=info.bits, max=int(info.max), min=int(info.min))
 
 
-NAMESPACE: Any = _Namespace()
+NAMESPACE = _Namespace()
 
 
 def _operator(name: str, *, reflected: bool = False) -> Callable[..., Scalar]:
@@ -578,16 +571,28 @@ def trace(
     with that the language gives to numbers which do not stand in the function's code. Raises Untraceable, with the
     reason, if the function does anything that has no translation, and TypeError if it changes an argument in place.
     """
-    lines = _Lines()
-    lines.immutable, lines.language = immutable, language
-    if language.tells and told is not None:
-        lines.told, function = told, with_own_numbers(function)
-    arguments = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
+    told = told if language.tells else None
+
+    def arguments() -> tuple[_Lines, list[Any]]:
+        lines = _Lines()
+        lines.immutable, lines.language, lines.told = immutable, language, told
+        scalars = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
+        return lines, scalars if packed else [one for (one,) in scalars]
+
+    lines, scalars = arguments()
     try:
-        result = function(*(arguments if packed else [one for (one,) in arguments]))
+        try:
+            result = (function if told is None else with_own_numbers(function))(*scalars)
+        except Exception as error:
+            if not came_through_jax(error):
+                raise
+            lines, scalars = arguments()
+            result = _by_jax(function, tuple(scalars))
+            if result is None:
+                raise
     except _InPlaceError:
         raise TypeError(f"{name} changes its argument in place: return a new array") from None
-    except Untraceable as reason:
+    except (Untraceable, Untranslatable) as reason:
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
     except Exception as error:  # the caller's function may raise any error for a symbolic scalar
         raise Untraceable(f"{name} cannot be traced: {_explained(error)}") from error
@@ -603,6 +608,16 @@ def trace(
     return Trace(lines, codes, dtypes, single=single, structure=structure)
 
 
+def _by_jax(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
+    """Return the result of a function that calls functions of JAX, from JAX's own trace of it; None if it has none."""
+    scalars, _ = flattened(elements)
+    try:
+        closed, structure = program(function, elements, [x._dtype for x in scalars])
+    except Exception:  # the caller's function may raise any error for a tracer of JAX
+        return None
+    return rebuilt(structure, evaluate(closed, NAMESPACE, scalars, constant=lambda number: number))
+
+
 _STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}
 """Packages whose functions do not take symbolic scalars, with their names in messages."""
 
@@ -615,7 +630,9 @@ def _explained(error: Exception) -> str:
     words = str(error)
     if home in _STRANGERS or "parprims._operators.tracing" in words:
         stranger = f"functions of {_STRANGERS[home]}" if home in _STRANGERS else "a function"
-        own = f"use those of {ITS_NAMESPACE}, NumPy's or PyTorch's"
+        if _STRANGERS.get(home) == "jax.numpy":
+            return "it calls functions of jax.numpy in a way that is not elementwise"
+        own = f"use those of {ITS_NAMESPACE}, or of NumPy, PyTorch or jax.numpy"
         return f"it calls {stranger}, which {'take' if home in _STRANGERS else 'takes'} arrays alone: {own}"
     return f"{type(error).__name__}: {words}"
 

@@ -21,12 +21,14 @@ from parprims._core.arrays import (
     library,
     mode,
     move_axis,
+    namespace_named,
     normalize_axis,
 )
+from parprims._core.options import is_array, listed_as_array, of_numpy
 from parprims._core.promotion import promoted
 from parprims._dispatch.ascending import checked_values
 from parprims._dispatch.composite import Composed
-from parprims._dispatch.primitive import Arguments
+from parprims._dispatch.primitive import Arguments, plainer
 
 Parts = tuple[Array, Array, Array, Array]
 """The coefficients b and a of all sections, (sections, k + 1), lines of a signal, and the states of each line."""
@@ -121,6 +123,23 @@ def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
     if library(xp) == "numpy":
         return np.zeros(shape, like.dtype)
     return xp.zeros(shape, dtype=like.dtype, device=device(like))
+
+
+def with_own_coefficients(asked: Arguments) -> Arguments | None:
+    """Return the call with coefficients and states of lists or of NumPy as arrays beside x, and with plain options."""
+    x = asked["x"]
+    arrays = {name: one if name == "x" else _own(name, one, x) for name, one in asked.arrays.items()}
+    if all(arrays[name] is one for name, one in asked.arrays.items()):
+        return plainer(asked)
+    return asked.on(arrays)
+
+
+def _own(name: str, numbers: Any, x: Any) -> Any:
+    if not isinstance(numbers, list | tuple) or not is_array(x):
+        return of_numpy(name, numbers, x)
+    if name in ("b", "a"):
+        return listed_as_array(name, numbers, namespace_named("x", x), x)
+    return numbers
 
 
 def check_lfilter(asked: Arguments) -> tuple[Namespace, Filter]:

@@ -11,7 +11,7 @@ from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.filters import cpu, cuda, native
 from parprims._primitives.filters.array import array, array_refusal
-from parprims._primitives.filters.call import Filter, check_lfilter, check_sosfilt
+from parprims._primitives.filters.call import Filter, check_lfilter, check_sosfilt, with_own_coefficients
 
 
 @primitive
@@ -190,6 +190,7 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
         methods=methods,
         example=floats(example),
         optional=("zi",),
+        plainer=with_own_coefficients,
         single=lambda asked: asked["zi"] is None,
     )
 

@@ -26,7 +26,7 @@ from parprims._core.arrays import (
     sum_dtype,
 )
 from parprims._core.jax_arrays import is_split
-from parprims._core.options import is_array, listed_as_array, made_plain
+from parprims._core.options import is_array, listed_as_array, made_plain, of_numpy
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_scalar
 from parprims._dispatch.ascending import ascend, checked_values
@@ -68,7 +68,7 @@ def named(x: Array, weights: Any, options: dict[str, Any]) -> tuple[dict[str, An
 
 
 def plainer(asked: Arguments) -> Arguments | None:
-    """Return the call with Python's own numbers, and edges in a list as an array; None if it has them already.
+    """Return the call with Python's own numbers, and edges of a list or of NumPy beside x; None if it is so.
 
     If several devices or chunks hold x, the edges stay a tuple, and each device makes its array.
     """
@@ -80,6 +80,8 @@ def plainer(asked: Arguments) -> Arguments | None:
         elif not isinstance(bins, tuple):
             plain = {"bins": tuple(bins)}
         _check_edges(np.asarray(bins))
+    elif of_numpy("bins", bins, x) is not bins and not is_split((x, weights)):
+        plain = {"bins": of_numpy("bins", bins, x)}
     plain = plain or made_plain(bins=bins, range=asked["range"])
     if plain is None:
         return None

@@ -51,6 +51,7 @@ from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
 from parprims._operators.failures import check_result, explain_failure
 from parprims._operators.flags import flags_broadcast
+from parprims._operators.foreign import call_on
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, op_never_warns, restructured
@@ -331,7 +332,7 @@ def of_map(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> Any:
     inputs = widened(xp, arrays)
     fn = harmless_map(xp, fn, lasting_key(fn), inputs)
     try:
-        return fn(*inputs)
+        return call_on(fn, inputs, inputs[0])
     except Exception as error:
         explain_map_failure(error, len(arrays))
         raise
@@ -355,10 +356,11 @@ def own_dtypes(xp: Namespace, fn: Map, arrays: tuple[Array, ...]) -> tuple[Any, 
     if not is_tensor(arrays[0]) and is_jax(xp):
         import jax
 
-        return tuple([value.dtype for value in flattened(jax.eval_shape(fn, *arrays), "fn")[0]])
+        values = jax.eval_shape(lambda *xs: call_on(fn, xs, xs[0]), *arrays)
+        return tuple([value.dtype for value in flattened(values, "fn")[0]])
     few = [x[((slice(0, 1),) * x.ndim + (...,))] for x in arrays]
     with contextlib.nullcontext() if is_tensor(few[0]) else np.errstate(all="ignore"):
-        return tuple([value.dtype for value in flattened(fn(*few), "fn")[0]])
+        return tuple([value.dtype for value in flattened(call_on(fn, tuple(few), few[0]), "fn")[0]])
 
 
 def reduced_values(

@@ -71,8 +71,8 @@ def reduce(
         are.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is combined separately, along
-        a single axis.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is combined separately, along a single axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -183,8 +183,8 @@ def map_reduce(
         are.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is combined separately, along
-        a single axis; all values of fn are stored.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is combined separately, along a single axis; all values of fn are stored.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced

@@ -63,8 +63,8 @@ def scan(
         every other operator keeps the dtype.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is scanned separately, with
-        ``initial`` before it.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is scanned separately, with ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced

@@ -46,7 +46,8 @@ def sort(
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -141,8 +142,8 @@ def argsort(
         Whether the indices of equal elements ascend, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately; indices
-        are still counted along the whole axis.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is sorted separately; indices are still counted along the whole axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -217,7 +218,8 @@ def sort_by_key(
         Whether equal keys stay in the order they have in the input, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. Each is sorted separately.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
+        for every library. Each is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
