@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from tests.contract import random
 
 import parprims
 from parprims._operators.operator import Operator
+from tests.support.contract import random
 
 FLOATS = {
     "numpy": lambda np: {

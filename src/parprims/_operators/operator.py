@@ -14,7 +14,7 @@ from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of
 from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, rebuilt
 from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
 from parprims._operators.failures import check_result, explain_failure
-from parprims._operators.foreign import call_on
+from parprims._operators.foreign.calls import call_on
 
 Combine = Callable[[Any, Any], Any]
 

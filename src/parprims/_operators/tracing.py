@@ -2,9 +2,9 @@
 
 The function is called once with symbolic scalars (`Scalar`) in place of arrays. They implement Python's operators, the
 functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), and NumPy's and PyTorch's own functions
-through their override protocols. A function that calls JAX's is traced by JAX (foreign.py). Every operation appends a
-line to the trace, so that the finished trace is the body of a function in a `Language`: in CUDA, with the C++ functions
-of _cuda/device/common.cuh, or in another one.
+through their override protocols. A function that calls JAX's is traced by JAX (foreign/jax_programs.py). Every
+operation appends a line to the trace, so that the finished trace is the body of a function in a `Language`: in CUDA,
+with the C++ functions of _cuda/device/common.cuh, or in another one.
 
 Numbers in the code of the function are literals of the trace. All other numbers, such as captured ones, may change from
 call to call, so the text can have a name for each instead: see `Captured`.
@@ -25,7 +25,8 @@ import numpy as np
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
 from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
-from parprims._operators.foreign import COMPOSED, NUMPY_NAMES, Untranslatable, came_through_jax, evaluate, program
+from parprims._operators.foreign.jax_programs import came_through_jax, evaluate, program
+from parprims._operators.foreign.names import COMPOSED, NUMPY_NAMES, Untranslatable
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -256,6 +257,8 @@ def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -
         "complex": (bool, int, float, complex),
     }
     if not isinstance(value, allowed[kind]):
+        if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
+            raise Untraceable(f"it combines {dtype} with an array of jaxlib")  # so JAX traces it, see came_through_jax
         raise Untraceable(f"it combines {dtype} with {value!r} of type {type(value).__name__}")
     if kind in ("int", "uint"):
         low, high = integer_range(dtype)

@@ -51,7 +51,7 @@ from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
 from parprims._operators.failures import check_result, explain_failure
 from parprims._operators.flags import flags_broadcast
-from parprims._operators.foreign import call_on
+from parprims._operators.foreign.calls import call_on
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, op_never_warns, restructured

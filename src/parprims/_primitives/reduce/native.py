@@ -44,7 +44,7 @@ from parprims._libraries.numpy_bridge import (
     shares_memory,
 )
 from parprims._libraries.settings import UNROUNDED_SUMS, may_round_sums, narrowed, narrowed_in_cupy
-from parprims._operators.foreign import call_on
+from parprims._operators.foreign.calls import call_on
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce import array, numpy_sums
 from parprims._primitives.reduce.array import Combined, as_one_axis, block_lengths, by_blocks

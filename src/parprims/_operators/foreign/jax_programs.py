@@ -1,0 +1,275 @@
+"""Functions that call JAX: JAX traces them, and the operations of the program are done by any library."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, device, dtype_name
+from parprims._core.elements import flattened, rebuilt
+from parprims._operators.foreign.names import Untranslatable, fmod
+
+
+def came_through_jax(error: BaseException) -> bool:
+    """Return whether a function of JAX raised an error, or called what raised it."""
+    notes = getattr(error, "__notes__", ())
+    told = (str(error), *notes)  # PyTorch names the type of an operand that it does not know
+    if type(error).__module__.partition(".")[0] in _OF_JAX or any("JAX has" in x or "jaxlib" in x for x in told):
+        return True
+    where = error.__traceback__
+    while where is not None:
+        if str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _OF_JAX:
+            return True
+        where = where.tb_next
+    return False
+
+
+_OF_JAX = ("jax", "jaxlib")
+
+
+def program(function: Callable[..., Any], elements: tuple[Any, ...], dtypes: Sequence[str]) -> tuple[Any, Any]:
+    """Return the program (a closed jaxpr) of a function of elementwise operations, and the structure of its result.
+
+    JAX traces the function on arrays of the dtypes, in the structure of the elements.
+    """
+    import jax
+
+    _, structure = flattened(elements)
+    structures = []
+
+    def on_leaves(*leaves: Any) -> list[Any]:
+        result_leaves, result_structure = flattened(function(*rebuilt(structure, leaves)))
+        structures.append(result_structure)
+        return list(result_leaves)
+
+    arrays = [jax.ShapeDtypeStruct(_SHAPE, name) for name in dtypes]
+    with _dtypes_of_64_bits(any("64" in name or name == "complex128" for name in dtypes)):
+        return jax.make_jaxpr(on_leaves)(*arrays), structures[0]
+
+
+_SHAPE = (2, 3)
+"""The shape of the arrays that JAX traces a function on: no transposition keeps it."""
+
+
+def _dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which JAX keeps numbers of 64 bits if they are needed, else what the program asks for."""
+    import jax
+
+    if not needed:
+        return contextlib.nullcontext()
+    found: contextlib.AbstractContextManager[Any] = (
+        jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
+    )
+    return found
+
+
+def evaluate(
+    closed: Any, xp: Namespace, arrays: Sequence[Any], constant: Callable[[Any], Any] | None = None
+) -> list[Any]:
+    """Return the results of a program of JAX on arrays of a namespace.
+
+    Parameters
+    ----------
+    closed : jax.core.ClosedJaxpr
+        The program.
+    xp : namespace
+        The namespace of the arrays, which may be symbolic scalars.
+    arrays : sequence of array
+        The inputs.
+    constant : callable, optional
+        Makes an operand of a NumPy scalar, by default an array beside the inputs.
+
+    Raises
+    ------
+    Untranslatable
+        If an operation has no translation.
+    """
+
+    def array_of(number: Any) -> Array:
+        kind = getattr(xp, dtype_name(number.dtype))
+        return xp.asarray(number.item(), dtype=kind, device=device(arrays[0]))
+
+    evaluation = _Evaluation(xp, array_of if constant is None else constant)
+    return evaluation.results(closed.jaxpr, closed.consts, arrays)
+
+
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+"""The options of an operation that hold the program which it runs once."""
+
+_LOOPS = ("cond", "while", "scan")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Evaluation:
+    """The evaluation of programs of JAX by the functions of a namespace; ``constant`` makes operands of numbers."""
+
+    xp: Namespace
+    constant: Callable[[Any], Any]
+
+    def results(self, jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        """Return the results of a program."""
+        values: dict[Any, Any] = {}
+        for variable, number in zip(jaxpr.constvars, constants, strict=True):
+            if np.ndim(number):
+                raise Untranslatable("it reads elements of another array")
+            values[variable] = np.asarray(number)[()]
+        values.update(zip(jaxpr.invars, operands, strict=True))
+
+        def read(atom: Any) -> Any:
+            return np.asarray(atom.val, dtype=atom.aval.dtype)[()] if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self._results_of(equation, [read(atom) for atom in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _results_of(self, equation: Any, operands: list[Any]) -> list[Any]:
+        name, options = equation.primitive.name, equation.params
+        inner = next((options[key] for key in _INNER if key in options), None)
+        if inner is not None and name not in _LOOPS:
+            return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        if not all(_is_elementwise(equation, variable) for variable in equation.outvars):
+            raise Untranslatable(f"it calls {name} of jax.lax, which is not elementwise")
+        if operands and all(isinstance(operand, np.generic) for operand in operands):
+            with _dtypes_of_64_bits(True):
+                return [np.asarray(equation.primitive.bind(*operands, **options)).flat[0]]
+        rule = _RULES.get(name)
+        if rule is None:
+            raise Untranslatable(f"it calls {name} of jax.lax, which has no translation")
+        operands = [self.constant(one) if isinstance(one, np.generic) else one for one in operands]
+        return [rule(self.xp, equation, *operands)]
+
+
+def _is_elementwise(equation: Any, result: Any) -> bool:
+    """Return whether a result of an operation is as large as the largest operand, or is a number made an array."""
+    shapes = {atom.aval.shape for atom in equation.invars}
+    return result.aval.shape in shapes or (result.aval.shape == _SHAPE and shapes == {()})
+
+
+_Rule = Callable[..., Any]
+
+
+def _named(name: str) -> _Rule:
+    return lambda xp, _, *operands: getattr(xp, name)(*operands)
+
+
+def _of_bits(name: str) -> _Rule:
+    """Return the rule of an operation that is logical on bools and works on the bits of integers."""
+
+    def rule(xp: Namespace, equation: Any, *operands: Any) -> Any:
+        logical = equation.outvars[0].aval.dtype == np.bool_
+        return getattr(xp, f"logical_{name}" if logical else f"bitwise_{'invert' if name == 'not' else name}")(
+            *operands
+        )
+
+    return rule
+
+
+def _is_integer(equation: Any) -> bool:
+    return bool(np.issubdtype(equation.outvars[0].aval.dtype, np.integer))
+
+
+def _divide(xp: Namespace, equation: Any, x: Any, y: Any) -> Any:
+    """Divide; quotients of integers are rounded toward zero."""
+    if not _is_integer(equation):
+        return xp.divide(x, y)
+    quotient, rest = xp.floor_divide(x, y), xp.remainder(x, y)
+    return xp.where((rest != 0) & ((x < 0) != (y < 0)), quotient + 1, quotient)
+
+
+def _integer_power(xp: Namespace, equation: Any, x: Any) -> Any:
+    exponent = equation.params["y"]
+    left, factor, product = abs(exponent), x, None
+    while left:
+        if left % 2:
+            product = factor if product is None else product * factor
+        left //= 2
+        factor = factor * factor if left else factor
+    if product is None:
+        return xp.ones_like(x)
+    return 1.0 / product if exponent < 0 else product
+
+
+def _power(xp: Namespace, equation: Any, x: Any, y: Any) -> Any:
+    return xp.pow(x, _converted(xp, equation, y))
+
+
+def _converted(xp: Namespace, equation: Any, x: Any) -> Any:
+    """Return x in the dtype of the result."""
+    if isinstance(x, np.generic):
+        return x.astype(equation.outvars[0].aval.dtype)
+    return xp.astype(x, getattr(xp, dtype_name(equation.outvars[0].aval.dtype)))
+
+
+def _round(xp: Namespace, equation: Any, x: Any) -> Any:
+    if int(equation.params["rounding_method"]) == 1:  # to the nearest, halves to the even neighbour
+        return xp.round(x)
+    whole = xp.trunc(x)
+    return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
+
+
+def _choose(xp: Namespace, equation: Any, which: Any, *cases: Any) -> Any:
+    """Return the case that a bool or an integer chooses."""
+    if equation.invars[0].aval.dtype == np.bool_:
+        return xp.where(which, cases[1], cases[0])
+    chosen = cases[0]
+    for number, case in enumerate(cases[1:], 1):
+        chosen = xp.where(which == number, case, chosen)
+    return chosen
+
+
+def _shift_right(xp: Namespace, equation: Any, x: Any, count: Any) -> Any:
+    if np.issubdtype(equation.outvars[0].aval.dtype, np.signedinteger):
+        raise Untranslatable("it shifts a signed integer to the right without its sign: use an unsigned integer")
+    return xp.bitwise_right_shift(x, count)
+
+
+_RULES: dict[str, _Rule] = {
+    **{
+        name: _named(name)
+        for name in (
+            "abs sign floor ceil sqrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+            "atan2 conj real imag square"
+        ).split()
+    },
+    **{
+        name: _named(standard)
+        for name, standard in {
+            "add": "add",
+            "add_any": "add",
+            "sub": "subtract",
+            "mul": "multiply",
+            "neg": "negative",
+            "max": "maximum",
+            "min": "minimum",
+            "eq": "equal",
+            "ne": "not_equal",
+            "lt": "less",
+            "le": "less_equal",
+            "gt": "greater",
+            "ge": "greater_equal",
+            "is_finite": "isfinite",
+            "shift_left": "bitwise_left_shift",
+            "shift_right_arithmetic": "bitwise_right_shift",
+        }.items()
+    },
+    **{name: _of_bits(name) for name in ("and", "or", "xor", "not")},
+    **dict.fromkeys(("copy", "copy_p", "reshape", "squeeze", "broadcast_in_dim"), lambda _, __, x: x),
+    "div": _divide,
+    "rem": lambda xp, _, x, y: fmod(xp, x, y),
+    "pow": _power,
+    "integer_pow": _integer_power,
+    "exp2": lambda xp, _, x: xp.exp2(x) if hasattr(xp, "exp2") else xp.pow(xp.full_like(x, 2), x),
+    "rsqrt": lambda xp, _, x: 1.0 / xp.sqrt(x),
+    "logistic": lambda xp, _, x: 1.0 / (1.0 + xp.exp(-x)),
+    "clamp": lambda xp, _, low, x, high: xp.minimum(xp.maximum(x, low), high),
+    "round": _round,
+    "select_n": _choose,
+    "convert_element_type": _converted,
+    "shift_right_logical": _shift_right,
+}
+"""The operations of jax.lax, by functions of the standard: of a namespace, the equation and its operands."""

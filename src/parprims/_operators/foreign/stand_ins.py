@@ -1,0 +1,137 @@
+"""Arrays in functions that call NumPy or PyTorch, which ask their arguments to compute the function instead."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._core.arrays import Array, Namespace, dtype_name
+from parprims._operators.foreign.names import COMPOSED, NUMPY_NAMES
+
+
+class StandIn:
+    """An array of any library in a function that calls NumPy or PyTorch: both ask it to call the function instead."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, xp: Namespace, array: Array) -> None:
+        self._xp, self.array = xp, array
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols, by which other libraries would read the array
+            raise AttributeError(name)
+        found = getattr(self.array, name, None)
+        if found is None:  # a method of the arrays of another library
+            return functools.partial(_function(self._xp, name), self)
+        return _on_arrays(self._xp, found) if callable(found) else _stood_for(self._xp, found)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return _Namespace(self._xp)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__":
+            return NotImplemented
+        return _function(self._xp, ufunc.__name__)(*inputs, **options)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _function(self._xp, func.__name__)(*args, **kwargs)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first = next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, StandIn))
+        return _function(first._xp, func.__name__)(*args, **(kwargs or {}))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a function of NumPy asks for the values of an array")
+
+    def __bool__(self) -> bool:
+        return bool(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        return StandIn(self._xp, self.array[index])
+
+
+def _in_place(self: StandIn, _: Any) -> Any:
+    """Refuse to change an array, but of JAX, whose arrays never change: there Python takes the operator itself."""
+    if array_api_compat.is_jax_namespace(self._xp):
+        return NotImplemented
+    raise TypeError("the function changes its argument in place")
+
+
+def _add_operators() -> None:
+    def method(apply: Callable[..., Any], reflected: bool) -> Callable[..., Any]:
+        def operate(self: StandIn, *others: Any) -> Any:
+            operands = (*others, self) if reflected else (self, *others)
+            return _on_arrays(self._xp, apply)(*operands)
+
+        return operate
+
+    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
+        apply = getattr(operator, f"__{name}__")
+        setattr(StandIn, f"__{name}__", method(apply, reflected=False))
+        setattr(StandIn, f"__r{name}__", method(apply, reflected=True))
+        setattr(StandIn, f"__i{name}__", _in_place)
+    for name in "eq ne lt le gt ge neg pos invert abs".split():
+        setattr(StandIn, f"__{name}__", method(getattr(operator, f"__{name}__"), reflected=False))
+
+
+_add_operators()
+
+
+class _Namespace:
+    """The namespace of stand-ins: that of their arrays."""
+
+    def __init__(self, xp: Namespace) -> None:
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._xp, name)
+        return _on_arrays(self._xp, found) if callable(found) and not isinstance(found, type) else found
+
+
+def _function(xp: Namespace, name: str) -> Callable[..., Any]:
+    """Return the function of a library that NumPy or PyTorch knows by a name."""
+    composed = COMPOSED.get(name)
+    if composed is not None:
+        return _on_arrays(xp, functools.partial(composed, xp))
+    return _on_arrays(xp, getattr(xp, NUMPY_NAMES.get(name, name)))
+
+
+def _on_arrays(xp: Namespace, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of stand-ins that calls one of arrays."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arrays = [_array_of(xp, x) for x in args]
+        return _stood_for(xp, function(*arrays, **{name: _array_of(xp, x) for name, x in kwargs.items()}))
+
+    return run
+
+
+def _array_of(xp: Namespace, x: Any) -> Any:
+    """Return the array that a stand-in stands for; a dtype of another library is translated by its name."""
+    if isinstance(x, StandIn):
+        return x.array
+    if isinstance(x, tuple | list):
+        return type(x)(_array_of(xp, part) for part in x)
+    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)) or _is_torch_dtype(x):
+        return getattr(xp, dtype_name(x))
+    return x
+
+
+def _is_torch_dtype(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.dtype)
+
+
+def _stood_for(xp: Namespace, result: Any) -> Any:
+    """Return stand-ins for the arrays of a result."""
+    if isinstance(result, tuple | list):
+        return tuple(_stood_for(xp, part) for part in result)
+    is_array = array_api_compat.is_array_api_obj(result) or isinstance(result, np.generic)
+    return StandIn(xp, result) if is_array else result
