@@ -94,7 +94,7 @@ def kept_or_made(path: pathlib.Path | None, make: Callable[[], bytes]) -> bytes:
 
 
 def _place(name: str, path: pathlib.Path) -> None:
-    """Give a file its name unless a file of that name exists."""
+    """Give a file the name ``path`` unless a file of that name exists."""
     try:
         os.link(name, path)
     except FileExistsError:
@@ -157,7 +157,7 @@ _spent: dict[str, float] = {}
 
 @contextlib.contextmanager
 def compiling(kind: str) -> Iterator[None]:
-    """Log once in a process that kernels of a kind have compiled for more than a second in all, in such blocks."""
+    """Time the block; log once in a process that kernels of a kind took more than `_LONG` seconds to compile in all."""
     begun, before = time.perf_counter(), _spent.get(kind, 0.0)
     yield
     _spent[kind] = spent = before + time.perf_counter() - begun
@@ -171,4 +171,4 @@ def compiling(kind: str) -> Iterator[None]:
 
 
 _BEHIND = 1 << 30
-"""A place behind the end of any file that is locked."""
+"""An offset behind the end of every file that is locked."""

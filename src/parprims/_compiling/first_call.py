@@ -43,7 +43,7 @@ def under_way() -> bool:
 
 
 def rehearse() -> None:
-    """Rehearse the call of this thread, once, if it is to be rehearsed. Errors appear again in the call itself."""
+    """Rehearse the call of this thread, at most once. Errors are ignored: the call itself raises them again."""
     whole_call = _now.whole
     if whole_call is None or under_way():
         return
@@ -56,4 +56,4 @@ def rehearse() -> None:
 
 
 def _nothing() -> None:
-    """Replaces the call after its rehearsal."""
+    """Do nothing: replaces the call after its rehearsal."""

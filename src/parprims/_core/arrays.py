@@ -29,7 +29,7 @@ SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
 def namespace(**arrays: Array) -> Namespace:
     """Return the array namespace that the named arrays share.
 
-    Raises TypeError, naming the argument, if an argument is no array, comes from another library or has a meaning that
+    Raises TypeError, naming the argument, if an argument is no array, comes from another library or has properties that
     results would lose (masks, units), and ValueError if an array is on another device.
     """
     return _shared(arrays, sharded=False)
@@ -212,7 +212,7 @@ def _check_same_device(first: str, array: Array, name: str, other_array: Array) 
 def device(x: Array) -> Any:
     """Return the device of an array; None for a traced JAX array: the program decides.
 
-    For an array with copies on several devices, it is the sharding of such copies with any number of dimensions.
+    For an array with copies on several devices, return a sharding that gives other arrays such copies too.
     """
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x.device
@@ -240,7 +240,7 @@ def is_tensor(x: Any) -> bool:
     if not _tensors:
         try:
             import torch
-        except ImportError:  # the attribute of another library's object
+        except ImportError:  # an object of another library has the attribute too
             return False
         _tensors = (torch.Tensor,)
     return isinstance(x, _tensors)
@@ -445,9 +445,10 @@ def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
 
 
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:
-    """Return the dtype of a sum by the standard: integers narrower than the default widen to it, others stay.
+    """Return the dtype of a sum by the standard: integers narrower than the default widen to it.
 
-    bool counts as an integer. Unsigned integers stay unsigned, also where a library cannot add them (see `ring_dtype`).
+    bool counts as an integer. Unsigned integers stay unsigned, even if a library cannot add them (see `ring_dtype`).
+    Other dtypes stay unchanged.
     """
     kind = dtype_kind(dtype)
     if kind not in ("bool", "int", "uint"):
@@ -461,7 +462,7 @@ def sum_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
-    """Return x with one axis moved, as moveaxis, by an operation that torch.func.vmap has a rule for."""
+    """Return x with one axis moved, as moveaxis, by an operation for which torch.func.vmap has a rule."""
     if source % x.ndim == destination % x.ndim:
         return x
     order = list(range(x.ndim))

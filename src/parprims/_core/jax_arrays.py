@@ -97,7 +97,7 @@ def jax_platform(arrays: Sequence[Array]) -> str:
 
 
 def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return JAX arrays that vary over equal axes of a mesh; inside shard_map the types of arrays name these axes."""
+    """Return JAX arrays that vary over equal mesh axes. Inside shard_map, the type of an array names these axes."""
     import jax
 
     axes_of_arrays = [_varying(x) for x in arrays]

@@ -29,7 +29,7 @@ def broadcast_strides(strides: Sequence[int], shape: Sequence[int], ndim: int) -
 
 
 def merged(axes: Iterable[Axis]) -> list[Axis]:
-    """Return the axes, which are in order from the outermost to the innermost, with neighbours merged if possible.
+    """Return the axes, ordered from the outermost to the innermost, with neighbours merged where possible.
 
     Two neighbours can be merged if, in every array, a step along the outer axis is as long as the whole inner axis.
     Axes of length 1 are removed.
@@ -50,7 +50,7 @@ def fold(
 ) -> tuple[list[Axis], list[Axis]]:
     """Return the other axes and the named axes of arrays, each merged.
 
-    ``reorder`` puts the named axes into the order of the first array's memory, where more of them merge.
+    ``reorder`` puts the named axes into the order of the first array's memory, so that more of them merge.
     """
     named: list[Axis] = []
     others: list[Axis] = []
@@ -107,7 +107,7 @@ def is_aligned(address: int, strides: Iterable[int], vector: int, itemsize: int)
 
 
 def skew(step: int, address: int, strides: Iterable[int], vector: int, itemsize: int) -> tuple[int, ...]:
-    """Return how many elements precede the first of a row in its vector, modulo ``vector``.
+    """Return the number of elements that precede the first element of a row in its vector, modulo ``vector``.
 
     The first number is for the row at ``address`` modulo 16; each other number is the change by a stride to another
     row. ``step`` is 1 or -1, the stride along the row.

@@ -1,4 +1,4 @@
-"""Options: values of other types than Python's own are made plain, as in NumPy and SciPy, so that calls have keys.
+"""Options: values of other types than Python's are converted, as in NumPy and SciPy, so that calls have keys.
 
 Public functions convert options only for calls that they do not remember, so remembered calls lose no time.
 """
@@ -30,21 +30,22 @@ from parprims._core.arrays import (
 )
 
 _NUMBERS = ("axis", "k", "size", "num_segments", "bins")
-"""Options that are a number, or have a number among other values."""
+"""Options that are a number, or may be a number."""
 _SEVERAL = ("q", "kth", "range", "l_and_u", "tile")
 """Options that are a number or several numbers."""
 NUMBERS_OR_SEVERAL = frozenset((*_NUMBERS, *_SEVERAL))
-"""All of these options."""
+"""The options of `_NUMBERS` and `_SEVERAL`."""
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 
 
 def made_plain(several: tuple[str, ...] = (), /, **options: Any) -> dict[str, Any] | None:
-    """Return the options that `_NUMBERS` and `_SEVERAL` name with Python's numbers and tuples; None if none changes.
+    """Return the options with Python's numbers and tuples in place of other types; None if no option changes.
 
     ``several`` are the options of `_NUMBERS` that may be several numbers in this call.
 
-    A list, a range or a 1-d array becomes a tuple if several numbers are allowed, and a 0-d array becomes a number. All
-    else stays as it is, and the checks refuse it. Raises TypeError, which names the option, for a traced array of JAX.
+    A list, a range or a 1-d array becomes a tuple if several numbers are allowed, and a 0-d array becomes a number.
+    Other values stay unchanged: the checks refuse them. Raises TypeError, which names the option, for a traced array of
+    JAX.
     """
     changed = None
     for name, value in options.items():
@@ -134,7 +135,7 @@ def listed_as_array(name: str, values: Sequence[Any], xp: Namespace, like: Array
 
 
 def of_numpy(name: str, values: Any, like: Any) -> Any:
-    """Return numbers of NumPy as an array of the library, and on the device, of ``like``; all else as it is.
+    """Return a NumPy array as an array of the library of ``like``, on its device; any other value unchanged.
 
     Raises
     ------
@@ -145,7 +146,7 @@ def of_numpy(name: str, values: Any, like: Any) -> Any:
         return values
     try:
         xp = namespace_of(like)
-    except TypeError:  # it is no array of a library: the checks of the call say so, and name it
+    except TypeError:  # not an array: the checks of the call refuse it, and name it
         return values
     dtype = values.dtype.name
     narrow = _NARROW.get(dtype) if is_jax(xp) and not mode(xp) else None
@@ -162,7 +163,7 @@ def of_numpy(name: str, values: Any, like: Any) -> Any:
 
 
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32"}
-"""The dtypes that JAX has in place of those of 64 bits, unless a program asks for these."""
+"""The dtypes that JAX uses in place of 64-bit dtypes, unless jax_enable_x64 is set."""
 
 
 # ---- The option dtype ------------------------------------------------------------------------------------------------

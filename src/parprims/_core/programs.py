@@ -58,7 +58,7 @@ class _Program:
                 raise
             if isinstance(error, RuntimeError):  # this release of XLA lacks an option
                 self._alone = self._inside
-        return self._inside(*arrays)  # JAX refuses options for arrays with values inside a traced program
+        return self._inside(*arrays)  # inside a traced program JAX refuses options, even for arrays with values
 
     def clear_cache(self) -> None:
         """Remove the programs."""
@@ -69,7 +69,7 @@ class _Program:
 _OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1, "xla_cpu_use_fusion_emitters": False}
 """Options of XLA for CPUs. Programs of many small steps compile in half the time, and take a third of the maps.
 
-Steps are then compiled together. For few elements programs run as fast; sorts of many take up to twice as long.
+XLA then compiles steps together. Programs of few elements run as fast; sorts of many elements take up to twice as long.
 """
 
 _MOST_ELEMENTS = 2**13
@@ -101,10 +101,10 @@ def _most_maps() -> int:
 
 
 MOST_PROGRAMS = 512
-"""The most programs of JAX that are kept, of all functions together."""
+"""The most programs of JAX that are kept, for all functions together."""
 
 FEWEST_PROGRAMS = 32
-"""The programs that are kept even if the process has many memory maps. Most maps are then not theirs."""
+"""The programs that are kept even if the process has many memory maps, most of which then belong to other code."""
 
 _programs: dict[_Program, None] = {}
 """Functions that have a program, in the order in which their programs were made."""

@@ -46,7 +46,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Return the number in a 0-d array of NumPy, any other value as it is."""
+    """Return the number in a 0-d array of NumPy, and any other value unchanged."""
     return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
 
 
@@ -74,14 +74,14 @@ def as_array(
     _check_on(name, array, device)
     try:
         return _shaper(xp, array, shape, axis)(array)
-    except (ValueError, RuntimeError, TypeError):  # the libraries differ
+    except (ValueError, RuntimeError, TypeError):  # the libraries raise different errors
         raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
 
 
 def maker(
     name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...], axis: int | None = None
 ) -> Callable[[Any], Array]:
-    """Return a function that converts later values as `as_array` does, but checks numbers alone.
+    """Return a function that converts later values as `as_array` does, but checks only numbers.
 
     Later values have the signature of this value, which `as_array` has accepted.
     """
@@ -126,8 +126,8 @@ def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any, shape: 
         return xp.full(shape, number, dtype=dtype, device=device)
     if not is_jax(xp):
         return xp.broadcast_to(xp.asarray(number, dtype=dtype, device=device), shape)
-    # JAX converts a number in ten times the time of a program, and its arrays never change, so they are kept. A traced
-    # program has no device, and its array may belong to the program, so it is not kept.
+    # JAX takes ten times as long to convert a number as to run a program. Its arrays never change, so they are kept.
+    # Without a device the call is inside a traced program. The array may belong to that program, so it is not kept.
     key = repr(number), dtype, device, shape
     array = None if device is None else _numbers.get(key)
     if array is None:
@@ -152,7 +152,7 @@ def _check_on(name: str, x: Array, device: Any) -> None:
 
 
 def as_scalar(name: str, value: Any, dtype: Any) -> Any:
-    """Return a number of Python or NumPy as a number of Python that the dtype holds; errors are those of `as_array`."""
+    """Return a number of Python or NumPy as a Python number that the dtype holds; raise as `as_array`."""
     value = as_number(value)
     python_type = type(value)
     if isinstance(value, np.generic):

@@ -62,16 +62,16 @@ makers: dict[type, _Maker] = {
     **dict.fromkeys((bool, int, float, complex), _number),
     **{kind: _number for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)},
 }
-"""Functions that return the signature of an array after the first, by type. The signature of a number is its type."""
+"""Functions, by type, that return the signature of each array after the first. A number's signature is its type."""
 
 alone: dict[type, _Maker] = {**makers}
-"""Functions that return the signature of the first array, by type; None in states of its library without signatures."""
+"""Functions, by type, that return the signature of the first array; None if the library's state forbids it."""
 
 
 def _learn(kind: type) -> _Maker | None:
     """Register a new array type; return the function for its signature, or None if it has none."""
     library, _, _ = kind.__module__.partition(".")
-    module: Any = sys.modules.get(library)  # if the library is not imported, the type only pretends to be from it
+    module: Any = sys.modules.get(library)  # None if the type only has the library's name
     if module is None:
         return None
     if library == "cupy" and kind is module.ndarray:
@@ -109,7 +109,7 @@ def _torch_makers() -> tuple[_Maker, _Maker]:
 def torch_observed() -> Callable[[], bool]:
     """Return a test of whether a transformation, a compiler or another observer records PyTorch's operations.
 
-    Observers do not see changes of a tensor's memory that no operation makes.
+    Observers do not see changes of memory that no PyTorch operation makes.
     """
     ask = _unless_observed(lambda: False, lambda _, __: True)
     return lambda: ask(None, False) is None
@@ -140,7 +140,7 @@ def _unless_observed(also: Callable[[], bool], make: _Maker) -> _Maker:
 
 
 class _Compiler:
-    """The flag of a torch.compiler that keeps it elsewhere."""
+    """The flag `_is_compiling_flag` for releases of PyTorch whose torch.compiler lacks it."""
 
     @property
     def _is_compiling_flag(self) -> bool:

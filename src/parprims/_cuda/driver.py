@@ -40,7 +40,7 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a driver function; CudaError if it fails."""
+        """Call a driver function; raise CudaError if it fails."""
         status = getattr(self._library, name)(*args)
         if status:
             raise self.error(name, status)
@@ -73,7 +73,7 @@ class Driver:
         return self._contexts[device]
 
     def enter(self, device: int) -> bool:
-        """Make a device's context current. Return whether it was not, for then `leave` must be called."""
+        """Make a device's context current. Return whether it was not: then `leave` must be called later."""
         context, current = self.context(device), ctypes.c_void_p()
         self._current(ctypes.byref(current))
         if current.value == context:
@@ -106,18 +106,19 @@ class Driver:
         major, minor = self._attributes(device, 75, 76)
         return f"sm_{major}{minor}"
 
-    @functools.cache  # noqa: B019  the same
+    @functools.cache  # noqa: B019  the driver lives as long as the process
     def overlaps(self, device: int) -> bool:
-        """Return whether a launch may start before the one before it has ended (programmatic dependent launch).
+        """Return whether a launch may start before the previous launch has ended (programmatic dependent launch).
 
-        The device need not wait for the memory of the earlier launch to be flushed before it starts the later one,
-        which waits for that itself. It is measured on devices of 9.0 alone; graphs can hold it since CUDA 12.3.
+        The device may start the later launch before the writes of the earlier launch are flushed; the later launch
+        waits for the flush itself. Measured only on devices of compute capability 9.0. Graphs can hold such
+        launches since CUDA 12.3.
         """
         return self.architecture(device) == "sm_90" and self.version() >= (12, 3)
 
-    @functools.cache  # noqa: B019  the same
+    @functools.cache  # noqa: B019  the driver lives as long as the process
     def multiprocessors(self, device: int) -> int:
-        """Return how many multiprocessors the device has."""
+        """Return the number of multiprocessors of the device."""
         (count,) = self._attributes(device, 16)
         return count
 
@@ -149,11 +150,11 @@ class Driver:
     def scratch(self, device: int, stream: int, kind: str, nbytes: int) -> int:
         """Return scratch of one kind for kernels on one stream of the current context.
 
-        Kernels on a stream follow each other, so they can share scratch; each kind is kept apart. Memory that has
-        become too small is kept, because kernels in flight may use it, and what replaces it is at least twice as large.
-        So all scratch of one kind and stream is at most four times what its largest launch needs. Scratch of destroyed
-        streams is kept for the same reason, until there are 32 pieces. These are then freed together, for which CUDA
-        waits for all work on the device.
+        Kernels on a stream follow each other, so they share scratch; each kind has memory of its own. Memory that has
+        become too small is kept, because kernels in flight may use it; its replacement is at least twice as large. So
+        all scratch of one kind and stream has at most four times the size that its largest launch needs. Scratch of
+        destroyed streams is kept too, because kernels may still use it. Once there are 32 such pieces, all of them are
+        freed together, and CUDA waits for all work on the device.
         """
         if not nbytes:
             return 0
@@ -180,7 +181,7 @@ class Driver:
 
         It must not be called for a stream that is being captured, because that ends the capture.
 
-        Drivers before CUDA 12 do not number streams. There it is the handle, except for the handle 2, which means
+        Drivers before CUDA 12 do not number streams. The result is then the handle, except for handle 2, which means
         another stream in every thread.
         """
         found = ctypes.c_ulonglong()
@@ -189,7 +190,7 @@ class Driver:
         return found.value + 2  # 0 and 1 are the handles of the default stream
 
     def _number_now(self, device: int, stream: int) -> int:
-        """Return the number of a stream. If its handle had another number, the scratch of that one is not used now."""
+        """Return the number of a stream. If its handle had an earlier number, that stream's scratch becomes unused."""
         number, place = self.number(stream), _place(device, stream)
         gone = self._numbers.get(place, number)
         self._numbers[place] = number
@@ -212,7 +213,7 @@ class Driver:
                 self.leave()
 
     def _allocate(self, nbytes: int, wanted: int) -> tuple[int, int]:
-        """Return new memory and its size: as much as is wanted or, if that fails, as is needed."""
+        """Return new memory and its size: ``wanted`` bytes, or ``nbytes`` if that is more or the allocation fails."""
         pointer = ctypes.c_void_p()
         size = max(nbytes, wanted)
         if self._library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)):
@@ -236,7 +237,7 @@ class Driver:
         self.call("cuMemsetD8Async", *given)
 
     def any_set(self, addresses: Iterable[int], stream: int) -> bool:
-        """Return whether any of these words of 32 bits is not zero after the work on a stream so far; waits for it."""
+        """Wait for the work on a stream, and return whether any of these 32-bit words is then not zero."""
         places, at = [*addresses], ctypes.c_void_p(stream)
         words = (ctypes.c_uint * len(places))()
         for word, place in enumerate(places):
@@ -251,7 +252,7 @@ class Driver:
     # ---- Graphs.
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether a stream is being captured into a graph. The default one, 0 or 1, never is."""
+        """Return whether a stream is being captured into a graph. The default stream, 0 or 1, never is."""
         status = ctypes.c_int()
         self._capturing(stream, ctypes.addressof(status))
         return status.value == 1
@@ -296,7 +297,7 @@ class Driver:
             return address
 
     def _find_ended(self) -> None:
-        """Find the graphs that do not exist any more. The next graph gets their memory: a capture should free none."""
+        """Find the graphs that no longer exist. The next graph gets their memory: a capture should free no memory."""
         for number, graph in [*self._graphs.items()]:
             if graph.end is not None and graph.end.has_come():
                 del self._graphs[number]
@@ -322,8 +323,8 @@ def _starts_at_zero(kind: str) -> bool:
 class Graph:
     """The resources of a graph, kept as long as it exists.
 
-    They are the scratch of its launches and, with CuPy, which does not know of graphs, the memory of all arrays that
-    its launches read and write. Arrays that they write come from a pool of the graph. PyTorch has such pools itself.
+    They are the scratch of its launches and, with CuPy, which does not handle graphs, the memory of all arrays that
+    its launches read and write. Arrays that launches write come from a pool of the graph. PyTorch has such pools.
     """
 
     def __init__(self) -> None:
@@ -331,7 +332,7 @@ class Graph:
         self.turn = threading.Lock()  # held by a thread while its launches use scratch of the graph
         self.scratch: dict[tuple[Any, ...], tuple[int, int]] = {}  # addresses and sizes
         self.memory: list[tuple[int, int, int]] = []  # devices, addresses and sizes
-        self.spare: list[tuple[int, int, int]] = []  # those from an earlier graph
+        self.spare: list[tuple[int, int, int]] = []  # memory from an earlier graph, in this form
         self._pool: Any = None
         self._blocks: list[Any] = []
         self._written: set[int] = set()
@@ -340,7 +341,7 @@ class Graph:
     def allocator(self) -> Callable[[int], Any]:
         """Return CuPy's allocator for arrays that launches write.
 
-        Memory that is released is for later launches on the same stream of the graph, and for nothing else.
+        Released memory serves only later launches that the graph has on this stream.
         """
         cupy = libraries.cupy()
         blocks, written = self._blocks, self._written

@@ -104,8 +104,8 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Recurrence) -> A
 def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan by sum, product or affine map, with its derivative.
 
-    The derivatives of x[0] ... x[i] and of the second component of an affine map are those of recurrences with the
-    coefficients x.
+    The products x[0] ... x[i] and the second component of an affine map solve linear recurrences with the coefficients
+    x, and their derivatives are the derivatives of these recurrences.
     """
     arguments, r = (r.inputs, r.starts), r.on(*(None,) * len(r.arrays))
     axis, exclusive, sweep = r.axis, r.exclusive, Sweep(xp, r.axis, r.reverse)

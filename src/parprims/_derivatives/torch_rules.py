@@ -337,7 +337,7 @@ def product_adjoint(
 
 
 def reduced_like(g: Array, shape: Sequence[int], dtype: torch.dtype) -> Array:
-    """Return the derivative of an array of a shape and dtype, given that of the array after broadcast and cast."""
+    """Return the derivative of an array with this shape and dtype, given the derivative g of its broadcast and cast."""
     g = g.sum_to_size(shape)
     return (g.real if g.is_complex() and not dtype.is_complex else g).to(dtype)
 

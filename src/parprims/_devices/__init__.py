@@ -33,7 +33,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 def compute(asked: Arguments) -> Any:
     """Return the result of a call on arrays that are split over devices, or that are parts of such arrays.
 
-    The arguments are checked as those of a call on one device.
+    The arguments are checked as in a call on one device.
     """
     axis_name = asked.axis_name
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
@@ -66,7 +66,7 @@ def _of_whole(engine: Engine, asked: Arguments) -> Any:
 
 
 def _of_parts(engine: Engine, asked: Arguments) -> Any:
-    """Return the result of a call on parts, which are checked unless one is empty: the whole array may not be."""
+    """Return the result of a call on parts, unchecked if a part is empty: the whole array may have elements."""
     if not any(0 in x.shape for x in asked.flat if not is_scalar(x)):
         declared[asked.name].check(asked)
     return _CALLS[asked.name](engine, asked)

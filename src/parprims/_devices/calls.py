@@ -56,8 +56,8 @@ from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import checked
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
-"""The least elements of a part along the axis of a recurrence, and the least unknowns of a part in all systems, for
-which a quick way is worth its trial and the time to compile it."""
+"""The least sizes of a part for which a quick way is worth its trial and the time to compile it: the elements along the
+axis of a recurrence, and the unknowns of all tridiagonal systems together."""
 
 LONGEST_HEAD = 2**12
 """The most unknowns at an end of a part that may depend on another part in a quick way."""
@@ -359,7 +359,7 @@ def tridiagonal(engine: Engine, asked: Arguments) -> Any:
 
     def plain(*parts: Array) -> Any:
         lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
-        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # axes that count right-hand sides of a system
+        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # axes of several right-hand sides of a system
         lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
         solutions = public_tridiagonal.solve_tridiagonal(
             lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **verdicts

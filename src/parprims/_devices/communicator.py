@@ -2,8 +2,8 @@
 
 A driver is a list of steps. A step is a function of its place (`Place`), of the data that the step before it saved, and
 of the reply to the message of that step. It returns a message and the data to save; the last step returns no message,
-and its data are the result. The same driver runs on devices that execute one program, where each message is a
-collective operation, and as a graph of tasks, some for steps and some for messages.
+and its data are the result. A driver runs in two ways: on devices that execute one program, where each message
+is a collective operation, and as a graph of tasks, some for steps and some for messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Place:
         """The index of the first local element along the whole axis."""
         if isinstance(self.rank, int):
             return sum(self.lengths[: self.rank])
-        return self.rank * self.lengths[0]  # one program for all: all parts are of one length
+        return self.rank * self.lengths[0]  # one program runs on all devices: all parts have equal length
 
 
 def branch(condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
@@ -92,7 +92,7 @@ def all_computed(*arrays: Array) -> tuple[Array, ...]:
 
 
 def with_nan(x: Array, lost: Array) -> Array:
-    """Return x with NaN where ``lost`` is true. That is rare: if nothing is lost, x is not copied, on JAX either."""
+    """Return x with NaN where ``lost`` is true. Lost values are rare, and x is copied only then, on JAX too."""
     xp = namespace_of(x)
     if not is_traced(x):
         return xp.where(lost, xp.full_like(x, math.nan), x) if bool(xp.any(lost)) else x
@@ -115,8 +115,8 @@ def with_nan(x: Array, lost: Array) -> Array:
 class Gather:
     """Requests the arrays of all devices: each as one array with a new first axis, in the order of the parts.
 
-    ``before`` is None if all of them are read. False says that only arrays of parts before the local one are read, as
-    in a scan; True says the same of parts after it, as in a reversed scan.
+    ``before`` is None if all arrays are read. False says that only arrays of parts before the local part are read, as
+    in a scan; True says that only arrays of parts after it are read, as in a reversed scan.
     """
 
     arrays: tuple[Array, ...]
@@ -187,7 +187,7 @@ class Collective:
     name : str
         ``gather``, ``shift`` or ``exchange``.
     nbytes : int
-        The bytes that a device sends to others; their mean over the devices if they depend on the data.
+        The bytes that a device sends to other devices; the mean over the devices if this depends on the data.
     """
 
     name: str
@@ -231,8 +231,8 @@ def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], 
 
 
 Quick = tuple[Sequence[Step], Sequence[Step] | None]
-"""The steps of a trial, and the rest of the quick way. The trial returns whether it succeeded, the same on all devices,
-and the data for the rest. Without a rest, these data are the solution."""
+"""The steps of a trial, and the remaining steps of a quick way. The trial returns whether it succeeded, equal on all
+devices, and the data for the remaining steps. Without remaining steps, these data are the solution."""
 
 
 def run_quick(

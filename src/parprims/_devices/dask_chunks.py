@@ -244,12 +244,12 @@ def _aligned(arrays: list[Any], product: bool) -> list[tuple[Any, tuple[Any, ...
     return aligned
 
 
-# ---- What one part does, on one array ------------------------------------------------------------------------------
+# ---- The work of one part, on one array ----------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class _Dry:
-    """Messages of the first of equal parts, all of which are recorded."""
+    """The transport of the first of several equal parts. All messages are recorded."""
 
     kinds: list[Any]
     rank: int = 0
@@ -280,7 +280,7 @@ class _Dry:
 def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | None = None) -> tuple[Any, list[Any]]:
     """Return the results of the work on small parts, and for each stage the messages of its steps.
 
-    Without ``lengths`` there is one part; with it there are as many as in the work, all of these lengths.
+    Without ``lengths`` there is one part; otherwise there are as many parts as in the work, all of these lengths.
     """
     kinds: list[Any] = []
     parts: Any = like

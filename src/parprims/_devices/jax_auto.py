@@ -33,7 +33,7 @@ from parprims._primitives.tridiagonal.call import System
 
 
 class _FoundError(Exception):
-    """Carries the `Work` out of a call that is made only for it."""
+    """Carries the `Work` out of a call that runs only to find it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 
 
 def partitioned(primitive: str, method: str, call: Checked, whole: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a function of the call's arrays that computes the call for any split by XLA; None if there is none.
+    """Return a function that computes the call, however XLA splits its arrays; None if no driver can.
 
     ``whole`` computes the call if no axis is split.
     """
@@ -105,10 +105,10 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.arrays]
     with unwatched():
         program, results = jax.make_jaxpr(whole, return_shape=True)(*structs)
-    # XLA's partitioning takes no program that holds arrays of its own, such as edges or what an operator captures.
+    # XLA partitions no program that holds arrays, such as edges or values that an operator captures: make them inputs.
     held = program.consts
     if any(isinstance(x, jax.core.Tracer) for x in held):
-        return None  # an operator captures a value of the program that surrounds the call, which no part can reach
+        return None  # an operator captures a value of the enclosing program, which no part can read
     held_splits: tuple[Split, ...] = tuple(((),) * np.ndim(x) for x in held)
     count = len(structs)
 
@@ -169,7 +169,7 @@ def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callabl
 
 
 def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reduction with the derivative of the library's own, which XLA computes without gathering arrays."""
+    """Return a reduction with the derivative of the library's reduction: XLA computes it without gathering arrays."""
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(*arrays: Array) -> Any:
@@ -234,11 +234,11 @@ class _PublicCall:
     ends: tuple[str, ...] = ()
 
     def names(self, index: int, ndim: int) -> list[str]:
-        """Return the names of an array's axes: equal for axes that broadcast, but `ends` for the last of a product."""
+        """Return the names of an array's axes: equal for axes that broadcast, but `ends` for last axes in a product."""
         names = [f"axis{ndim - axis}" for axis in range(ndim)]
         if self.ends:
             last = self.ends[index]
-            end_names = last if ndim > 1 else last[index - 1]  # a vector has the contracted axis alone
+            end_names = last if ndim > 1 else last[index - 1]  # a vector has only the contracted axis
             names = [*names[: ndim - len(end_names)], *end_names]
         return names
 

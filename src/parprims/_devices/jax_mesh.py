@@ -36,8 +36,8 @@ _Run = tuple[tuple[Array, ...], Array, Array]
 
 
 LONGEST_BLOCK = 2**26
-"""The most elements that a device sends to another at once, in rounds: the blocks to and from all devices need memory
-beside the parts."""
+"""The most elements that a device sends to another device in a round. The blocks to and from all devices need memory in
+addition to the parts."""
 
 
 class Devices:
@@ -389,7 +389,7 @@ class Inside:
 
 
 def check_whole(check: Check, asked: Arguments) -> None:
-    """Check a call on arrays that are split, as one on arrays of these shapes and dtypes that are not."""
+    """Check a call on split arrays as a call on whole arrays of their shapes and dtypes."""
 
     def checked(*traced: Array) -> tuple[()]:
         check(replaced(jax.Array, asked, traced))
@@ -474,7 +474,7 @@ class Mesh:
         return results
 
     def _of_nothing(self, work: Work) -> Any:
-        """Return the results of arrays without elements, computed on one device: XLA maps no parts without a reader."""
+        """Return the results for arrays without elements, computed on one device: XLA does not map unread parts."""
         record = Record()
         results = recorded(record, work.plain)(*(jax.numpy.zeros(x.shape, x.dtype) for x in work.arrays))
         record.tell(work.primitive, 1)
@@ -508,7 +508,7 @@ class Mesh:
             if sharding is not None and not sharding.mesh.empty and sharding.spec == target.spec:
                 return x
             return jax.sharding.reshard(x, target)
-        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # in a derivative outside jit: a constant fits any split
+        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # a derivative outside jit: a constant fits any split
             return x
         if x.sharding.is_equivalent_to(target, x.ndim):
             return x

@@ -78,7 +78,7 @@ def circulating_factor(multiply: Multiply, add: Operator, moving: int, count: in
             source = source % place.count
             window = _window(whole_factor, source * length, length, axis)
             product = multiply(window, part) if still == 0 else multiply(part, window)
-            # Parts before the local one arrive last, but are earlier in the sum.
+            # Parts before the local part arrive last, but are earlier in the sum.
             high, low = _joined(add, (high, low), product, wrapped, first=step_index == 0)
             if step_index + 1 < count:
                 return Shift((part,), 1), (whole_factor, high, low)
@@ -90,7 +90,7 @@ def circulating_factor(multiply: Multiply, add: Operator, moving: int, count: in
 
 
 def _joined(add: Operator, sums: tuple[Any, Any], product: Array, wrapped: Any, *, first: bool) -> tuple[Any, Any]:
-    """Return two sums with one more product: of parts from the local one on, and of earlier parts with a flag."""
+    """Return two sums with one more product: a sum of the local and later parts, and a flagged sum of earlier parts."""
     if first:
         return product, None
     high, low = sums
@@ -168,10 +168,10 @@ def counts(
             edges = histogram(pair, bins)[1]
         else:
             edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
-        # Edges are NaN where an element of some part is not finite. They enclose nothing, and no call takes them.
+        # If an element of any part is not finite, the edges are NaN. No call accepts such edges, and no element counts.
         known = xp.isfinite(edges[0])
         local_counts, _ = histogram(x, xp.where(known, edges, xp.zeros_like(edges)), weights=weights, method=method)
-        # The edges are sent too, so that shard_map knows that all parts have equal ones.
+        # The edges are sent too, so that shard_map knows that all parts have equal edges.
         return Gather((xp.where(known, local_counts, xp.zeros_like(local_counts)), edges)), None
 
     def end(_: Place, __: None, gathered: tuple[Array, ...]) -> Any:

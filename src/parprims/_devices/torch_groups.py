@@ -102,7 +102,7 @@ class _Message(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Tied(torch.autograd.Function):  # type: ignore[misc]
-    """A result that need not depend on the replies to messages: each reply gets a derivative anyway, of zeros."""
+    """A result that may not depend on all replies to messages. Every reply still gets a derivative, of zeros."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *replies: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
         xp = namespace_of(system[1])
         lower, diag, upper, rhs = system
         y = solve_tridiagonal(lower, diag, upper, rhs)  # reads neither lower[0] nor upper[-1]
-        # The equations at the ends: those of the changed unknowns and one more, with their unknowns.
+        # At each end: the equations of the changed unknowns and one more equation, with their unknowns.
         first = [x[..., : head + 1] for x in system]
         last = [x[..., -head - 1 :] for x in system]
         y_first, y_last = y[..., : head + 2], y[..., -head - 2 :]
@@ -166,7 +166,7 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
-    """Return the steps that give the local rows to the step ``then``, transposed first if asked for.
+    """Return the steps that give the local rows to the step ``then``, transposed first if requested.
 
     The outer coefficients of the first and last row become zero, unless the system is periodic. Arrays after (lower,
     diag, upper, rhs) are passed on, with the unknowns along their last axis.
@@ -307,7 +307,7 @@ def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tu
     """
     if isinstance(place.rank, int):
         at_begin, at_end = place.first == 0, place.first + place.lengths[place.rank] == sum(place.lengths)
-    else:  # all parts have one length
+    else:  # all parts have equal length
         at_begin, at_end = place.rank == 0, place.rank == place.count - 1
     index_of_lower, index_of_upper = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
     lower = xp.where((index_of_lower == 0) & at_begin, xp.zeros_like(lower), lower)
@@ -342,7 +342,7 @@ class _Seams:
         self._close = closed(xp, self._tree.top)
 
     def pairs_beside(self, place: Place, pairs: Array) -> tuple[tuple[Array, Array], ...]:
-        """Return the pairs of unknowns before and after the local part: both first ones, then both second ones."""
+        """Return the pairs of unknowns before and after the local part: first unknowns, then second unknowns."""
         along = move_axis(self._xp, pairs[..., 0], 0, -1)  # of shape (2, ..., parts)
         pair, known = self._tree.up([along[0, ...], along[1, ...]])
         ends = self._close(pair)
@@ -366,7 +366,7 @@ def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -
 
 
 def _extended(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Any:
-    """Return a function that makes the system of the local rows, with a row more at each end that fixes an unknown."""
+    """Return a function that makes the system of the local rows, with a row at each end that fixes an unknown."""
     zero = xp.zeros((*diag.shape[:-1], 1), dtype=diag.dtype, device=device(diag))
     arrays = tuple(
         xp.concat([end, x, end], axis=-1) for x, end in ((lower, zero), (diag, xp.ones_like(zero)), (upper, zero))

@@ -40,7 +40,7 @@ class Stage:
     apart: int | None = None
     """An axis along which all arrays hold independent problems, which can be solved piece by piece."""
     appended: bool = False
-    """Whether the next stage receives the arrays of this one before its result."""
+    """Whether the next stage receives the arrays of this stage before its result."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ class Work:
     outputs
         The split of every result, or a list with the split of each.
     stages : tuple of Stage
-        The stages. The results of a stage, a tuple or one array, are the arrays of the next.
+        The stages. The results of a stage, a tuple or one array, are the arrays of the next stage.
     plain : callable
-        The public call on the local parts, as without other devices.
+        The public call on the local parts, as if there were no other devices.
     key : optional
         The key under which the program of the call is kept, or None.
     """
@@ -103,14 +103,14 @@ class Engine(Protocol):
 
 
 def every(kind: type, asked: Arguments) -> list[Any]:
-    """Return the arguments of a type, and such items of tuples, in order."""
+    """Return the arguments of a type, and the items of this type in tuples, in order."""
     found: list[Any] = []
     asked.mapped(lambda x: found.append(x) if isinstance(x, kind) else None)
     return found
 
 
 def replaced(kind: type, asked: Arguments, by: Iterable[Any]) -> Arguments:
-    """Return the call with others in the place of `every` argument of a type."""
+    """Return the call with the values ``by`` in place of `every` argument of a type."""
     others = iter(by)
     return asked.mapped(lambda x: next(others) if isinstance(x, kind) else x)
 

@@ -65,7 +65,7 @@ def by_operations(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return ``run``, with the derivative if PyTorch may request it for these arrays.
 
-    The derivative is the derivative of the function that ``operations`` returns, the same in operations of the library.
+    The derivative is taken through the function that ``operations`` returns: the computation in library operations.
     """
     if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(arrays):
         differentiable: Callable[..., tuple[Array, ...]] = _rules(xp).by_operations(run, operations())
@@ -119,7 +119,7 @@ def recalled_scan(key: Any) -> Callable[..., Any] | None:
 def reduction(methods: Methods, method: str, xp: Namespace, r: reduce_call.Reduction) -> Any:
     """Return the reduction by a method.
 
-    The operations carry the derivative, except for a largest or smallest element, which has a rule.
+    The operations carry the derivative. Largest and smallest elements, and dot products under autocast, have rules.
     """
     if isinstance(method, Abstract):
         return reduce_call.empty(xp, r)
@@ -188,7 +188,7 @@ def product(xp: Namespace, p: Product, run: Callable[..., Array], method: str) -
 
 
 def product_under_autocast(xp: Namespace, p: Product, run: Callable[..., Array], method: str) -> Callable[..., Array]:
-    """Return `product` under autocast, which would cast the library's own derivative; else ``run`` itself."""
+    """Return `product` under autocast, which would cast the library's own derivative, and ``run`` otherwise."""
     return product(xp, p, run, method) if autocast(xp) else run
 
 

@@ -1,7 +1,8 @@
-"""Trees over elements along an axis: neighbours made one, then neighbours of those, and the same way back.
+"""Binary trees over the elements along an axis: a sweep up combines neighbours, a sweep down leads back.
 
-Elsewhere each level is an array of half the length. A program of JAX would grow with the levels, and take seconds to
-compile; there all levels lie in one array, one behind the other, and a loop goes over it some nodes at a time.
+On most libraries each level is an array of half the length. A JAX program in this form would grow with the number of
+levels, and take seconds to compile. On JAX all levels are therefore stored in one array, one behind the other, and a
+loop processes a block of nodes at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from parprims._libraries.steps import repeated
 Arrays = tuple[Array, ...]
 
 _PARTS, _SMALLEST = 32, 512
-"""A loop handles a 32nd of the nodes of the longest level at once, but no fewer than 512."""
+"""A step of the loop processes a 32nd of the nodes of the longest level, but at least 512 nodes."""
 
 
 class Halving:
     """A tree over ``count`` elements along an axis counted from the end.
 
-    With ``rows`` arrays may have an axis of rows in front of all others, along which JAX keeps them in one array.
+    With ``rows``, arrays may have an axis of rows before all other axes. JAX joins arrays of one dtype along it.
     """
 
     def __init__(self, xp: Namespace, count: int, axis: int, *, rows: bool = False) -> None:
@@ -39,11 +40,11 @@ class Halving:
         neutral: Callable[[Arrays], Arrays],
         *known: Any,
     ) -> tuple[Arrays, Any]:
-        """Return the element that is left, and what is known of all nodes.
+        """Return the element at the root, and the data of all nodes, which later sweeps take as ``known``.
 
-        ``combine`` takes the earlier and the later elements of pairs and what earlier calls returned as known of these;
-        it returns the elements in their place, and what is to be known of them. ``neutral`` returns what an element
-        without a neighbour is combined with, given the elements.
+        ``combine`` takes the earlier and the later elements of pairs, and the data of their nodes from each earlier
+        sweep in ``known``. It returns the combined elements, and the data to keep for their nodes. ``neutral`` takes
+        the elements, and returns the neighbour of a last element that has none.
         """
         xp = self._xp
         if is_jax(xp) and len(self._counts) > 1:
@@ -61,10 +62,10 @@ class Halving:
         return elements, found
 
     def down(self, between: Callable[..., Arrays], ends: tuple[Arrays, Arrays], *known: Any) -> Arrays:
-        """Return what lies before, between and behind all elements, given it at both ends of all.
+        """Return the values before, between and behind all elements, given the values at both ends.
 
-        ``between`` takes what lies before and behind nodes and what is known of them, and returns what lies between
-        the two halves of each.
+        ``between`` takes the values before and behind nodes, and the data of these nodes in ``known``. It returns the
+        value between the two halves of each node.
         """
         xp, axis = self._xp, self._axis
         if is_jax(xp) and len(self._counts) > 1:
@@ -94,7 +95,10 @@ def interleaved(xp: Namespace, x: Array, y: Array, axis: int = -1) -> Array:
 
 
 class _Loop:
-    """The same on JAX. Levels lie in one array, elements first; what a part writes behind its level is written over."""
+    """The sweeps of a `Halving` on JAX. All levels lie in one array, the elements first.
+
+    A step may write behind the end of its level; later steps overwrite these values.
+    """
 
     def __init__(self, tree: Halving) -> None:
         self._xp, self._axis, self._at, self._rows = tree._xp, tree._axis, tree._at, tree._rows
@@ -128,7 +132,7 @@ class _Loop:
             new, found = combine(left, right, *own)
             return tuple(new), tuple(found)
 
-        # Broadcasting may make arrays longer along other axes: how long, is known before anything is computed.
+        # `combine` may broadcast arrays along other axes; eval_shape finds their shapes without a computation.
         some = tuple([x[self._at(0, 1)] for x in elements])
         shapes, _ = jax.eval_shape(lambda: combine(some, spare, *[self._own(one, 0, 1) for one in known]))
         elements = tuple(
@@ -159,7 +163,7 @@ class _Loop:
 
     def down(self, between: Any, ends: tuple[Arrays, Arrays], known: tuple[_Kept, ...]) -> Arrays:
         xp, part = self._xp, self._part
-        # From the last level on, each in order: what a part writes behind its level lies where nothing is read again.
+        # From the last level to the first. No step reads the values that a step writes behind the end of its level.
         order = np.argsort(-self._levels, stable=True)
         levels, places = self._levels[order], self._places[order]
         parents = self._posts[levels] + places
@@ -188,7 +192,7 @@ class _Loop:
         return known.packing.unpacked(self._read(known.arrays, place - self._counts[0], length))
 
     def _entry(self, table: Any, i: Any) -> Any:
-        """Return a table's entry: a Python integer for one, so that single steps leave no array to what solves."""
+        """Return an entry of a table; a Python integer if i is an integer, so that a single step makes no array."""
         return int(table[i]) if isinstance(i, int) else self._xp.asarray(np.asarray(table, np.int32))[i]
 
     def _long(self, shape: tuple[int, ...], length: int) -> tuple[int, ...]:
@@ -214,14 +218,14 @@ class _Loop:
 
 
 class _Kept:
-    """The values kept for all nodes: their arrays and the packing."""
+    """The data of all nodes: their arrays and the packing."""
 
     def __init__(self, arrays: Arrays, packing: _Packing) -> None:
         self.arrays, self.packing = arrays, packing
 
 
 class _Packing:
-    """How arrays lie in fewer: with ``rows`` those of a dtype are rows of one."""
+    """The storage of several arrays in fewer: with ``rows``, arrays of one dtype become rows of one array."""
 
     def __init__(self, loop: _Loop, arrays: Any) -> None:
         self._xp, self._rows = loop._xp, loop._rows

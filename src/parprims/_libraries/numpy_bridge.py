@@ -1,4 +1,4 @@
-"""Arrays of PyTorch and JAX in a CPU's memory as NumPy's in the same memory, for routines that NumPy or SciPy has."""
+"""PyTorch and JAX arrays on a CPU as NumPy arrays that share their memory, for routines of NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SHARED = (
 """The dtypes that NumPy and PyTorch both have."""
 
 NOT_IN_NUMPY = {"torch": ", and NumPy reads tensors only outside of transformations and in the memory of a CPU"}
-"""The end of a refusal for tensors that `in_numpy` does not hold for."""
+"""The end of a refusal for tensors for which `in_numpy` returns False."""
 
 
 def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     """Return whether the arrays are NumPy's, or plain tensors of PyTorch that have values in the memory of a CPU.
 
-    Tensors are not where a transformation, a compiler or another observer is to see what is done with them. Whether a
-    derivative may be asked for by one is left to the caller.
+    Return False for tensors while a transformation, a compiler or another observer records PyTorch's operations.
+    Callers check whether a derivative may be requested (`carries_derivative`).
     """
     if library(xp) != "torch":
         return library(xp) == "numpy"
@@ -54,7 +54,7 @@ def has_values(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 
 
 def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
-    """Return whether autograd may be asked for a derivative by one of the arrays, which it would not see in NumPy."""
+    """Return whether autograd may request a derivative by an array. It would not see operations of NumPy."""
     if library(xp) != "torch":
         return False
     import torch
@@ -63,12 +63,12 @@ def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 
 
 def is_shared(dtype: Any) -> bool:
-    """Return whether NumPy has a dtype of PyTorch or JAX."""
+    """Return whether NumPy has this dtype of PyTorch or JAX."""
     return dtype_name(dtype) in _SHARED
 
 
 def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy reads arrays of PyTorch or JAX in their memory, and no derivative is asked for."""
+    """Return whether NumPy can read these PyTorch or JAX arrays in their memory, and no derivative may be requested."""
     given = tuple(arrays)
     if library(xp) == "jax":
         return has_values(xp, given)
@@ -77,29 +77,29 @@ def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
 
 
 def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy may compute: on its own arrays, and on others where it reads their memory."""
+    """Return whether NumPy may compute a call: its arrays are NumPy's, or `shares_memory` holds."""
     return library(xp) == "numpy" or shares_memory(xp, arrays)
 
 
 def numpy_orders(dtype: Any) -> bool:
-    """Return whether NumPy's order of a dtype is ours, NaN behind all numbers: it does not know NaN among bfloat16."""
+    """Return whether NumPy sorts NaN of a dtype behind all numbers. It does not recognise NaN of bfloat16."""
     return dtype_name(dtype) != "bfloat16"
 
 
 def numpy_namespace() -> Namespace:
     """Return the namespace of NumPy's arrays."""
-    from array_api_compat import numpy  # which takes longer to import than all of this library
+    from array_api_compat import numpy  # slower to import than all of this library
 
     return numpy
 
 
 def as_numpy(x: Array) -> np.ndarray[Any, Any]:
-    """Return an array for which `in_numpy` or `has_values` holds as NumPy's, in the same memory."""
+    """Return a NumPy array that shares the memory of x, for which `in_numpy` or `has_values` holds."""
     found: np.ndarray[Any, Any] = x.numpy(force=True) if is_tensor(x) else np.asarray(x)
     return found
 
 
-try:  # what `numpy.errstate` sets, which makes it anew in every call
+try:  # the object that `numpy.errstate` makes anew and sets in every call
     from numpy._core.umath import _extobj_contextvar, _make_extobj
 
     _switch: tuple[Any, Any] | None = _extobj_contextvar, _make_extobj(all="ignore")
@@ -108,7 +108,7 @@ except ImportError:
 
 
 def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
+    """Return ``run``, a function of NumPy arrays, without warnings of infinities and NaN."""
     if _switch is None:
         quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
         return quiet_run
@@ -125,10 +125,10 @@ def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes arrays like these, in memory that NumPy reads, given a function of NumPy's arrays.
+    """Return a function of arrays like these, given a function of NumPy arrays. NumPy must be able to read the arrays.
 
-    The function returns an array of its own. All that does not depend on the arrays is found now: a call of a hundred
-    elements takes less time than to find it.
+    ``function`` must return a new array. All decisions that do not depend on the values are made now, because they take
+    longer than a call of a hundred elements.
     """
     if library(xp) == "numpy":
         return function
@@ -153,7 +153,7 @@ def all_by_numpy(
 
 
 def reader(xp: Namespace, arrays: Sequence[Array]) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return `as_numpy` for arrays that have the signatures of these."""
+    """Return a faster `as_numpy` for arrays with the signatures of these."""
     if library(xp) != "torch":
         return np.asarray
     if any(x.requires_grad or x.is_conj() or x.is_neg() for x in arrays):
@@ -172,52 +172,52 @@ def _torch_maker() -> Callable[[np.ndarray[Any, Any]], Array]:
 
 
 class _Writable:
-    """Shows NumPy the memory of an array as if it could be written."""
+    """Presents the memory of an array to NumPy as writeable."""
 
     def __init__(self, x: np.ndarray[Any, Any]) -> None:
-        self.x = x  # whose memory is in use as long as this is
+        self.x = x  # keeps the memory alive
         self.__array_interface__ = {**x.__array_interface__, "data": (x.ctypes.data, False)}
 
 
 def searchable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array for NumPy's argmax and argmin, which copy what is read-only, as the arrays of JAX are."""
+    """Return an array for NumPy's argmax and argmin. They copy read-only arrays, such as those of JAX."""
     if x.flags.writeable or x.nbytes < _COPIED or x.dtype.kind not in "iuf" or not x.dtype.isbuiltin:
         return x
     return np.asarray(_Writable(x))
 
 
 _COPIED = 1 << 17
-"""Bytes that JAX copies in less time than it takes to hand them over."""
+"""The most bytes for which a copy takes less time than handing over the memory."""
 
 
 _OFTEN = 8
-"""Results of the same shapes after which JAX compiles a program to take them, in a third of the time or less."""
+"""Conversions of results of equal shapes before a program is compiled, which takes a third of the time or less."""
 
 _handed: Memo[int] = Memo()
-"""How often results of the same shapes were handed to the same device of JAX, up to that number."""
+"""The number of conversions so far, by device and shapes of the results; counted up to `_OFTEN`."""
 
 _takers: Memo[Callable[..., tuple[Array, ...]]] = Memo()
-"""Programs that convert results of shapes that were converted `_OFTEN` times."""
+"""Programs that convert results, by device and shapes that were converted `_OFTEN` times."""
 
 
 @functools.cache
 def _taker(device: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return a program that converts arrays; with a device it commits the arrays to the device."""
+    """Return a function that converts arrays by a program; with a device, it commits the arrays to the device."""
     import jax
 
     place = {} if device is None else {"out_shardings": jax.sharding.SingleDeviceSharding(device)}
     mesh, put, identity = jax.sharding.get_abstract_mesh, jax.device_put, jax.jit(lambda *ys: ys, **place)
 
     def take(*ys: np.ndarray[Any, Any]) -> tuple[Array, ...]:
-        found: tuple[Array, ...] = identity(*ys) if mesh().empty else put(ys, device)  # where programs are of a mesh
+        found: tuple[Array, ...] = identity(*ys) if mesh().empty else put(ys, device)  # a mesh would place the program
         return found
 
     return take
 
 
 def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return arrays of NumPy, whose memory nobody else has, as JAX's where the arrays of a call are."""
-    # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
+    """Return NumPy arrays as JAX arrays on the device of a call's arrays. No other object may use their memory."""
+    # The result is committed to a device if an array of the call is, as with JAX's own operations.
     device = None
     for x in arrays:
         if x.committed:
@@ -229,7 +229,7 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _put(ys: tuple[Any, ...], shapes: tuple[Any, ...]) -> tuple[Array, ...]:
-    """Return results as JAX arrays; a program converts them once their shapes are frequent and if they are short."""
+    """Return results as JAX arrays. A program converts them if they are short and their shapes are frequent."""
     import jax
 
     device = shapes[0]
@@ -244,14 +244,14 @@ def _put(ys: tuple[Any, ...], shapes: tuple[Any, ...]) -> tuple[Array, ...]:
 
 
 def all_returned(xp: Namespace, ys: Sequence[Any], arrays: tuple[Array, ...] = ()) -> tuple[Array, ...]:
-    """Return arrays of NumPy, whose memory nobody else has, as the library's, on JAX together, where the arrays are."""
+    """Return `returned` of several arrays. JAX converts them together."""
     if library(xp) == "jax":
         return to_jax(tuple(ys), arrays)
     return tuple([returned(xp, y) for y in ys])
 
 
 def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:
-    """Return an array of NumPy, whose memory nobody else has, as one of the library, on JAX where the arrays are."""
+    """Return a NumPy array as an array of the library, on JAX on the device of ``arrays``. It takes over the memory."""
     if library(xp) == "jax":
         return to_jax((y,), arrays)[0]
     if library(xp) != "torch":

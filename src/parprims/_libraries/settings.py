@@ -11,22 +11,22 @@ from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_na
 from parprims._core.jax_arrays import is_traced
 
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
-"""The kinds of devices that are asked for autocast."""
+"""The kinds of devices for which autocast is looked up."""
 
 _ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
-"""For each precision, the settings of PyTorch that keep products of float32 as exact."""
+"""By precision, the settings of PyTorch that form products of float32 at least that exactly."""
 
 
 asks: list[Callable[[], bool]] = []
-"""PyTorch's functions that tell whether it compiles or exports, once a tensor has been seen while it does neither."""
+"""PyTorch's tests of compilation and export; empty until `compiling` has seen a tensor outside of both."""
 
 
 def compiling(x: Any) -> bool:
-    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+    """Return whether torch.compile or torch.export reads the calling program, and x or an entry of it is a tensor.
 
-    Every public function asks this first: its call is then to be a node of the graph (`_torch_compile`). The compiler
-    reads this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where
-    one of them imports another when it is looked at.
+    Every public function calls this first, because its call then becomes a node of the graph (`_torch_compile`). The
+    compiler reads this function too. So it does not use `sys.modules`: the compiler would inspect all modules, and fail
+    at a module that imports another when its attributes are read.
     """
     xs = x if type(x) is tuple else (x,)
     if asks:
@@ -38,7 +38,7 @@ def compiling(x: Any) -> bool:
         import torch
 
         if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
-            # The compiler may call this while it reads a program; it may read that again, and expects it alike.
+            # The compiler may call this while it reads a program. It may read twice, and `asks` must not have changed.
             if torch._guards.TracingContext.try_get() is None:
                 asks[:] = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
             return False
@@ -46,7 +46,7 @@ def compiling(x: Any) -> bool:
 
 
 def _one_is_tensor(xs: tuple[Any, ...]) -> bool:
-    for x in xs:  # noqa: SIM110 - calls on arrays of other libraries wait for no generator
+    for x in xs:  # noqa: SIM110 - a generator would delay calls on other libraries
         if not isinstance(x, int | float) and hasattr(x, "requires_grad"):  # the compiler asks no symbol for attributes
             return True
     return False
@@ -61,7 +61,7 @@ def transformed() -> bool:
 
 
 def forward_asked() -> bool:
-    """Return whether a forward derivative of PyTorch is under way, by torch.func too."""
+    """Return whether a forward derivative of PyTorch is under way, also by torch.func."""
     import torch
 
     found: bool = torch.autograd.forward_ad._current_level >= 0
@@ -69,7 +69,7 @@ def forward_asked() -> bool:
 
 
 def asked_for(x: Any) -> bool:
-    """Return whether a derivative by an array may be asked for, by a transformation of its library too."""
+    """Return whether a derivative by an array may be requested, also by a transformation of its library."""
     if is_tensor(x):
         import torch
 
@@ -97,7 +97,7 @@ def without_autocast(kinds: tuple[str, ...]) -> contextlib.ExitStack:
 
 
 _tells: tuple[Callable[[str, str], str], ...] = ()
-"""PyTorch's function that tells what it has been told, once a tensor has been seen."""
+"""PyTorch's getter of its setting for products of float32; empty until a tensor has been seen."""
 
 
 def float32_products(x: Array) -> str | None:
@@ -105,7 +105,7 @@ def float32_products(x: Array) -> str | None:
     global _tells
     if not is_tensor(x):
         return None
-    if not _tells:  # to import anew takes longer than to ask
+    if not _tells:  # an import statement takes longer than the getter
         import torch
 
         _tells = (torch._C._get_fp32_precision_getter,)
@@ -113,12 +113,12 @@ def float32_products(x: Array) -> str | None:
 
 
 def narrowed(x: Array, precision: str = "float32") -> bool:
-    """Return whether PyTorch may form products of float32 where x is with fewer bits than a precision asks for."""
+    """Return whether PyTorch may form float32 products on the device of x with fewer bits than a precision needs."""
     return precision in _ENOUGH and float32_products(x) not in _ENOUGH[precision]
 
 
 def narrowed_in_cupy() -> bool:
-    """Return whether CuPy has been told to form products of float32 with fewer bits: environment variable CUPY_TF32."""
+    """Return whether the environment variable CUPY_TF32 lets CuPy form products of float32 with fewer bits."""
     from cupy._core import _routines_linalg as told
 
     exact = told.COMPUTE_TYPE_DEFAULT, told.COMPUTE_TYPE_PEDANTIC, told.COMPUTE_TYPE_FP32
@@ -128,8 +128,8 @@ def narrowed_in_cupy() -> bool:
 class _UnroundedSums:
     """While a thread is inside, cuBLAS forms sums of products of 16-bit floats in float32 and rounds them once.
 
-    PyTorch lets it round parts of a sum to 16 bits unless it is told otherwise. What it has been told holds again once
-    every thread that entered has left.
+    By default PyTorch lets cuBLAS round parts of a sum to 16 bits. The caller's settings are restored when the last
+    thread has left.
     """
 
     _LOSSES = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
@@ -137,7 +137,7 @@ class _UnroundedSums:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._switches: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = ()  # what asks, and what tells
+        self._switches: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = ()  # getters, setters
         self._told: list[tuple[Callable[..., None], tuple[bool, ...]]] = []
 
     def __enter__(self) -> None:
@@ -147,7 +147,7 @@ class _UnroundedSums:
                 return
             for ask, tell in self._switches or self._found():
                 told = ask()
-                if told.__class__ is not tuple:  # a release may tell of more
+                if told.__class__ is not tuple:  # some releases return further settings
                     told = (told,)
                 if told[0]:
                     tell(False, *told[1:])
@@ -162,7 +162,7 @@ class _UnroundedSums:
                 self._told.clear()
 
     def _found(self) -> tuple[tuple[Callable[[], Any], Callable[..., None]], ...]:
-        """Return PyTorch's functions, found once: a product of small matrices takes little longer than to find them."""
+        """Find PyTorch's getters and setters, once: the search takes nearly as long as a product of small matrices."""
         import torch
 
         ask, tell = "_get_cublas_allow_", "_set_cublas_allow_"
@@ -174,5 +174,5 @@ UNROUNDED_SUMS = _UnroundedSums()
 
 
 def may_round_sums(x: Array, dtype: Any) -> bool:
-    """Return whether PyTorch may round parts of sums of products in a dtype where x is, outside of `UNROUNDED_SUMS`."""
+    """Return whether PyTorch, outside of `UNROUNDED_SUMS`, may round parts of sums of products of x in a dtype."""
     return is_tensor(x) and x.is_cuda and dtype_name(dtype) in SIXTEEN_BIT_FLOATS

@@ -11,9 +11,9 @@ State = TypeVar("State")
 
 
 def in_programs(xp: Namespace) -> bool:
-    """Return whether operations become a program, each of which takes time and memory to compile: those of JAX.
+    """Return whether the library is JAX, whose operations become programs that take time and memory to compile.
 
-    The compiler of PyTorch reads this function, so it asks none that keeps what it found.
+    The compiler of PyTorch reads this function, so it calls no function with a cache.
     """
     return getattr(xp, "__name__", "") == "jax.numpy"
 
@@ -21,9 +21,9 @@ def in_programs(xp: Namespace) -> bool:
 def repeated(xp: Namespace, count: int, step: Callable[[Any, State], State], state: State) -> State:
     """Return the state after ``step(i, state)`` for i = 0, 1, ..., count - 1.
 
-    The state is an array or a tuple of arrays whose shapes and dtypes no step changes. On JAX the loop is part of the
-    program: its size does not grow with ``count``, and i is a traced integer of weak type, which leaves other integers
-    their dtype. Elsewhere i is a Python integer.
+    The state is an array or a tuple of arrays, and no step changes its shapes and dtypes. On JAX the program holds the
+    loop once, whatever ``count`` is, and i is a traced integer of weak type, which does not change the dtype of other
+    integers. On other libraries i is a Python integer.
     """
     if count > 1 and in_programs(xp):
         from jax import lax
@@ -40,7 +40,7 @@ def doubled(
 ) -> tuple[Array, ...]:
     """Return the inclusive scan along an axis counted from the front, by step doubling.
 
-    After the step of distance d, element i combines the 2 d that end with it.
+    After the step of distance d, element i combines the 2 d elements that end with element i.
     """
     n = xs[0].shape[axis]
     if n > 2 and in_programs(xp):
@@ -60,14 +60,14 @@ def doubled(
 def _combined_behind(
     xp: Namespace, xs: tuple[Array, ...], op: Callable[[Any, Any], tuple[Array, ...]], *, axis: int, distance: Any
 ) -> tuple[Array, ...]:
-    """Return arrays of JAX, each element from a traced distance on combined with the one that far before it.
+    """Return JAX arrays with each element i combined with element i - distance; elements before ``distance`` unchanged.
 
-    As many pairs are combined as there are elements: those which are missing are all the first one. So nothing is
-    combined that is not anyway, and no derivative is NaN by what is thrown away.
+    The distance is traced, so a pair is combined for every element. Elements before ``distance`` get the first valid
+    pair and the result is discarded: no other values are combined that could make a derivative NaN.
     """
     n = xs[0].shape[axis]
     place = xp.arange(n, device=device(xs[0]))
-    # Components may have different numbers of axes behind the one that is scanned.
+    # Components may have different numbers of axes behind the scanned axis.
     behind = [xp.reshape(place >= distance, (n, *(1,) * (x.ndim - 1 - axis))) for x in xs]
     combined = op(
         tuple([shifted(xp, x, distance, axis) for x in xs]),
@@ -77,9 +77,9 @@ def _combined_behind(
 
 
 def shifted(xp: Namespace, x: Array, distance: Any, axis: int) -> Array:
-    """Return an array of JAX moved up an axis by a traced distance, from 0 to its length.
+    """Return a JAX array shifted along an axis by a traced distance between 0 and the length.
 
-    Element i is x[i - distance], or x[0] where i is below the distance.
+    Element i is x[i - distance], or x[0] if i < distance.
     """
     from jax import lax
 
@@ -90,7 +90,7 @@ def shifted(xp: Namespace, x: Array, distance: Any, axis: int) -> Array:
 
 
 def element(x: Array, place: Any, axis: int) -> Array:
-    """Return the element of an array of JAX at a traced place of an axis, which keeps length 1."""
+    """Return the element of a JAX array at a traced index of an axis. The axis remains, with length 1."""
     from jax import lax
 
     found: Array = lax.dynamic_slice_in_dim(x, place, 1, axis)
@@ -98,9 +98,9 @@ def element(x: Array, place: Any, axis: int) -> Array:
 
 
 def _varying_as_results(step: Callable[[Any, State], State], state: State) -> State:
-    """Return a state of JAX which inside shard_map varies over all axes of the mesh that a step makes it vary over.
+    """Return a JAX state that, inside shard_map, varies over all mesh axes over which the results of a step vary.
 
-    A loop of JAX wants its state to keep its type, of which these axes are a part.
+    These axes are part of the type of an array, and a loop of JAX must not change the type of its state.
     """
     import jax
 

@@ -22,8 +22,8 @@ def lasting_key(function: Any) -> Any:
     """Return a key under which the trace of a function can be kept; None if the trace may change unseen.
 
     The key of a function has its code and the values of all that it reads: closures, defaults, globals, attributes of
-    modules and, in turn, other functions. The key of an operator has the keys of its parts; a name is its own key. So
-    is a module whose contents never change, such as an array namespace.
+    modules and, in turn, other functions. The key of an operator has the keys of its parts. A name is its own
+    key, and so is a module whose contents never change, such as an array namespace.
     """
     kind = type(function)
     if kind is str:
@@ -82,13 +82,13 @@ class _Reads:
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
-    """Return a code object and those of the functions defined in it."""
+    """Return a code object and the code objects of the functions defined in it."""
     inner = [one for constant in code.co_consts if isinstance(constant, types.CodeType) for one in _codes(constant)]
     return [code, *inner]
 
 
 def _collect(code: types.CodeType, free: frozenset[str], reads: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
-    """Add the variables that a code object reads; return False if an instruction may read others."""
+    """Add the variables that a code object reads; return False if an instruction may read other variables."""
     instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
     understood = set()  # names in instructions that are understood
     for index, instruction in enumerate(instructions):
@@ -131,7 +131,7 @@ def _reads_of(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], 
     if entry is None or entry.code is not code:
         if len(_reads) >= 4096:
             _reads.clear()
-        entry = _reads[id(code)] = _Reads(code)  # keeps the code alive, so that its id stays its own
+        entry = _reads[id(code)] = _Reads(code)  # keeps the code alive, so that no other code gets its id
     return entry.reads
 
 
@@ -257,6 +257,6 @@ _NAMED_TUPLE = frozenset(
 
 
 def _is_plain_named_tuple(kind: type) -> bool:
-    """Return whether a class is a NamedTuple of nothing but its fields."""
+    """Return whether a class is a NamedTuple that defines nothing but its fields."""
     fields = getattr(kind, "_fields", None)
     return kind.__bases__ == (tuple,) and fields is not None and _NAMED_TUPLE.issuperset(set(vars(kind)) - set(fields))

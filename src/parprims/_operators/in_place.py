@@ -49,7 +49,7 @@ def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[
 
 
 def _only_copies_are_safe(xp: Namespace) -> bool:
-    """Return whether changes of an array cannot be seen: in programs of torch.compile and torch.func."""
+    """Return whether a trial cannot see changes of an array: in programs of torch.compile and torch.func."""
     if not array_api_compat.is_torch_namespace(xp):
         return False
     import torch
@@ -59,7 +59,7 @@ def _only_copies_are_safe(xp: Namespace) -> bool:
 
 
 _LITTLE = 1024
-"""The most elements of a trial along the other axes, those along which no elements are combined."""
+"""The most elements of a trial along the axes along which no elements are combined."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _told(error: Exception) -> str:
 
 
 def is_own(op: Operator) -> bool:
-    """Return whether an operator is a function of the caller's, or segmented and made of such a function."""
+    """Return whether an operator, or the operator that it segments, is a function of the caller's."""
     return is_own(op._segments) if op._segments is not None else not op._built_in
 
 

@@ -1,9 +1,9 @@
-"""Programs of JAX with parameters for the numbers that caller's functions read: a new value compiles nothing.
+"""Programs of JAX with parameters for the numbers that callers' functions read, so that new values compile nothing.
 
 Each function is traced on a few elements, which takes less than a millisecond. The numbers that it reads are literals
 of the trace, and the rest of the trace is a key. Programs are kept under the keys of their functions. While a program
-is traced, each call of a function in it is traced too, and its operations get parameters of the program in place of the
-numbers. Numbers in the function's code stay literals, because XLA computes faster with constants.
+is traced, each call of a function in it is traced too, and parameters of the program replace the numbers in its
+operations. Numbers in the function's code stay literals, because XLA computes faster with constants.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from parprims._operators.tracing import Scalar
 
 
 class _UnsharedError(Exception):
-    """Raised for a function that a program cannot be told the numbers of: the program holds them."""
+    """The numbers of a function cannot be parameters of a program: the program must hold them."""
 
 
-# ---- What a function is but for its numbers -----------------------------------------------------------------------
+# ---- Traces of functions, apart from their numbers ----------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
     """A trace of a function on arrays.
 
-    ``places`` are the places of its numbers, as (equation, operand). ``key`` is the trace without the numbers.
+    ``places`` are the positions of its numbers, as (equation, operand). ``key`` is the trace without the numbers.
     """
 
     traced: Any
@@ -132,7 +132,7 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_tre
 
 
 def _key(jaxpr: Any, told: frozenset[tuple[int, int]] = frozenset()) -> Any:
-    """Return all of a trace but the literals at the places ``told``."""
+    """Return a key of a trace, without the literals at the positions ``told``."""
     names: dict[Any, int] = {one: at for at, one in enumerate((*jaxpr.constvars, *jaxpr.invars))}
 
     def operand(one: Any) -> Any:
@@ -176,9 +176,9 @@ def _value(value: Any) -> Any:
 class _Telling:
     """The data of a call for its program: its functions by field, and the trace of each.
 
-    ``prepared`` makes the function that becomes the program. ``parameters`` are the program's parameters. ``seen``, if
-    given, collects the kinds of arrays on which functions are called. ``words`` are parameters too: the words of the
-    numbers that kernels are given, by the key of the kernel; None outside of the program.
+    ``prepared`` makes the function that becomes the program. ``parameters`` are the program's parameters for numbers.
+    ``seen``, if given, collects the kinds of arrays on which functions are called. ``words`` are the program's
+    parameters for kernels: the 32-bit words of the numbers of a kernel, by its key; None outside of the program.
     """
 
     functions: dict[str, Callable[..., Any]]
@@ -208,7 +208,7 @@ def _telling(call: _Telling) -> Iterator[None]:
 
 
 def _stand_in(field: str) -> Callable[..., Any]:
-    """Return a function for a program, which calls that of the call under way and is told its numbers."""
+    """Return a function for a program: it runs the current call's function with parameters in place of its numbers."""
 
     def called(*arguments: Any) -> Any:
         import jax
@@ -216,7 +216,7 @@ def _stand_in(field: str) -> Callable[..., Any]:
         call = _now.call
         assert call is not None
         arrays, tree = jax.tree.flatten(arguments)
-        if any(isinstance(one, Scalar) for one in arrays):  # the text of a kernel is made
+        if any(isinstance(one, Scalar) for one in arrays):  # the call writes the text of a kernel
             return with_own_numbers(call.functions[field])(*arguments)
         sign = field, tree, tuple([(one.ndim, str(one.dtype)) for one in arrays])
         function = call.functions[field]
@@ -240,7 +240,7 @@ def _stand_in(field: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def noting() -> Iterator[dict[Any, tuple[int, ...] | None]]:
-    """Collect the words that kernels are told, by their keys, while a call is prepared; None where a key has two."""
+    """Collect the words that kernels receive while a call is prepared, by key; None for a key with different words."""
     before, _now.noted = _now.noted, {}
     try:
         yield _now.noted
@@ -249,13 +249,13 @@ def noting() -> Iterator[dict[Any, tuple[int, ...] | None]]:
 
 
 def note(key: Any, words: tuple[int, ...]) -> None:
-    """Collect the words that a kernel is told. ``key`` is all of the kernel but these."""
+    """Collect the words that a kernel receives. ``key`` is the kernel without them."""
     if _now.noted is not None and _now.noted.setdefault(key, words) != words:
         _now.noted[key] = None
 
 
 def told_words(key: Any, words: tuple[int, ...]) -> Any:
-    """Return the words that a kernel is told as an array, a parameter of the program under way if that is told them."""
+    """Return the words that a kernel receives, as an array or as a parameter of the current program."""
     call = _now.call
     if call is None or call.words is None:
         return _as_array(words)
@@ -278,7 +278,7 @@ def _on_few(functions: dict[str, Callable[..., Any]], sign: Any) -> _Read:
 
 
 def _bare(op: Operator) -> tuple[Operator, int]:
-    """Return the innermost operator of segmented operators, and the number of these."""
+    """Return the innermost operator of nested segmented operators, and the depth of the nesting."""
     depth = 0
     while op._segments is not None:
         op, depth = op._segments, depth + 1
@@ -307,7 +307,7 @@ class Call(Protocol):
 
 
 def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
-    """Return the caller's functions in a call, by field, and a key of all else in its operators."""
+    """Return the caller's functions in a call, by field, and a key of everything else in its operators and maps."""
     functions: dict[str, Callable[..., Any]] = {}
     rest: list[Any] = []
     for field in _FIELDS:
@@ -362,12 +362,11 @@ def shared(
     hidden: Callable[[], contextlib.AbstractContextManager[None]],
     kernels: dict[Any, tuple[int, ...] | None],
 ) -> Callable[..., Any] | None:
-    """Return a function of the arrays of a call that computes it by a program which is told its numbers.
+    """Return a function of a call's arrays that computes the call by a program with parameters for its numbers.
 
-    None if no function is the caller's, or the program must hold their numbers. ``key`` is the call without its
+    Return None if no function is the caller's, or if the program must hold the numbers. ``key`` is the call without its
     functions. ``prepare`` returns the function that becomes the program of a call. ``hidden`` hides calls that
-    functions make while they are traced. ``kernels`` are the words that the kernels of the call are given, by their
-    keys.
+    functions make while they are traced. ``kernels`` are the words that the kernels of the call receive, by key.
     """
     import jax
 

@@ -2,12 +2,12 @@
 
 The function is called once with symbolic scalars (`Scalar`) in place of arrays. They implement Python's operators, the
 functions of the array API standard (their ``array_namespace`` is `NAMESPACE`), and NumPy's and PyTorch's own functions
-through their override protocols. A function that calls JAX's is traced by JAX (foreign/jax_programs.py). Every
-operation appends a line to the trace, so that the finished trace is the body of a function in a `Language`: in CUDA,
-with the C++ functions of _cuda/device/common.cuh, or in another one.
+through their override protocols. JAX traces a function that calls functions of JAX (foreign/jax_programs.py). Every
+operation appends a line to the trace, so that the finished trace is the body of a function in a `Language`: CUDA, with
+the C++ functions of _cuda/device/common.cuh, or another language.
 
-Numbers in the code of the function are literals of the trace. All other numbers, such as captured ones, may change from
-call to call, so the text can have a name for each instead: see `Captured`.
+Numbers in the code of the function are literals of the trace. All other numbers, such as captured numbers, may change
+from call to call, so the text can have a name for each instead: see `Captured`.
 
 The scalars, their namespace and the trace read each other's fields, so they are one file in spite of its length.
 """
@@ -39,10 +39,11 @@ class _InPlaceError(Exception):
 
 
 class _Lines(list[str]):
-    """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another.
+    """The lines of a trace.
 
-    ``long`` says that one of them calls a function that the compiler replaces with dozens of instructions. ``told`` is
-    what names of numbers begin with that no line holds, and ``captured`` these numbers.
+    ``immutable`` says that arrays of the caller's library never change, so that ``x += y`` makes a new array. ``long``
+    says that a line calls a function that the compiler replaces with dozens of instructions. ``captured`` are the
+    numbers that kernels receive as arguments, and ``told`` is the beginning of their names.
     """
 
     language = CUDA
@@ -162,7 +163,7 @@ _WRITERS = ("copyto", "fill_diagonal", "place", "put", "putmask", "put_along_axi
 
 
 def _written(x: Any) -> None:
-    """Raise _InPlaceError if x is an argument of the traced function, and its library's arrays can be changed."""
+    """Raise _InPlaceError if x is an argument of the traced function and arrays of its library can change."""
     if isinstance(x, Scalar) and x._argument and not x._lines.immutable:
         raise _InPlaceError
 
@@ -183,9 +184,9 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return the operands as Scalars of the promoted dtype. Python's numbers take the dtype of the others.
+    """Return the operands as Scalars of the promoted dtype. Python's numbers take the dtype of the other operands.
 
-    ``special`` tells which numbers the compiler must see.
+    ``special`` returns whether the compiler must see a number, as a literal.
     """
     traced = [value for value in values if isinstance(value, Scalar)]
     typed: list[Any] = [value for value in values if isinstance(value, np.generic)]
@@ -242,9 +243,10 @@ def _cast(value: Scalar, dtype: str) -> Scalar:
 
 
 def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -> Scalar:
-    """Return a Python or NumPy scalar as a value of the dtype; refuse one of a kind the dtype cannot hold.
+    """Return a Python or NumPy scalar as a value of the dtype; refuse a scalar of a kind that the dtype cannot hold.
 
-    It is a literal if it stands in the code, is said to be ``written``, or numbers are no arguments of kernels.
+    The value is a literal if the number is in the function's code, if ``written`` is set, or if kernels of the language
+    receive no numbers. Otherwise it is the name of a captured number.
     """
     written = written or lines.told is None or _stands_in_code(value)
     value = value.item() if isinstance(value, np.generic) else value
@@ -271,14 +273,14 @@ def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -
     return Scalar(lines, dtype, lines.language.captured(name, dtype))
 
 
-# ---- Numbers that stand in the code -----------------------------------------------------------------------------
+# ---- Numbers in the caller's code -------------------------------------------------------------------------------
 
 
 def _stands_in_code(number: Any) -> bool:
-    """Return whether a number is a constant of a function of the caller's that is under way.
+    """Return whether a number is a constant of a function of the caller's that is running now.
 
-    It is looked for as the very object. Equal small integers are one object: a captured one that the code has too
-    counts as the code's.
+    Numbers are compared by identity. Python keeps one object for equal small integers, so a captured small integer
+    counts as a constant if the code has an equal constant.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not trace.__code__:
@@ -291,7 +293,7 @@ def _stands_in_code(number: Any) -> bool:
 def _is_special_in_powers(number: Any) -> bool:
     """Return whether compilers compute powers with this base or exponent in another way, with other rounding.
 
-    They use products and roots for whole and half exponents, and powers of two for such bases.
+    They use products and roots for whole and half exponents, and powers of two for bases that are powers of two.
     """
     if not isinstance(number, int | float | np.integer | np.floating):
         return False
@@ -310,7 +312,7 @@ _LONG = (
     "pow atan2 hypot logaddexp".split()
 )
 
-# By name: the kinds of operands, and whether the result is bool. The C++ function has the same name.
+# By name, which the C++ function has too: the kinds of operands, and whether the result is bool.
 _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     "add": (_NUMERIC, False),
     "subtract": (_NUMERIC, False),
@@ -543,9 +545,9 @@ Scalar.__abs__ = lambda self: NAMESPACE.abs(self)  # type: ignore[attr-defined]
 
 
 class Trace:
-    """A traced function: the lines of its body, what they end in, and how that is made of arrays if not by a tuple.
+    """A traced function: the lines of its body, the expressions of its results, and their structure if not a tuple.
 
-    The lines have names for the numbers ``captured``, which a kernel is told.
+    The lines have names for the numbers ``captured``, which a kernel receives as arguments.
     """
 
     __slots__ = ("captured", "dtypes", "lines", "outputs", "single", "structure")
@@ -569,10 +571,11 @@ def trace(
 ) -> Trace:
     """Return the trace of a function on elements, each given as the (dtype, expression) of its components.
 
-    ``packed`` says whether the function takes every element as a tuple, ``immutable`` whether arrays of the caller's
-    library never change, ``language`` what the expressions and the trace are written in, ``told`` what the names begin
-    with that the language gives to numbers which do not stand in the function's code. Raises Untraceable, with the
-    reason, if the function does anything that has no translation, and TypeError if it changes an argument in place.
+    ``packed`` says that the function takes every element as a tuple; ``immutable`` says that arrays of the caller's
+    library never change. ``language`` is the language of the expressions and of the trace. ``told`` is the beginning of
+    the names of numbers that are not in the function's code; with None, all numbers are literals. Raises Untraceable,
+    with the reason, if the function does anything that has no translation, and TypeError if it changes an argument in
+    place.
     """
     told = told if language.tells else None
 
@@ -612,7 +615,7 @@ def trace(
 
 
 def _by_jax(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
-    """Return the result of a function that calls functions of JAX, from JAX's own trace of it; None if it has none."""
+    """Return the result of a function that calls functions of JAX, by a trace of JAX; None if JAX cannot trace it."""
     scalars, _ = flattened(elements)
     try:
         closed, structure = program(function, elements, [x._dtype for x in scalars])

@@ -1,4 +1,4 @@
-"""The inputs of a node: a call's arrays and numbers, which a program may change, and a text of all else."""
+"""The inputs of a node: the arrays and numbers of a call, which a program may change, and a text of everything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRAYS = "Tensor[] arrays, Scalar[]? floats, Scalar[]? ints, str primitive, str 
 
 
 class Flat(NamedTuple):
-    """The inputs as PyTorch has them.
+    """The inputs in the form of the schema, as PyTorch passes them.
 
     Parameters
     ----------
@@ -27,11 +27,11 @@ class Flat(NamedTuple):
     floats, ints : sequence, optional
         The numbers of the call, which may be symbols of a graph.
     primitive : str
-        The declaration, as it is known in `declared`.
+        The name of the declaration in `declared`.
     arguments : str
-        How arguments consist of arrays and numbers, and all options, as a literal of Python.
+        The `Layout` and all options, as a Python literal.
     method : str
-        The method asked for.
+        The requested method.
     """
 
     arrays: Sequence[Array]
@@ -43,18 +43,18 @@ class Flat(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs by the parameters of the public function.
+    """The inputs, by the parameters of the public function.
 
     Parameters
     ----------
     primitive : str
-        The declaration.
+        The name of the declaration.
     named : dict
-        Arrays and numbers, and tuples of these.
+        The arguments that are arrays or numbers, or tuples of these.
     options : dict
-        All else: operators and dtypes by their names.
+        The other options, with operators and dtypes by name.
     method : str
-        The method asked for.
+        The requested method.
     """
 
     primitive: str
@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
     method: str
 
     def option(self, name: str) -> Any:
-        """Return an option, or what the function always means by it."""
+        """Return an option, or the value that the declaration fixes for it."""
         return self.options[name] if name in self.options else declared[self.primitive].defaults[name]
 
     def node(self) -> list[Array]:
@@ -73,11 +73,11 @@ class Inputs(NamedTuple):
 
 
 Layout = list[tuple[str, bool, list[Any]]]
-"""For each argument its name, whether it is a tuple, and for each entry where it is, or a tuple of its value."""
+"""Each argument's name, whether it is a tuple, and for each entry its kind of input, or its value in a tuple."""
 
 
 def flat(primitive: str, named: dict[str, Any], options: dict[str, Any], method: str) -> Flat:
-    """Return the fields of `Inputs` as PyTorch has them; torch.compile reads this."""
+    """Return the fields of `Inputs` as `Flat`; torch.compile reads this function."""
     arrays: list[Any] = []
     floats: list[Any] = []
     ints: list[Any] = []
@@ -106,31 +106,31 @@ def flat(primitive: str, named: dict[str, Any], options: dict[str, Any], method:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def literal(layout: Layout, options: dict[str, Any]) -> str:
-    """Return the text of a call's arguments besides the arrays and numbers themselves."""
+    """Return the text of the layout and the options of a call."""
     return repr((layout, made_plain(**options) or options))
 
 
 @functools.lru_cache(maxsize=4096)
 def read(arguments: str) -> tuple[Layout, dict[str, Any]]:
-    """Return what a text of `literal` tells."""
+    """Return the layout and the options in a text of `literal`."""
     found: tuple[Layout, dict[str, Any]] = ast.literal_eval(arguments)
     return found
 
 
 def by_name(flat: Flat) -> Inputs:
-    """Return the inputs by the parameters."""
+    """Return the inputs as `Inputs`."""
     layout, options = read(flat.arguments)
     return Inputs(flat.primitive, named(layout, flat.arrays, flat.floats or (), flat.ints or ()), options, flat.method)
 
 
 def dims_by_name(flat: Flat, dims: Sequence[Any]) -> dict[str, Any]:
-    """Return the axes of vmap by the parameters, given those of the arrays."""
+    """Return the axes of vmap by parameter, given the axis of each array."""
     layout, _ = read(flat.arguments)
     return named(layout, dims, [None] * len(flat.floats or ()), [None] * len(flat.ints or ()))
 
 
 def named(layout: Layout, arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> dict[str, Any]:
-    """Return what a layout consists of, by the parameters."""
+    """Return the arguments that a layout describes, by parameter."""
     left = {"array": iter(arrays), "float": iter(floats), "int": iter(ints)}
 
     def entry(kind: Any) -> Any:

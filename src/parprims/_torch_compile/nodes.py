@@ -1,7 +1,7 @@
 """The node of every call: an operator of PyTorch, its computation, and its derivative.
 
-`inputs` has its arguments. The derivatives of some calls are rules (`rules`); of all others the operations are
-differentiated, by a second operator, ``call_backward``.
+The module `inputs` has its arguments. Some calls have derivative rules (`rules`). For other calls a second operator,
+``call_backward``, differentiates the operations that compute the results.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from parprims._torch_compile.inputs import ARRAYS, Flat, Layout, by_name, named,
 xp: Namespace = array_api_compat.torch
 
 operators: dict[str, Any] = {}
-"""Operators of the caller's own, by the names that nodes know them by."""
+"""The caller's operators, by their names in nodes."""
 
 
 def _dtypes(names: Any) -> Any:
-    """Return the dtypes of these names; a name that no dtype has stays, to be refused."""
+    """Return the dtypes of these names. An unknown name stays unchanged, and the public function refuses it."""
     if isinstance(names, tuple):
         return tuple([getattr(torch, name, name) for name in names])
     return names if names is None else getattr(torch, names, names)
 
 
 def operator_named(name: str) -> Any:
-    """Return the operator that a node knows by a name; the name itself for a built-in operator."""
+    """Return the operator with a name in nodes; the name itself for a built-in operator."""
     if name.startswith("segmented(") and name.endswith(")"):
         return segmented(operator_named(name.removeprefix("segmented(").removesuffix(")")))
     if "#" in name and name not in operators:
@@ -53,18 +53,18 @@ def operator_named(name: str) -> Any:
 
 
 class _Plan(NamedTuple):
-    """What is known of a call by the text of its arguments.
+    """The parts of a call that follow from the text of its arguments.
 
     Parameters
     ----------
     function : callable, optional
-        The public function, None where only the declaration computes the call.
+        The public function, or None if only the declaration computes the call.
     layout : list
-        How arguments consist of arrays and numbers.
+        The layout of the arguments.
     options : dict
-        The options by name, operators by their names.
+        The options, with operators by name.
     operators : tuple of str
-        Which of the options are operators that are not built in.
+        The options that are operators without a built-in name.
     first : tuple of str
         The positional-only parameters.
     rest : str
@@ -72,7 +72,7 @@ class _Plan(NamedTuple):
     indices : bool
         Whether the index of every element is sorted as one more value.
     in_order : callable, optional
-        The public function, where the arrays are the positional arguments and all options have names.
+        The public function, if the arrays are its positional arguments and all options are keywords.
     """
 
     function: Callable[..., Any] | None
@@ -98,7 +98,7 @@ def _plan(primitive: str, arguments: str) -> _Plan:
     rest = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), "")
     names = tuple([name for name, _, _ in layout])
     known = {*names, *options, *(("values",) if indices else ())} <= {*kinds}
-    # A built-in operator is known by its name to the public function too.
+    # The public function takes the names of built-in operators, so these need no conversion.
     operators = tuple([name for name in one.operators if {*"#("} & {*(options.get(name) or "")}])
     arrays = all(not several and found == ["array"] for _, several, found in layout) and not (indices or operators)
     function = primitives[one.name] if known and not one.variant else None
@@ -116,7 +116,7 @@ def _plan(primitive: str, arguments: str) -> _Plan:
 
 
 def run(*inputs: Any) -> list[Array]:
-    """Return the results of a call: by the public function, whose door knows calls like earlier ones, if it can."""
+    """Return the results of a call, if possible by the public function, which remembers similar calls."""
     arrays, floats, ints, primitive, arguments, method = inputs
     plan = _plan(primitive, arguments)
     method, options = method if isinstance(method, Inside) else _inside(method), plan.options
@@ -148,7 +148,7 @@ def _indices(keys: Array, axis: Any) -> Array:
 
 
 def _numbers(values: Sequence[Any] | None) -> Sequence[Any]:
-    """Return numbers; for symbols of a graph their present values."""
+    """Return numbers, with the current values of symbols of a graph."""
     return [
         float(one) if isinstance(one, torch.SymFloat) else int(one) if isinstance(one, torch.SymInt) else one
         for one in values or ()
@@ -180,11 +180,11 @@ def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _shares = getattr(torch._C, "_any_output_is_alias_to_input_or_output", lambda *_: True)
-"""PyTorch's own check whether results share memory; without it `_apart` always checks."""
+"""PyTorch's check of whether results share memory. Releases without it let `_apart` check every result."""
 
 
 def _apart(results: Any, arguments: Sequence[Any]) -> Any:
-    """Return the results of a node; a result that shares memory with an input or another result is copied."""
+    """Return the results of a node, with copies of results that share memory with an input or another result."""
     if not _shares(arguments, {}, (results,)):
         return results
     known = {x.untyped_storage().data_ptr() for argument in arguments for x in _arrays_of(argument)}
@@ -203,8 +203,8 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
 def _pulled(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     """Return the derivatives by the inputs of a node, taken through the PyTorch operations that compute its results.
 
-    A node of its own computes them, unless they are to be differentiated in turn; then the operations themselves do.
-    ``ctx.given`` holds the inputs, with marks for arrays, which were saved in their order (`_keep_all`).
+    The node ``call_backward`` computes them. If they are to be differentiated in turn, operations compute them instead.
+    ``ctx.given`` holds the inputs, with a mark in place of each array; `_keep_all` saved the arrays in this order.
     """
     saved = iter(ctx.saved_tensors)
     arguments: list[Any] = []
@@ -242,7 +242,7 @@ class _Function:
     at : sequence of int
         The indices of the results to return.
     flags : sequence of bool
-        For each array among the inputs whether it is a variable.
+        For each array of the inputs, whether it is a variable.
     """
 
     arguments: Sequence[Any]
@@ -310,7 +310,7 @@ class _Saved:
 
 
 def _keep_all(ctx: Any, inputs: tuple[Any, ...], *more: Array) -> None:
-    """Keep all inputs of a node, and more arrays behind them."""
+    """Save all inputs of a node, and then ``more`` arrays."""
     ctx.given = []
     saved: list[Array] = []
     for argument in inputs:
@@ -354,7 +354,7 @@ _LIBRARY = torch.library.Library("parprims", "FRAGMENT")
 
 
 def _define(name: str, schema: str, run: Callable[..., Any], *, pull: Callable[..., Any], keep: Any) -> None:
-    """Define an operator in PyTorch's dispatcher: a custom_op takes ten times as long to reach ``run``.
+    """Define an operator in PyTorch's dispatcher, because a custom_op takes ten times as long to reach ``run``.
 
     The operator passes its arguments to a second operator, ``<name>_result``, which computes and has no derivative. A
     compiled program holds only the second, and its derivatives are nodes themselves.
@@ -379,7 +379,7 @@ def _define(name: str, schema: str, run: Callable[..., Any], *, pull: Callable[.
 
 
 def _has_no_derivative(ctx: Any, *gs: Any) -> Any:
-    """Refuse: nodes of derivatives are differentiated by operations, and indices have none."""
+    """Raise: `_pulled` takes derivatives of derivatives through operations."""
     del ctx, gs
     raise RuntimeError("this operator of torch.ops.parprims has no derivative")
 

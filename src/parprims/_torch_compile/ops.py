@@ -4,9 +4,9 @@ A node is an operator of PyTorch (see `_torch_compile.nodes`). It calls the publ
 choice of a method. For arrays without values the method computes nothing, so that a wrong argument is named when the
 program is compiled. The derivative of a node consists of nodes, and torch.func.vmap turns a node into a node.
 
-A node has a built-in operator by its name. It also has a function of the caller's own by a name, if the function reads
-only numbers and modules. A function that captures more, such as a tensor that may need a derivative, is read by
-torch.compile: the call becomes the operations of the array form instead of a node.
+A node holds a built-in operator by its name. It also holds a function of the caller's by a name, if the function reads
+only numbers and modules. If a function captures other values, such as a tensor that may need a derivative,
+torch.compile reads it: the call becomes the operations of the array form instead of a node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parprims._primitives.scan import array as scan_array
 from parprims._torch_compile.inputs import flat
 from parprims._torch_compile.nodes import operators, run, xp
 
-# torch.compile calls functions of dtypes alone while it reads the program, and puts their results into it.
+# torch.compile calls these functions while it reads the program, and puts their results into it as constants.
 for _function in (core_arrays.dtype_name, core_arrays.dtype_kind, core_arrays.dtype_bits, core_arrays.compute_dtype):
     torch.compiler.assume_constant_result(_function)
 torch.compiler.assume_constant_result(reduce_call.names_once_rounded)
@@ -74,7 +74,7 @@ def scan(asked: Arguments) -> Any:
 
 
 def _combined(asked: Arguments, by_operations: Any) -> Any:
-    """Return the result of a call by an operator, which ``by_operations`` returns if torch.compile must read it."""
+    """Return the result of a call, by ``by_operations`` if torch.compile must read the operator."""
     x, op, initial = asked["x"], asked["op"], asked["initial"]
     xs = x if isinstance(x, tuple) else (x,)
     if not isinstance(op, str) and _name(op) is None:
@@ -87,7 +87,7 @@ def _combined(asked: Arguments, by_operations: Any) -> Any:
 
 
 def sort(asked: Arguments) -> tuple[Array, ...]:
-    """Return the results of a sort, as a tuple; where a derivative may be asked for, the node returns indices too."""
+    """Return the results of a sort, as a tuple. If a derivative may be requested, the node returns indices too."""
     arrays = asked.flat
     indices = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
     results: tuple[Array, ...] = call(asked.name, asked.on(asked.arrays, indices=True) if indices else asked)
@@ -108,11 +108,11 @@ def matmul(asked: Arguments) -> Array:
 
 
 def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bool = True) -> Any:
-    """Return the result of a call as a node of the graph; ``primitive`` is its declaration.
+    """Return the result of a call as a node of the graph; ``primitive`` is the name of its declaration.
 
-    It is an array if it is ``single``, otherwise a tuple. Operators and dtypes have names; other options are numbers,
-    texts and tuples of these. A transformation of torch.func sees the operations of a primitive that is ``composed``
-    of others.
+    The result is an array if ``single``, otherwise a tuple. Nodes hold operators and dtypes by name; other options are
+    numbers, strings and tuples of these. If ``composed``, a transformation of torch.func sees the operations of the
+    primitive instead of a node.
     """
     defaults, of_operators, of_numbers = _form(primitive)
     named, options = asked.given, {}
@@ -137,7 +137,7 @@ def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bo
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _form(primitive: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the options that a primitive always means, and those that are operators and numbers."""
+    """Return the names of the options that a declaration fixes, of its operators and of its numbers."""
     one = declared[primitive]
     return tuple(one.defaults), one.operators, one.numbers
 
@@ -168,15 +168,15 @@ def _transformed() -> bool:
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def _by_operations(*inputs: Any) -> Any:
-    """Return the results of a node; torch.compile does not read this function, but records its operations.
+    """Return the results of a node. torch.compile records the operations of this function, and does not read it.
 
-    An operator of PyTorch with a backward rule has no forward derivative: PyTorch takes it for constant.
+    A node would have no forward derivative: PyTorch treats an operator with only a backward rule as constant.
     """
     return run(*inputs[:-1], Inside(inputs[-1]))
 
 
 def _names(dtype: Any) -> Any:
-    """Return the names of dtypes: a saved program can hold names."""
+    """Return the names of dtypes, because a saved program can hold names but not dtypes."""
     if isinstance(dtype, tuple):
         return tuple([_names(entry) for entry in dtype])
     return dtype if isinstance(dtype, str) else _text(dtype)
@@ -189,11 +189,11 @@ def _text(dtype: Any) -> str:
     return dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
 
 
-# ---- Operators of the caller's own, kept under a name -------------------------------------------------------------
+# ---- The caller's operators that are kept under a name ------------------------------------------------------------
 
 
 def _name(op: Any) -> Any:
-    """Return the name that nodes know an operator by, or None if torch.compile must read its function."""
+    """Return the name of an operator in nodes, or None if torch.compile must read its function."""
     if isinstance(op, str):
         return op
     if not isinstance(op, Operator):
@@ -235,7 +235,7 @@ def _keep_function(function: Any) -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _keep_operator(function: Any, identity: Any, **options: Any) -> str | None:
-    """Keep the operator that a function makes under a name and return the name, or None if a function may change."""
+    """Keep the operator made of a function under a name and return the name, or None if a function may change."""
     if lasting_key(function) is None or (callable(identity) and lasting_key(identity) is None):
         return None
     start = marshal.dumps(identity.__code__) if callable(identity) else repr(identity)
@@ -248,15 +248,15 @@ def _text_of(function: Any) -> str:
 
 
 def _keep(op: Any, function: Any, name: str, text: str) -> str:
-    """Keep an operator under a name that depends on its text, so that a saved program finds no other operator."""
-    if "." in function.__name__:  # torch.compile names functions of the program by their places
+    """Keep an operator under a name with a digest of its text, so that a saved program finds no other operator."""
+    if "." in function.__name__:  # torch.compile gives functions of the program qualified names
         function.__name__ = function.__code__.co_name
     key = f"{name or function.__name__}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     operators[key] = op
     return key
 
 
-# ---- Operators of the caller's own, which torch.compile reads ---------------------------------------------------
+# ---- The caller's operators that torch.compile reads ------------------------------------------------------------
 
 
 def _own(primitive: str, method: Any, op: Operator) -> Operator:
@@ -270,7 +270,7 @@ def _own(primitive: str, method: Any, op: Operator) -> Operator:
 
 
 def _copied(element: Any) -> Any:
-    """Return an element of copies, whether it is one array or a tuple."""
+    """Return an element, an array or a tuple, with copies of its arrays."""
     return tuple([x.clone() for x in element]) if isinstance(element, tuple) else element.clone()
 
 
@@ -322,7 +322,7 @@ def _filled(name: str, value: Any, dtype: torch.dtype, *, shape: Sequence[int], 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _working(dtype: torch.dtype, sums: bool) -> Any:
-    """Return the dtype that elements are combined in; ``sums`` marks addition and multiplication."""
+    """Return the dtype in which elements are combined; ``sums`` marks addition and multiplication."""
     return (ring_dtype if sums else compute_dtype)(xp, dtype)
 
 
@@ -346,7 +346,7 @@ def _identity(op: Operator, dtypes: Sequence[Any], reason: str) -> tuple[Any, ..
 
 
 def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
-    """Return a scan, as `scan_array.array` does."""
+    """Return the result of a scan, as `scan_array.array` does."""
     exclusive, reverse, initial = asked["exclusive"], asked["reverse"], asked["initial"]
     op = _own(asked.name, asked.method, op)
     xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
@@ -363,7 +363,7 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     elif exclusive:
         identity = _identity(op, working, "initial must be given for an exclusive scan,")
     again = exclusive and op.flags > 0
-    first: Any = starts  # an exclusive scan that begins anew at flags begins every segment with it
+    first: Any = starts  # an exclusive scan with flags begins every segment with it
     if again and starts is not None:
         starts = (*[torch.zeros_like(start) for start in starts[: op.flags]], *starts[op.flags :])
     n = xs[0].shape[at]
@@ -377,7 +377,7 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
 
 
 def _reduced(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
-    """Return a reduction, as `reduce_array.array` does."""
+    """Return the result of a reduction, as `reduce_array.array` does."""
     axis, keepdims, initial = asked["axis"], asked["keepdims"], asked["initial"]
     op = _own(asked.name, asked.method, op)
     xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
@@ -423,7 +423,7 @@ class _Factors:
 
 
 def _multiplied(a: Array, b: Array, *, operators: tuple[Operator, Operator], tile: Any) -> Array:
-    """Return a product by two operators, as `matmul.array.tiled_product` does."""
+    """Return a product with two operators of the caller's, as `matmul.array.tiled_product` does."""
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"{'b' if a.ndim else 'a'} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:

@@ -1,6 +1,7 @@
-"""The derivatives of nodes that have a rule; of all others the operations are differentiated (see `nodes`).
+"""The derivative rules of nodes. For nodes without a rule, `nodes` differentiates the operations.
 
-A rule keeps what it needs, and returns the derivatives by the arrays of the call in their order. They are nodes.
+A rule saves the arrays that it needs, and returns the derivatives by the arrays of the call, in their order. The
+derivatives are computed by nodes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Rule(NamedTuple):
     serves : callable
         Returns whether a call has this derivative.
     keep : callable
-        Keeps in a context what the derivative needs, given the inputs and the results.
+        Saves the arrays that the derivative needs in a context, given the inputs and the results.
     pull : callable
-        Returns the derivatives by the arrays, given those by the results.
+        Returns the derivatives by the arrays, given the derivatives by the results.
     """
 
     serves: Callable[[Inputs], bool]
@@ -46,7 +47,7 @@ class Rule(NamedTuple):
 
 def _keep_recurrence(ctx: Any, call: Inputs, output: Sequence[Array]) -> None:
     a, b, initial = (call.named.get(name) for name in ("a", "b", "initial"))
-    first = ctx.needs_input_grad[0]  # of the first array, or of all in a list
+    first = ctx.needs_input_grad[0]  # a flag for the first array, or a list of flags for all arrays
     wanted = isinstance(a, torch.Tensor) and (first[0] if isinstance(first, list | tuple) else first)
     ctx.save_for_backward(*tensors(a), *(output if wanted else ()), *tensors(initial))
     ctx.a, ctx.start = (None if isinstance(x, torch.Tensor) else x for x in (a, initial))
@@ -142,7 +143,7 @@ _DIAGONALS = ("lower", "diag", "upper")
 
 
 def pull_system(call: Inputs, x: Array, g: Array) -> Gradients:
-    """Return the derivatives by the arrays of a tridiagonal system, given that by its solution x."""
+    """Return the derivatives by the arrays of a tridiagonal system, given the derivative g by its solution x."""
     rhs = call.named["rhs"]
     wide, transpose = compute_dtype(xp, x.dtype), call.option("transpose")
     diagonals = [call.named[name] for name in _DIAGONALS]
@@ -190,7 +191,7 @@ def _pull_product(ctx: Any, gs: Sequence[Array | None]) -> Gradients:
     return product_adjoint(g, a, b, wanted=ctx.needs_input_grad[0], multiply=multiply)
 
 
-# ---- Parts of these -----------------------------------------------------------------------------------------------
+# ---- Parts of several rules ---------------------------------------------------------------------------------------
 
 
 def _start(initial: Array | None, number: Any, like: Array, axis: int) -> Array | None:

@@ -1,6 +1,6 @@
 """The rule of torch.func.vmap for the node of `_torch_compile.nodes`: a call becomes a call with one more axis.
 
-A call of a primitive without a rule becomes as many calls as there are rows.
+A call of a primitive without a rule becomes one call for each row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parprims._dispatch.primitive import declared
 from parprims._torch_compile.inputs import Flat, Inputs, by_name, dims_by_name, tensors
 
 Dims = dict[str, Any]
-"""The axes of vmap by the parameters, None where there is none."""
+"""The axes of vmap by parameter, None for an array without such an axis."""
 
 
 def _front(x: Array, dim: int | None, size: int) -> Array:
@@ -29,17 +29,17 @@ def _fronts(value: Any, dims: Any, size: int) -> tuple[Array, ...]:
 
 
 def _padded(x: Array, ndim: int) -> Array:
-    """Return x, whose first axis is that of vmap, with ``ndim`` more axes; missing axes follow the first."""
+    """Return x with ``ndim`` axes behind the first, the axis of vmap; missing axes of length 1 follow the first."""
     return x.reshape(x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])
 
 
 def _rank(x: Any, dim: int | None) -> int:
-    """Return the number of axes without that of vmap; that of a number is 0."""
+    """Return the number of axes without the axis of vmap; 0 for a number."""
     return x.ndim - (dim is not None) if isinstance(x, torch.Tensor) else 0
 
 
 def _initial(call: Inputs, dims: Dims, size: int, rank: int) -> dict[str, Any]:
-    """Return the initial element by its name; arrays get the axis of vmap and ``rank`` others."""
+    """Return the initial element by its name; arrays get the axis of vmap and ``rank`` other axes."""
     initial = call.named.get("initial")
     if not tensors(initial):
         return {name: x for name, x in call.named.items() if name == "initial"}
@@ -48,7 +48,7 @@ def _initial(call: Inputs, dims: Dims, size: int, rank: int) -> dict[str, Any]:
 
 
 def _elements(call: Inputs, x: tuple[Array, ...]) -> Any:
-    """Return elements as the call has them: an array, or a tuple of arrays."""
+    """Return elements in the form of the call: an array, or a tuple of arrays."""
     return x if isinstance(call.named["x"], tuple) else x[0]
 
 

@@ -1,4 +1,4 @@
-"""Call a function on arrays of any library, whatever library's functions it is written with."""
+"""Call a function, written with the functions of any library, on arrays of any library."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from parprims._operators.foreign.stand_ins import StandIn
 
 
 def call(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
-    """Return the result of a caller's function of elements, in arrays of the library of its arguments.
+    """Return the result of a caller's function, in arrays of the library of its arguments.
 
     Parameters
     ----------
     function : callable
-        The caller's function. It failed on the arrays themselves, or returned arrays of another library.
+        The caller's function, which failed on the arrays, or returned arrays of another library.
     elements : tuple
         Its arguments: arrays, or tuples, NamedTuples or dicts of arrays.
 
@@ -34,7 +34,7 @@ def call(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
     Raises
     ------
     Exception
-        If the function has no meaning on these arrays: any error of its own, of a library, or `Untranslatable`.
+        If the function cannot be computed on these arrays: its own error, an error of a library, or `Untranslatable`.
     """
     arrays, structure = flattened(elements)
     xp = namespace_of(arrays[0])
@@ -54,9 +54,9 @@ def call(function: Callable[..., Any], elements: tuple[Any, ...]) -> Any:
 
 
 def call_on(function: Callable[..., Any], elements: tuple[Any, ...], like: Array) -> Any:
-    """Return the result of a caller's function, which may be written with another library's functions than ``like``'s.
+    """Return the result of a caller's function, which may call functions of a library other than ``like``'s.
 
-    An error is that of the function itself, on the elements themselves.
+    If no library can compute it, the error that the function raised on the elements themselves is raised.
     """
     if compiling(like):
         return function(*elements)

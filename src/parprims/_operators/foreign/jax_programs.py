@@ -1,4 +1,4 @@
-"""Functions that call JAX: JAX traces them, and the operations of the program are done by any library."""
+"""Functions that call JAX: JAX traces them, and any library computes the operations of the program."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from parprims._operators.foreign.names import Untranslatable, fmod
 
 
 def came_through_jax(error: BaseException) -> bool:
-    """Return whether a function of JAX raised an error, or called what raised it."""
+    """Return whether JAX raised an error, called the function that raised it, or made an operand that it names."""
     notes = getattr(error, "__notes__", ())
-    told = (str(error), *notes)  # PyTorch names the type of an operand that it does not know
+    told = (str(error), *notes)  # PyTorch's error names the type of an unknown operand
     if type(error).__module__.partition(".")[0] in _OF_JAX or any("JAX has" in x or "jaxlib" in x for x in told):
         return True
     where = error.__traceback__
@@ -52,11 +52,11 @@ def program(function: Callable[..., Any], elements: tuple[Any, ...], dtypes: Seq
 
 
 _SHAPE = (2, 3)
-"""The shape of the arrays that JAX traces a function on: no transposition keeps it."""
+"""The shape of the arrays that JAX traces a function on. Every transposition changes it."""
 
 
 def _dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which JAX keeps numbers of 64 bits if they are needed, else what the program asks for."""
+    """Return a context in which JAX keeps 64-bit dtypes if they are needed; otherwise a context without effect."""
     import jax
 
     if not needed:
@@ -81,7 +81,7 @@ def evaluate(
     arrays : sequence of array
         The inputs.
     constant : callable, optional
-        Makes an operand of a NumPy scalar, by default an array beside the inputs.
+        Makes an operand of a NumPy scalar, by default an array on the device of the inputs.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def evaluate(
 
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-"""The options of an operation that hold the program which it runs once."""
+"""The options that hold the inner program of an operation that runs it once."""
 
 _LOOPS = ("cond", "while", "scan")
 
@@ -145,7 +145,7 @@ class _Evaluation:
 
 
 def _is_elementwise(equation: Any, result: Any) -> bool:
-    """Return whether a result of an operation is as large as the largest operand, or is a number made an array."""
+    """Return whether a result has the shape of an operand, or is a number that the operation broadcasts to an array."""
     shapes = {atom.aval.shape for atom in equation.invars}
     return result.aval.shape in shapes or (result.aval.shape == _SHAPE and shapes == {()})
 
@@ -272,4 +272,4 @@ _RULES: dict[str, _Rule] = {
     "convert_element_type": _converted,
     "shift_right_logical": _shift_right,
 }
-"""The operations of jax.lax, by functions of the standard: of a namespace, the equation and its operands."""
+"""The operations of jax.lax as functions of a namespace, the equation and its operands."""

@@ -41,11 +41,11 @@ NUMPY_NAMES = {
     "gt": "greater",
     "ge": "greater_equal",
 }
-"""The array API standard's names of functions that NumPy or PyTorch call otherwise."""
+"""The array API standard's names of functions, by their other names in NumPy or PyTorch."""
 
 
 def _either(name: str) -> Callable[..., Any]:
-    """Return PyTorch's max or min of two arrays, which with a number in place of the second reduces an axis."""
+    """Return PyTorch's max or min of two arrays. With a number as second argument, PyTorch reduces an axis."""
 
     def of_two(xp: Namespace, x: Any, y: Any) -> Any:
         if not hasattr(y, "dtype"):
@@ -56,7 +56,7 @@ def _either(name: str) -> Callable[..., Any]:
 
 
 def fmod(xp: Namespace, x: Any, y: Any) -> Any:
-    """Return the remainder of a division rounded toward zero, by that of one rounded down."""
+    """Return the remainder of a division rounded toward zero, from the remainder of a division rounded down."""
     if xp.isdtype((x if hasattr(x, "dtype") else y).dtype, "integral"):
         rest = xp.remainder(x, y)
         return xp.where((rest != 0) & ((x < 0) != (y < 0)), rest - y, rest)
@@ -82,4 +82,4 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
     "silu": lambda xp, x: x / (1.0 + xp.exp(-x)),
 }
-"""Elementwise functions of NumPy and PyTorch that the array API standard lacks: of a namespace and the operands."""
+"""Elementwise functions of NumPy and PyTorch that the standard lacks, as functions of a namespace and the operands."""

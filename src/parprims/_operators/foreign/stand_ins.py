@@ -1,4 +1,4 @@
-"""Arrays in functions that call NumPy or PyTorch, which ask their arguments to compute the function instead."""
+"""Stand-ins for arrays in functions that call NumPy or PyTorch: both let their arguments override a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parprims._operators.foreign.names import COMPOSED, NUMPY_NAMES
 
 
 class StandIn:
-    """An array of any library in a function that calls NumPy or PyTorch: both ask it to call the function instead."""
+    """An array of any library, as an argument that overrides the functions of NumPy and PyTorch."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -24,10 +24,10 @@ class StandIn:
         self._xp, self.array = xp, array
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # protocols, by which other libraries would read the array
+        if name.startswith("__"):  # a protocol through which another library would read the array
             raise AttributeError(name)
         found = getattr(self.array, name, None)
-        if found is None:  # a method of the arrays of another library
+        if found is None:  # a method that only arrays of another library have
             return functools.partial(_function(self._xp, name), self)
         return _on_arrays(self._xp, found) if callable(found) else _stood_for(self._xp, found)
 
@@ -58,7 +58,7 @@ class StandIn:
 
 
 def _in_place(self: StandIn, _: Any) -> Any:
-    """Refuse to change an array, but of JAX, whose arrays never change: there Python takes the operator itself."""
+    """Refuse to change an array. Arrays of JAX never change: for them Python uses the binary operator."""
     if array_api_compat.is_jax_namespace(self._xp):
         return NotImplemented
     raise TypeError("the function changes its argument in place")
@@ -85,7 +85,7 @@ _add_operators()
 
 
 class _Namespace:
-    """The namespace of stand-ins: that of their arrays."""
+    """The namespace of the stand-ins' arrays, as functions of stand-ins."""
 
     def __init__(self, xp: Namespace) -> None:
         self._xp = xp
@@ -96,7 +96,7 @@ class _Namespace:
 
 
 def _function(xp: Namespace, name: str) -> Callable[..., Any]:
-    """Return the function of a library that NumPy or PyTorch knows by a name."""
+    """Return the library's function for a name of NumPy or PyTorch, as a function of stand-ins."""
     composed = COMPOSED.get(name)
     if composed is not None:
         return _on_arrays(xp, functools.partial(composed, xp))
@@ -104,7 +104,7 @@ def _function(xp: Namespace, name: str) -> Callable[..., Any]:
 
 
 def _on_arrays(xp: Namespace, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of stand-ins that calls one of arrays."""
+    """Return a function of stand-ins that calls a function of arrays."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         arrays = [_array_of(xp, x) for x in args]
@@ -114,7 +114,7 @@ def _on_arrays(xp: Namespace, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def _array_of(xp: Namespace, x: Any) -> Any:
-    """Return the array that a stand-in stands for; a dtype of another library is translated by its name."""
+    """Return the array of a stand-in, and the library's dtype for a dtype of another library; all else unchanged."""
     if isinstance(x, StandIn):
         return x.array
     if isinstance(x, tuple | list):
