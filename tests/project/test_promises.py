@@ -78,7 +78,7 @@ def test_no_error_exceeds_its_bound(name):
     }
     if name == "cpu":  # a GPU's record may be older than a primitive
         missing = takes_methods - {row["primitive"] for row in rows}
-        assert not missing, "pytest tests/test_<name>.py --record-errors FILE && python -m tests.trust --add FILE"
+        assert not missing, "pytest tests/primitives/<name> --record-errors FILE && python -m tests.trust --add FILE"
 
 
 def test_a_new_primitive_is_added_to_a_record(tmp_path, monkeypatch):
