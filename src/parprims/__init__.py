@@ -1,5 +1,7 @@
 """Parallel primitives for every array library."""
 
+from typing import Never as _Never
+
 from parprims._core import other_words as _other_words
 from parprims._cuda import jax_export_checks
 from parprims._dispatch.dispatch import Call, MethodRefused, explain, methods
@@ -83,5 +85,10 @@ __all__ = [
     "vecdot",
     "warm",
 ]
+
+
+def __getattr__(name: str) -> _Never:
+    raise _other_words.unknown_function(name)
+
 
 _other_words.show_own_options(globals()[name] for name in __all__)

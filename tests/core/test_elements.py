@@ -294,7 +294,7 @@ class TestStructures:
         leaves, structure = core_elements.flattened(x)
         assert leaves == (2, 3, 1, 4, 5, 6)
         assert core_elements.rebuilt(structure, leaves) == x
-        assert core_elements.shown(structure) == "({'a': (*, *), 'b': *}, Affine(slope=*, offset={'c': *}), *, ())"
+        assert core_elements.as_text(structure) == "({'a': (*, *), 'b': *}, Affine(slope=*, offset={'c': *}), *, ())"
 
     def test_plain_elements_are_left_alone(self):
         for plain in (1, (1, 2), (1,), (), [1, (2,)], np.ones(3)):

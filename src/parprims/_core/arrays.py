@@ -113,7 +113,8 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
     try:
         xp = array_api_compat.array_namespace(array)
     except TypeError:
-        raise TypeError(f"{name} must be an array, got {kind.__name__}") from None
+        hint = ": numbers become one by asarray, and an element of several arrays is a tuple" if kind is list else ""
+        raise TypeError(f"{name} must be an array, got {kind.__name__}{hint}") from None
     flaw = None
     if isinstance(array, np.ndarray):
         if kind is not np.ndarray and kind is not np.memmap:

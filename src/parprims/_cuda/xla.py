@@ -55,12 +55,16 @@ def refusal(arrays: tuple[Array, ...]) -> str | None:
     for x in arrays:
         if isinstance(x, jax.core.Tracer):
             continue
-        devices = x.devices() if isinstance(x, jax.Array) else set()  # JAX hands NumPy arrays to rules too
-        if {device.platform for device in devices} != {"gpu"}:
-            return "the arrays are not on a CUDA device"
-        if len(devices) > 1:
+        places = x.devices() if isinstance(x, jax.Array) else set()  # JAX hands NumPy arrays to rules too
+        if {device.platform for device in places} != {"gpu"}:
+            traced = any(isinstance(one, jax.core.Tracer) for one in arrays)
+            return NO_DEVICE if traced and not devices() else "the arrays are not on a CUDA device"
+        if len(places) > 1:
             return "the arrays are spread over several devices"
     return platform_refusal()
+
+
+NO_DEVICE = "JAX has no CUDA device, and inside jit, vmap and grad kernels run on nothing else"
 
 
 def release_refusal(release: tuple[int, ...]) -> str | None:
@@ -76,7 +80,7 @@ def platform_refusal() -> str | None:
     import jax
 
     if not devices():
-        return "JAX has no CUDA device, and inside jit, vmap and grad kernels run on nothing else"
+        return NO_DEVICE
     reason = release_refusal(jax.__version_info__) or compiler.refusal()
     if reason:
         return reason

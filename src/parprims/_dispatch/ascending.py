@@ -100,7 +100,10 @@ def _checker(xp: Namespace, offsets: Array, n: int, wanted: bool) -> Check | Non
 
 def _check(right: bool, n: int) -> None:
     if not right:
-        raise ValueError(f"offsets must ascend from 0 to the length of the axis, {n}")
+        raise ValueError(
+            f"offsets must ascend from 0 to the length of the axis, {n}; "
+            "lengths of segments become offsets by a cumulative sum behind 0"
+        )
 
 
 _FEW = 64

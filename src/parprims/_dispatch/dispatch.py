@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import numpy as np
 
@@ -419,15 +419,19 @@ def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
     return name == "kernel" and _cpu.on_cpu(xp, call.arrays)
 
 
-@contextlib.contextmanager
-def explain() -> Iterator[list[Call]]:
+def explain(*arguments: Never) -> contextlib.AbstractContextManager[list[Call]]:
     """Record a `Call` for each primitive computed inside the block.
 
-    Yields
+    Returns
+    -------
+    context manager of a list of Call
+        The list grows as primitives are called; each entry has the primitive, the method taken and the reasons why
+        earlier methods were passed over.
+
+    Raises
     ------
-    list of Call
-        Grows as primitives are called; each entry has the primitive, the method taken and the reasons why earlier
-        methods were passed over.
+    TypeError
+        If it is given a function or arrays.
 
     See Also
     --------
@@ -444,6 +448,16 @@ def explain() -> Iterator[list[Call]]:
     >>> list(calls[0].refusals)
     ['kernel']
     """
+    if arguments:
+        raise TypeError(
+            "explain takes no arguments: write `with explain() as calls:` and make the calls inside; "
+            "methods(function, *arguments) lists the methods of one call"
+        )
+    return _explaining()
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[list[Call]]:
     calls: list[Call] = []
     with observed_by(calls=(*observers.get().calls, calls)):
         yield calls

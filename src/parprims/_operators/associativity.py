@@ -131,11 +131,20 @@ def _first_difference(
             same = result == expected
         for index in range(same.shape[0]) if not xp.all(same) else ():
             if not xp.all(same[index, ...]):
-                return index, _shown(result[index, ...]), _shown(expected[index, ...])
+                position = _first_false(xp, same[index, ...])
+                at = f" at {position}" if position else ""
+                value, other = (_scalar(x[(index, *position)]) for x in (result, expected))
+                return index, f"{value}{at}", f"{other}{at}"
     return None
 
 
-def _shown(x: Array) -> Any:
-    """Return a 0-d array as a Python scalar, any other array unchanged."""
+def _first_false(xp: Namespace, same: Array) -> tuple[int, ...]:
+    """Return the position of the first False in an array of bools."""
+    number = int(xp.argmin(xp.reshape(xp.astype(same, xp.int32), (-1,))))
+    return tuple(int(index) for index in np.unravel_index(number, same.shape)) if same.ndim else ()
+
+
+def _scalar(x: Array) -> Any:
+    """Return a 0-d array as a Python scalar."""
     scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
-    return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)
+    return scalars.get(dtype_kind(x.dtype), complex)(x)

@@ -136,5 +136,7 @@ def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[in
     except ValueError:
         fits, shape = False, ()
     if not fits:
-        raise ValueError(f"{name} must have shape {wanted}, or one axis more, got {tuple(b.shape)}")
+        rows = columns and name == "b" and b.shape[-1] == wanted[-1]
+        hint = "; for a system for each row of b, pass ab[None, ...]" if rows else ""
+        raise ValueError(f"{name} must have shape {wanted}, or one axis more, got {tuple(b.shape)}{hint}")
     return ((*shape, b.shape[-1]) if columns else shape), columns

@@ -218,8 +218,9 @@ def _check_states(f: Filter, shape: tuple[int, ...]) -> None:
         for axis, (length, right) in enumerate(zip(shape, wanted, strict=True))
     )
     if not fits:
-        hint = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
-        raise ValueError(f"zi must have shape {wanted}{hint if len(wanted) > len(free_axes) else ''}, got {shape}")
+        least = tuple(length if axis in free_axes else 1 for axis, length in enumerate(wanted))
+        hint = "" if least == wanted else f", or length 1 along axes that broadcast, as {least}"
+        raise ValueError(f"zi must have shape {wanted}{hint}, got {shape}")
 
 
 def _check_first(a: np.ndarray[Any, Any]) -> None:

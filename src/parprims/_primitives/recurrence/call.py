@@ -108,8 +108,9 @@ def broadcast_shape(a: Array, b: Array) -> tuple[int, ...]:
     try:
         return tuple(broadcast_shapes(tuple(a.shape), tuple(b.shape)))
     except ValueError:
+        hint = "; a coefficient for each line has length 1 along the axis" if 0 < a.ndim < b.ndim else ""
         raise ValueError(
-            f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+            f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}{hint}"
         ) from None
 
 

@@ -233,6 +233,8 @@ def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: 
                 if (name in UNUSED and n is not None and length == n - 1)
                 else ""
             )
+            if columns and name == "rhs" and arrays["rhs"].shape[-1:] == (lengths[first],):
+                hint = f"; for a system for each row of rhs, give the coefficients shape (1, {lengths[first]})"
             raise ValueError(
                 f"{name} must have the length of {first} along axis {axis} of the coefficients, got shapes "
                 f"{arrays[name].shape} and {arrays[first].shape}"
