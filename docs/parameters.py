@@ -120,11 +120,10 @@ SHARED = (
     ),
     Shared(
         "axis",
-        "int",
+        "int, default -1",
         "The axis to {} along.",
         {
             "scan": ("scan",),
-            "segment_reduce": ("combine",),
             "top_k": ("search",),
             **_same("sort argsort sort_by_key", "sort"),
             **_same("merge merge_by_key", "merge"),

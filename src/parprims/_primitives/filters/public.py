@@ -32,7 +32,7 @@ def lfilter(
         divided by it. On a GPU, and in a traced program, a[0] is not checked: if it is zero, results are not finite.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
-    axis : int
+    axis : int, default -1
         The axis to filter along.
     zi : array, optional
         The state before the first sample, of the shape of x except for the length along the axis: k, the larger length
@@ -109,7 +109,7 @@ def sosfilt(
         are divided by it.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
-    axis : int
+    axis : int, default -1
         The axis to filter along.
     zi : array, optional
         The states before the first sample, of shape (sections, *shape of x) with length 2 along the axis. Along other

@@ -46,7 +46,7 @@ def top_k(
         counts as larger than all others.
     k : int
         The number of elements to find, at most the length of the axis.
-    axis : int
+    axis : int, default -1
         The axis to search along.
     mode : {"largest", "smallest"}
         Which elements to find.
@@ -116,7 +116,7 @@ def partition(
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
     kth : int or sequence of int
         The index, or several indices. Negative indices count from the end.
-    axis : int
+    axis : int, default -1
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -171,7 +171,7 @@ def argpartition(
         The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
     kth : int or sequence of int
         The index, or several indices. Negative indices count from the end.
-    axis : int
+    axis : int, default -1
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.

@@ -45,10 +45,11 @@ def linear_recurrence(
     ----------
     a, b : array or number
         The coefficients and the right-hand side, of numeric dtypes that promote together, integer or floating, and of
-        shapes that broadcast against each other; ``a`` may be a 0-d array. One of them may be a number, or have dtype
-        bool, and then takes the dtype of the other. A fraction and integers raise an error: in
+        shapes that broadcast against each other. One of them may be a Python number, or have dtype bool, and then takes
+        the dtype of the other. ``a`` may be a 0-d array, which promotes like any array: float64 and float32 give
+        float64 (but a 16-bit tensor of PyTorch keeps its dtype). A fraction and integers raise an error: in
         ``linear_recurrence(0.99, counts)``, cast ``counts`` to a floating dtype.
-    axis : int
+    axis : int, default -1
         The axis along which n counts, in the broadcast shape of a and b.
     initial : scalar or array, optional
         The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis.

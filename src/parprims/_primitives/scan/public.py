@@ -47,7 +47,7 @@ def scan(
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
         ``combine(earlier, later)``. It need not be commutative.
-    axis : int
+    axis : int, default -1
         The axis to scan along.
     exclusive : bool
         Whether y[i] leaves x[i] out: y[i] = x[0] op ... op x[i-1], and y[0] is ``initial`` or the identity.
@@ -104,6 +104,7 @@ def scan(
     Work and depth: about 2n combinations in 2 log2 n steps (array [1]_ [2]_). The kernel is one launch, which reads and
     writes each element once; its tiles look back on GPUs [3]_.
     Order: elements are always combined earlier with later, so the operator need not be commutative.
+    Arguments: ``jax.lax.associative_scan(fn, elems)`` is ``scan(elems, fn, axis=0)``.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel
     n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each adds at most
     half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once.

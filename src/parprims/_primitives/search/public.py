@@ -97,7 +97,7 @@ def merge(
     x1, x2 : array
         The elements, sorted along the axis, of equal shapes except for its length, and of integer or real floating
         dtypes that promote together.
-    axis : int
+    axis : int, default -1
         The axis to merge along.
     descending : bool
         Whether the largest elements come first, in the result as in x1 and x2.
@@ -176,7 +176,7 @@ def merge_by_key(
         Sorted keys, as x2 of `merge`.
     values2 : array
         The values of keys2, of its shape and the dtype of values1.
-    axis : int
+    axis : int, default -1
         The axis to merge along.
     descending : bool
         Whether the largest keys come first, in the result as in keys1 and keys2.

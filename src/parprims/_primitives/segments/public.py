@@ -64,15 +64,15 @@ def segment_reduce(
     op : str, Operator or callable
         The operator, as in `reduce`. It need not be commutative: elements of a segment are combined in their order in
         x.
-    axis : int
-        The axis to combine along.
+    axis : int, default 0
+        The axis to combine along: by default the first, unlike in `scan` (the last) and `reduce` (all).
     indices_are_sorted : bool
         Whether ids ascend, which saves a sort. This is not checked.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with every segment. It is the result of a segment without elements, which by
-        default is the identity of the operator.
+        default is the identity of the operator: of argmax, the largest position that its dtype holds.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 

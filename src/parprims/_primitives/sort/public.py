@@ -38,7 +38,7 @@ def sort(
     ----------
     x : array
         The elements, of at least one dimension and of bool, integer or real floating dtype.
-    axis : int
+    axis : int, default -1
         The axis to sort along.
     descending : bool
         Whether the largest elements come first.
@@ -134,7 +134,7 @@ def argsort(
     ----------
     x : array
         The elements, of at least one dimension and of bool, integer or real floating dtype.
-    axis : int
+    axis : int, default -1
         The axis to sort along.
     descending : bool
         Whether the indices of the largest elements come first.
@@ -210,7 +210,7 @@ def sort_by_key(
     *values : array
         The arrays to move with the keys, of the shape of keys and of any dtype; for the kernel an element has at
         most 16 bytes.
-    axis : int
+    axis : int, default -1
         The axis to sort along.
     descending : bool
         Whether the largest keys come first.

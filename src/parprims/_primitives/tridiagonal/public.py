@@ -53,13 +53,13 @@ def solve_tridiagonal(
         coefficient for every row; a number or a 0-d array holds one for all systems. lower[0] and upper[n-1] are not
         read, unless periodic.
     rhs : array
-        The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients
-        broadcast to, rhs holds one right-hand side per system and broadcasts against them. With exactly one
-        dimension more, its last axis counts right-hand sides of each system, and its other axes are matched with
-        the axes of the coefficients; so coefficients of shape (n,) take rhs of shape (n,) or (n, k). To solve one
-        system for rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients are numbers, rhs holds
-        one right-hand side per system.
-    axis : int
+        The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients broadcast
+        to, rhs holds one right-hand side per system and broadcasts against them. With exactly one dimension more, its
+        last axis counts right-hand sides of each system, and its other axes are matched with the axes of the
+        coefficients; so coefficients of shape (n,) take rhs of shape (n,) or (n, k), also if k = n. To solve one system
+        for the rows of rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients are numbers, rhs
+        holds one right-hand side per system.
+    axis : int, default -1
         The axis of the unknowns, in the shape that the coefficients broadcast to (the shape of rhs if all are numbers).
     pivot : {"auto", "partial", "none"}
         Pivoting. ``partial`` exchanges rows, and solves every regular system. ``none`` may keep the order of rows,
