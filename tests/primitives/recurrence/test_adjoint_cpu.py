@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._core.memo import Memo
 from parprims._cpu import threads
-from parprims._dispatch import dispatch
+from parprims._dispatch import prepared
 from parprims._primitives.recurrence import gradient_cpu as recurrence_gradient_cpu
 
 pytest.importorskip("numba")
@@ -26,7 +25,7 @@ def plans(monkeypatch):
     """The calls for which the kernel was made ready."""
     found, prepare = [], recurrence_gradient_cpu._plan
     monkeypatch.setattr(recurrence_gradient_cpu, "_plan", lambda r: found.append(prepare(r)) or found[-1])
-    monkeypatch.setattr(dispatch, "_prepared", Memo())
+    monkeypatch.setattr(prepared.prepared, "_found", {})
     return found
 
 
@@ -137,7 +136,7 @@ def test_the_number_of_threads_changes_no_bits(rng, monkeypatch, shape, axis):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        monkeypatch.setattr(dispatch, "_prepared", Memo())
+        monkeypatch.setattr(prepared.prepared, "_found", {})
         found.append([one.numpy().tobytes() for one in derivatives(a, b, g, axis=axis)[1]])
     assert found[0] == found[1] == found[2]
 

@@ -14,9 +14,8 @@ from tests.support.contract import eps, random
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims._core.memo import Memo  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
-from parprims._dispatch import dispatch  # noqa: E402
+from parprims._dispatch import prepared  # noqa: E402
 from parprims._primitives.tridiagonal import cpu as tridiagonal_cpu  # noqa: E402
 from parprims._primitives.tridiagonal import public as public_tridiagonal  # noqa: E402
 
@@ -128,7 +127,7 @@ def of_thread_counts(monkeypatch, make):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        monkeypatch.setattr(dispatch, "_prepared", Memo())
+        monkeypatch.setattr(prepared.prepared, "_found", {})
         found.append(make())
     return found
 
