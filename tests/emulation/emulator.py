@@ -457,7 +457,7 @@ class Runner:
         outputs = tuple(((length,), name) for _, name in self.plan.outputs)
         return type(self)(None, dataclasses.replace(self.plan, outputs=outputs), 0)
 
-    def telling(self, captured: tuple[Any, ...]) -> "Runner":
+    def with_captured(self, captured: tuple[Any, ...]) -> "Runner":
         return type(self)(None, dataclasses.replace(self.plan, captured=captured), 0)
 
     def _launch(self, at: int, values: Sequence[int], given: Sequence[_Given]) -> None:
