@@ -1,13 +1,17 @@
-"""Count habits of prose that cost a second reading: ``python -m docs.words``, or with Markdown files to count in.
+"""Count habits of prose that cost a second reading: ``python -m docs.words``, or with files or folders to count in.
 
-A help for those who write these pages, and no gate: some sentences need the word "which". Code, generated parts, links'
-addresses and the tables of results are left out.
+Without arguments it reads the pages. Of Python's files it reads docstrings and comments, of kernels comments. It is a
+help for writers and no gate: some sentences need the word "which". Code, generated parts, links' addresses and the
+tables of results are left out.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +45,29 @@ def pages() -> list[Path]:
     return [path for path in found if path.name not in GENERATED]
 
 
+def written(path: Path) -> str:
+    """Return the prose of a file: a page, or the docstrings and comments of code."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+        nodes = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+        strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        return "\n".join((*strings, *comments))
+    if path.suffix in (".cu", ".cuh"):
+        return "\n".join(re.findall(r"//\s*(.*)", text))
+    return text
+
+
+def files(places: Iterable[Path]) -> list[Path]:
+    """Return the files of prose or code among files and in folders."""
+    return [path for place in places for path in ([place] if place.is_file() else _inside(place))]
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".py", ".cu", ".cuh"))
+
+
 def prose(text: str) -> str:
     """Return a page's text without code, generated parts and addresses of links."""
     for pattern in LEFT_OUT:
@@ -60,7 +87,7 @@ def table(paths: Iterable[Path]) -> list[str]:
     rows = []
     words, every = 0, dict.fromkeys(HABITS, 0)
     for path in paths:
-        length, found = counts(path.read_text(encoding="utf-8"))
+        length, found = counts(written(path))
         words += length
         every = {name: every[name] + number for name, number in found.items()}
         rows.append((1000 * sum(found.values()) / max(length, 1), length, found, path.name))
@@ -73,4 +100,4 @@ def table(paths: Iterable[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*table([Path(name) for name in sys.argv[1:]] or pages()), sep="\n")
+    print(*table(files(map(Path, sys.argv[1:])) or pages()), sep="\n")

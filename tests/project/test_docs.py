@@ -271,6 +271,10 @@ def test_words_counts_habits_of_prose_alone():
     length, found = words.counts(text)
     assert length == 10
     assert found == {**dict.fromkeys(words.HABITS, 0), "what": 1, "whose": 1, "the same": 1, "pointers": 1}
+    code = ROOT / "docs" / "words.py"
+    assert words.written(code).startswith("Count habits of prose")
+    assert "HABITS = {" not in words.written(code)
+    assert words.files([ROOT / "README.md", ROOT / "docs" / "notebooks"])[0] == ROOT / "README.md"
     rows = words.table([ROOT / "README.md", ROOT / "docs" / "which.md"])
     assert len(rows) == 4
     assert rows[-1].endswith("together")
