@@ -135,7 +135,6 @@ def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]], newer
         "copy": file["header"]["ceilings"]["copy"],
         "newer on": f"{newer['header']['device']}, {newer['header']['cpus']} threads",
         "newer": over_best(newer["records"]),
-        "forward and backward": lines(records, "linear_recurrence", "forward and backward", "float32"),
         **{name: lines(records, *one) for name, one in PANELS.items()},
         "ratios": {
             device: ratios(records),
@@ -192,59 +191,113 @@ def _figure(width: float, height: float) -> Any:
 
 
 def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
-    """Return the README's plot: a recurrence forward, and forward and backward, by all who can."""
-    figure = _figure(8.4, 3.9)
-    left, right = figure.subplots(1, 2, sharey=True)
-    forward = {label: one for label, one in numbers["linear_recurrence"].items() if label != "cupy array"}
+    """Return the plot of a recurrence by all that can compute it, with a label at the end of each line."""
+    shown = {label: one for label, one in numbers["linear_recurrence"].items() if label != "cupy array"}
     words = {"jax-cuda peer:jax": "jax.lax.associative_scan", "jax-cuda native": "native, JAX"}
-    _draw(left, forward, 1e12, words)
-    _draw(right, numbers["forward and backward"], 1e12, words)
-    for axes, title in ((left, "one sequence, forward"), (right, "8 x 1536 sequences, forward and backward")):
-        axes.set_title(title, fontsize=10)
-        _ceiling(axes, numbers["copy"] / 1e12, "a copy of the memory")
-        axes.legend(fontsize=8, frameon=False, loc="lower right", handlelength=3.2)
-    right.set_xlim(1.5e7, 1e9)
-    left.set_ylabel("TB/s")
-    figure.suptitle(f"linear_recurrence, float32, {numbers['device']}", fontsize=10)
+    words = {label: words.get(label, _label(*label.split(" ", 1))) for label in shown}
+    for label in list(shown):  # a line under another one would be hidden
+        twin = next((other for other in shown if other < label and _alike(shown[other], shown[label])), None)
+        if twin is not None:
+            words[twin] += f" and {words[label].rpartition(', ')[2]}"
+            del shown[label]
+    figure = _figure(8.4, 4.2)
+    axes = figure.subplots()
+    _draw(axes, shown, 1e12)
+    _ceiling(axes, numbers["copy"] / 1e12, "a copy of the memory")
+    highest, place = math.inf, 0.0
+    for label, points in sorted(shown.items(), key=lambda item: -item[1][-1][1]):
+        size, rate = points[-1]
+        place = min(rate / 1e12, highest / _APART)
+        colour = COLOURS[kind(label.partition(" ")[2])]
+        axes.annotate(words[label], (size * 1.25, place), va="center", fontsize=9, color=colour, annotation_clip=False)
+        highest = place
+    axes.set_xlim(right=axes.get_xlim()[1] * 12)  # room for the labels
+    axes.set_ylabel("TB/s")
+    axes.set_title(f"linear_recurrence, one sequence of float32, {numbers['device']}", fontsize=10)
+    return figure
+
+
+_APART = 1.5
+"""The least ratio of the heights of two labels."""
+
+
+def _alike(points: list[list[float]], others: list[list[float]]) -> bool:
+    """Return whether the rates of two lines differ by less than 8 % at every size."""
+    return len(points) == len(others) and all(
+        size == other_size and abs(math.log(rate / other)) < 0.08
+        for (size, rate), (other_size, other) in zip(points, others, strict=True)
+    )
+
+
+SHORT = (
+    "sum reduce scan cumulative_sum linear_recurrence sort argsort histogram searchsorted solve_tridiagonal matmul "
+    "vecdot"
+).split()
+"""The primitives of the README's picture."""
+
+PEERS = {
+    "gpu": "the best of CUB, cuBLAS, cuSPARSE, accelerated-scan and the library's own",
+    "cpu": "the best of NumPy, SciPy, PyTorch, JAX and a loop by Numba",
+}
+"""The peers of the panels, in the labels of their axes."""
+
+
+def short_ratio_plot(numbers: Mapping[str, Any]) -> Any:
+    """Return the README's picture: a panel of a GPU and one of a CPU, of the primitives of `SHORT`."""
+    devices = numbers["ratios"]
+    figure = _figure(8.4, 4.2)
+    shown = list(devices.items())[:2]
+    for axes, (device, found), peers in zip(figure.subplots(1, 2), shown, PEERS.values(), strict=True):
+        _ratio_panel(axes, {name: found[name] for name in SHORT if name in found}, device)
+        axes.set_xlabel(f"times as fast as\n{peers}", fontsize=8)
+    figure.suptitle("median of a primitive's cases (bars), each case (marks); right of the line is faster", fontsize=9)
     return figure
 
 
 def ratio_plot(numbers: Mapping[str, Any]) -> Any:
-    """Return the README's bars: for each primitive the median over its cases of the best peer's time over ours."""
+    """Return the bars of every device, a panel each: the medians of the best peer's time over ours."""
     devices = numbers["ratios"]
     first, *others = devices  # the first stands beside the others, which stand below one another
     rows = max(len(devices[first]), sum([len(devices[one]) + 3 for one in others]))
     figure = _figure(8.4, 0.9 + 0.27 * rows)
     panels = figure.subplot_mosaic([[first, one] for one in others] or [[first]])
     for device, found in devices.items():
-        axes = panels[device]
-        ordered = sorted(found.items(), key=lambda item: middle(item[1]))
-        for place, (_, values) in enumerate(ordered):
-            half = middle(values)
-            axes.barh(place, half - 1, left=1, color=COLOURS["kernel"], height=0.6)
-            axes.plot([values[0], values[-1]], [place, place], color="#222222", linewidth=1)
-            axes.plot(values, [place] * len(values), "|", color="#222222", markersize=6)
-            words = f"{half:.2f}x" + (f", up to {values[-1]:.0f}x" if values[-1] > WIDEST else "")
-            axes.annotate(words, (1.03, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
-        axes.set_xscale("log")
-        lowest = min(min(values) for values in found.values())
-        least = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
-        ticks = {1 / 16: "1/16", 0.25: "1/4", 1: "equal", 4: "4x", 16: "16x"}
-        if least > 1 / 16:
-            ticks |= {0.5: "1/2", 2: "2x"}
-        axes.set_xticks(list(ticks), list(ticks.values()), fontsize=9)
-        axes.set_xlim(least, WIDEST)
-        axes.minorticks_off()
-        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=9)
-        axes.axvline(1, color="#222222", linewidth=0.8)
-        axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.set_title(device, fontsize=10)
-    figure.suptitle(
-        "speed over the best peer: the median of a primitive's cases (bars), and each case (marks)", fontsize=10
-    )
+        _ratio_panel(panels[device], found, device)
+        panels[device].set_xlabel("times as fast as the best peer", fontsize=8)
+    figure.suptitle("median of a primitive's cases (bars), and each case (marks)", fontsize=10)
     return figure
+
+
+def _ratio_panel(axes: Any, found: Mapping[str, list[float]], title: str) -> None:
+    """Draw a bar for each primitive, from the line of equal speed to the median, and a mark for each case."""
+    ordered = sorted(found.items(), key=lambda item: middle(item[1]))
+    lowest = min(min(values) for values in found.values())
+    least = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
+    for place, (_, values) in enumerate(ordered):
+        half, inside = middle(values), [min(max(value, least), WIDEST) for value in values]
+        axes.barh(place, min(half, WIDEST) - 1, left=1, color=COLOURS["kernel"], height=0.6)
+        axes.plot([inside[0], inside[-1]], [place, place], color="#222222", linewidth=1)
+        axes.plot(inside, [place] * len(inside), "|", color="#222222", markersize=6)
+        words = _times(half) + (f", up to {_times(values[-1])}" if values[-1] > WIDEST else "")
+        axes.annotate(words, (1.03, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    axes.set_xscale("log")
+    ticks = {1 / 16: "1/16", 0.25: "1/4", 1: "equal", 4: "4x", 16: "16x"}
+    if least > 1 / 16:
+        ticks |= {0.5: "1/2", 2: "2x"}
+    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=9)
+    axes.set_xlim(least, WIDEST)
+    axes.minorticks_off()
+    axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=9)
+    axes.axvline(1, color="#222222", linewidth=0.8)
+    axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_title(title, fontsize=10)
+
+
+def _times(ratio: float) -> str:
+    """Return a ratio in at most three digits."""
+    return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x" if ratio < 10 else f"{ratio:.0f}x"
 
 
 def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str, Any]]) -> Any:
@@ -318,7 +371,8 @@ def main(results: Path = RESULTS) -> int:
     numbers = figures(file, on_cpus, newer)
     FOLDER.mkdir(exist_ok=True)
     save(recurrence_plot(numbers), FOLDER / "recurrence.svg")
-    save(ratio_plot(numbers), FOLDER / "ratios.svg")
+    save(short_ratio_plot(numbers), FOLDER / "ratios.svg")
+    save(ratio_plot(numbers), FOLDER / "ratios_of_all.svg")
     save(newer_plot(numbers), FOLDER / "newer.svg")
     for name in PANELS:
         save(primitive_plot(name, numbers, file["records"]), FOLDER / f"measured_{name}.svg")
