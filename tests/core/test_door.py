@@ -510,6 +510,10 @@ class TestOtherNames:
         with pytest.raises(TypeError, match=r"has no option 'offsets': (for segments write \w+|reduce, map_reduce)"):
             EXAMPLES[function](*EXAMPLES[function].arrays, offsets=[0, 1])
 
+    def test_launches_of_no_call(self):
+        with pytest.raises(TypeError, match=r"^launches lists the kernels of one call: write launches\(function"):
+            parprims.launches()
+
     def test_arguments_of_explain(self):
         with pytest.raises(TypeError, match=r"^explain takes no arguments: write `with explain"):
             parprims.explain(parprims.sum, X)

@@ -522,8 +522,8 @@ class TestRemedies:
 
         monkeypatch.setenv("PARPRIMS_NUM_THREADS", "abc")
         limits._in_environment.cache_clear()
-        with pytest.warns(UserWarning, match="PARPRIMS_NUM_THREADS must be a positive integer, got 'abc'"):
-            assert limits.limit() >= 1
+        with pytest.raises(ValueError, match=r"^PARPRIMS_NUM_THREADS must be a positive integer, got 'abc'"):
+            limits.limit()
         limits._in_environment.cache_clear()
 
 

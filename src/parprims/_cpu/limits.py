@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def _in_environment() -> int | None:
         if word.isdecimal() and int(word) > 0:
             return int(word)
         if word and name == "PARPRIMS_NUM_THREADS":  # OpenMP judges the other
-            warnings.warn(f"{name} must be a positive integer, got {word!r}, and is left out", stacklevel=2)
+            raise ValueError(f"{name} must be a positive integer, got {word!r}")
     return None
 
 

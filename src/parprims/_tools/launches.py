@@ -94,7 +94,7 @@ class KernelLaunch:
         return compiler.compile_source(self.source, self.architecture, report=report)
 
 
-def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[KernelLaunch]:
+def launches(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> list[KernelLaunch]:
     """List the kernels that a call would launch, in order; nothing is computed.
 
     Parameters
@@ -112,6 +112,8 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
 
     Raises
     ------
+    TypeError
+        If no function is given.
     MethodRefused
         If the call asks for a method that cannot compute it.
 
@@ -130,6 +132,8 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
     ...     launch = lambda: kernel((one.grid,), (one.block,), one.arguments, shared_mem=one.shared_bytes)
     ...     return cupyx.profiler.benchmark(launch, n_repeat=100)
     """
+    if function is None:
+        raise TypeError("launches lists the kernels of one call: write launches(function, *arguments), without `with`")
     with launching(), observing():
         try:
             function(*args, **kwargs)
