@@ -171,6 +171,8 @@ def spoil(d: Draw, call: Call) -> None:
             "void",
         ):
             what = "masked"
+        if call.function == "lfilter" and name in ("b", "a") and what == "list":  # which it takes, as SciPy does
+            what = "dict"
         value = NO_ARRAYS[what](d)
         if isinstance(call.args[at], tuple) and d.chance(0.7):  # only a component
             value = (call.args[at][0], value)
@@ -224,6 +226,10 @@ def shape_of(x: Any) -> tuple[int, ...] | None:
     return None
 
 
+_FILTERS = ("lfilter", "sosfilt")
+"""The functions whose coefficients may be NumPy's beside a signal of any library."""
+
+
 def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     """Replace an array by one that is right in itself but not here; return whether there is such."""
     way = d.one(("library", "dtype", "shape", "dimensions"))
@@ -233,7 +239,7 @@ def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     others = {other for _, other in places}
     rest = [x for i, x in enumerate(call.args) if i != at]
     # An array of NumPy without dimensions is a number to every library.
-    if way == "library" and any(shape_of(x) for x in rest) and call.function != "map_reduce":
+    if way == "library" and any(shape_of(x) for x in rest) and call.function not in ("map_reduce", *_FILTERS):
         if d.backend.name in ("numpy", "emulated"):
             import array_api_strict
 
