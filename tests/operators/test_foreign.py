@@ -226,6 +226,14 @@ class TestRefusals:
         with pytest.raises(KeyError, match="of the caller"):
             parprims.scan(backend.asarray(np.ones(5, np.float32)), fails, method="array")
 
+    def test_no_operator_is_called_without_elements(self, backend):
+        def fails(_, __):
+            raise KeyError("of the caller")
+
+        x, offsets = backend.asarray(np.zeros(0, np.float32)), backend.asarray(np.zeros(4, np.int64))
+        for options in ({}, {"exclusive": True}, {"exclusive": True, "reverse": True}):
+            assert parprims.scan(x, fails, offsets=offsets, initial=3.0, method="array", **options).shape == (0,)
+
     def test_a_result_of_numbers_is_refused(self, backend):
         with pytest.raises(TypeError, match="not an array"):
             parprims.reduce(backend.asarray(np.ones(5, np.float32)), Operator(lambda *_: math.pi), method="array")

@@ -47,7 +47,7 @@ def restarted(
     for flag, y in zip(flags[1:], ys[1:count], strict=True):
         is_start, had_start = is_start | flag, had_start | y
     values = ys[count:]
-    if has_initial:
+    if has_initial and all(values[0].shape):  # no operator is called without elements
         first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
         wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
         begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
