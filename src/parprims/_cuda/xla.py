@@ -234,7 +234,7 @@ class Program:
         self._compiled = traced(self.plan, otherwise, batched)
 
     def with_captured(self, captured: tuple[Captured, ...]) -> Program:
-        """Return this program, whose captured numbers these are, and note them for a program around it."""
+        """Return this program, and note its captured numbers for the enclosing program."""
         assert captured == self.plan.captured
         note(self._text_plan, self._words)
         return self

@@ -11,7 +11,7 @@ State = TypeVar("State")
 
 
 def in_programs(xp: Namespace) -> bool:
-    """Return whether the library is JAX, whose operations become programs that take time and memory to compile.
+    """Return whether the library is JAX: it compiles operations into programs, for time and memory.
 
     The compiler of PyTorch reads this function, so it calls no function with a cache.
     """

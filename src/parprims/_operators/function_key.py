@@ -23,7 +23,7 @@ def lasting_key(function: Any) -> Any:
 
     The key of a function has its code and the values of all that it reads: closures, defaults, globals, attributes of
     modules and, in turn, other functions. The key of an operator has the keys of its parts. A name is its own
-    key, and so is a module whose contents never change, such as an array namespace.
+    key. So is a module with constant contents, such as an array namespace.
     """
     kind = type(function)
     if kind is str:

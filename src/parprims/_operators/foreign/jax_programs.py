@@ -11,7 +11,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, device, dtype_name
 from parprims._core.elements import flattened, rebuilt
-from parprims._operators.foreign.names import Untranslatable, fmod
+from parprims._operators.foreign.names import COMPOSED, Untranslatable, fmod
 
 
 def came_through_jax(error: BaseException) -> bool:
@@ -264,8 +264,8 @@ _RULES: dict[str, _Rule] = {
     "pow": _power,
     "integer_pow": _integer_power,
     "exp2": lambda xp, _, x: xp.exp2(x) if hasattr(xp, "exp2") else xp.pow(xp.full_like(x, 2), x),
-    "rsqrt": lambda xp, _, x: 1.0 / xp.sqrt(x),
-    "logistic": lambda xp, _, x: 1.0 / (1.0 + xp.exp(-x)),
+    "rsqrt": lambda xp, _, x: COMPOSED["rsqrt"](xp, x),
+    "logistic": lambda xp, _, x: COMPOSED["sigmoid"](xp, x),
     "clamp": lambda xp, _, low, x, high: xp.minimum(xp.maximum(x, low), high),
     "round": _round,
     "select_n": _choose,

@@ -80,8 +80,9 @@ def plainer(asked: Arguments) -> Arguments | None:
         elif not isinstance(bins, tuple):
             plain = {"bins": tuple(bins)}
         _check_edges(np.asarray(bins))
-    elif of_numpy("bins", bins, x) is not bins and not is_split((x, weights)):
-        plain = {"bins": of_numpy("bins", bins, x)}
+    elif not is_split((x, weights)):
+        edges = of_numpy("bins", bins, x)
+        plain = None if edges is bins else {"bins": edges}
     plain = plain or made_plain(bins=bins, range=asked["range"])
     if plain is None:
         return None
