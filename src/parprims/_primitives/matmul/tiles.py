@@ -112,8 +112,8 @@ class Tuning(_cuda.Tuning):
         The clusters of blocks of 16-bit floats copied by bulk copies: how many tiles of the result are below one
         another, and side by side (see `Cluster` in kernels/matmul_pipeline.cuh).
     split_clusters : dict of int to int
-        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and the
-        number of these clusters that run at the same time (`cuOccupancyMaxActiveClusters` of the device).
+        Clusters of blocks that share sums of 16-bit floats, each block for a part of k: their sizes, at most 8, and
+        the number of such clusters that run at the same time (`cuOccupancyMaxActiveClusters` of the device).
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
