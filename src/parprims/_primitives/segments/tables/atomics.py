@@ -172,10 +172,10 @@ def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented],
 
 
 def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
-    bare = c.on(*(None,) * len(c.arrays))
+    arrays, c = c.arrays, c.on(*(None,) * len(c.arrays))  # JAX keeps the functions below
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        return (array(xp, bare.on(*arrays)),)
+        return (array(xp, c.on(*arrays)),)
 
     def batched(x: Array, ids: Array, *starts: Array) -> tuple[Array, ...]:
         """Compute the rows as one array; each row has its own segments."""
@@ -189,7 +189,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
             for array in (x, xp.where(narrow_ids < 0, -1, narrow_ids + places))
         ]
         result = (rows * count,), c.dtypes[0]
-        call = dataclasses.replace(bare, arrays=tuple(flat), results=(result,), segments=rows * count, key=None)
+        call = dataclasses.replace(c, arrays=tuple(flat), results=(result,), segments=rows * count, key=None)
         results = xp.reshape(_prepared(xp, call, array)(*flat)[0], (rows, count))
         if starts:
             (results,) = c.op((xp.broadcast_to(xp.reshape(starts[0], (-1, 1)), results.shape),), (results,))
@@ -207,7 +207,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         key = ("segments by atomics", mode(xp), c.op.name, kind, n, c.segments, strides)
         return _cuda.ready(xp, x, key, plan=plan, in_program=lambda: (otherwise, batched))
 
-    return _cuda.on_readable(xp, c.arrays, find, otherwise)
+    return _cuda.on_readable(xp, arrays, find, otherwise)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------

@@ -184,10 +184,10 @@ def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented],
 def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
     special = specialised(xp, as_scan(xp, c))
     kind = special.like or special
-    bare = c.on(*(None,) * len(c.arrays))
+    arrays, c = c.arrays, c.on(*(None,) * len(c.arrays))  # JAX keeps the functions below
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        return (array(xp, bare.on(*arrays)),)
+        return (array(xp, c.on(*arrays)),)
 
     def launched(work: _Work, x: Array, in_program: Callable[[], tuple[_cuda.Run, _cuda.Run]]) -> _cuda.Run:
         key = "segments by tables", mode(xp), work
@@ -233,7 +233,7 @@ def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented
         )
         return launched(work, x, lambda: (otherwise, batched))
 
-    return _cuda.on_readable(xp, c.arrays, find, otherwise)
+    return _cuda.on_readable(xp, arrays, find, otherwise)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
