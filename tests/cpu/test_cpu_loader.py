@@ -92,25 +92,41 @@ def test_a_folder_that_cannot_be_looked_for(kept):
     assert run(PROGRAM, "folder" * 1000) == kept[1]
 
 
+SPOIL = {
+    "empty": lambda _: b"",
+    "no digest": lambda whole: whole[:20],
+    "short": lambda whole: whole[:-1],
+    "one bit": lambda whole: whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:],
+    "long": lambda whole: whole + b"\0",
+}
+
+
+MANY_KERNELS = """
+    import sys
+    import numpy as np, parprims
+    x = np.random.default_rng(0).standard_normal(9000)
+    results = [
+        parprims.scan(x, parprims.Operator(combine, name="own"), method="kernel")
+        for combine in (
+            lambda e, l: e + l, lambda e, l: e * 0.3 + l, lambda e, l: e - l, lambda e, l: l - e, lambda e, l: e * 0 + l
+        )
+    ]
+    print("numba" in sys.modules, *(one.tobytes().hex() for one in results))
+"""
+
+
 @needs_elf
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda _: b"",
-        lambda whole: whole[:20],
-        lambda whole: whole[:-1],
-        lambda whole: whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:],
-        lambda whole: whole + b"\0",
-    ],
-    ids=["empty", "no digest", "short", "one bit", "long"],
-)
-def test_a_spoiled_file(kept, tmp_path, spoil):
-    """Its kernel is compiled anew, and is whole for the next process."""
-    (tmp_path / "cpu").mkdir()
-    for path, whole in files(kept[0]).items():
-        (tmp_path / "cpu" / path.name).write_bytes(spoil(whole))
-    assert run(PROGRAM, tmp_path) == kept[1]
-    assert run(PROGRAM, tmp_path) == ["False", *kept[1][1:]]
+def test_spoiled_files(tmp_path):
+    """Their kernels are compiled anew, and are whole for the next process. Each file is spoiled in another way."""
+    first = run(MANY_KERNELS, tmp_path)
+    whole = files(tmp_path)
+    assert len(whole) == len(SPOIL)
+    for (path, code), spoil in zip(whole.items(), SPOIL.values(), strict=True):
+        assert spoil(code) != code
+        path.write_bytes(spoil(code))
+    assert run(MANY_KERNELS, tmp_path) == first
+    assert files(tmp_path).keys() == whole.keys()
+    assert run(MANY_KERNELS, tmp_path) == ["False", *first[1:]]
 
 
 @needs_elf

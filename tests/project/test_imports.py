@@ -1,6 +1,7 @@
 """Who imports whom: no circle, no private name of another module, and late imports only where they are explained."""
 
 import ast
+import functools
 import graphlib
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def imports(tree: ast.AST) -> set[tuple[str, str]]:
     return found
 
 
+@functools.cache
 def parsed(path: Path) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Return what a file imports when it is imported, and what only later."""
     tree = ast.parse(path.read_text())
