@@ -280,6 +280,17 @@ def test_words_counts_habits_of_prose_alone():
     assert rows[-1].endswith("together")
 
 
+def test_no_command_is_broken():
+    """Code within a sentence begins and ends on one line, so that it can be copied."""
+    broken = [
+        f"{path.name}: {line}"
+        for path in words.pages()
+        for line in re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+        if not line.startswith("    ") and len(re.findall("`+", line)) % 2
+    ]
+    assert broken == []
+
+
 def test_losses_are_the_worst_of_each_family():
     def one(case, method, seconds, backend="cupy", *, auto=False):
         names = {"primitive": "sum", "case": case, "method": method, "dtype": "float32", "backend": backend}
