@@ -117,9 +117,9 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n) by every method; 4 ceil(log2 n) steps by array, n steps by native and by kernel on a CPU. On a
-    GPU, kernel takes one to three launches for systems that fit a block (8192 unknowns of float32), and 4 to 58 for
-    longer systems.
+    Work and depth: O(n) in 4 ceil(log2 n) steps by array, and in n steps by native and by kernel on a CPU. On a GPU,
+    kernel does O(n) work too, in one to three launches for systems that fit a block (8192 unknowns of float32), and 4
+    to 58 for longer systems.
     Error with row exchanges: a backward error of at most ten times the error of LAPACK's gtsv, or ten eps if that is
     more; the page "solve_tridiagonal" of the documentation lists the exceptions, and return_residual shows them.
     Error without row exchanges: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
