@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from docs.plots import COLOURS, FOLDER, save
+from docs.plots import COLOURS, FOLDER, save, words_in
 
 BLUE, ORANGE, GREEN, GREY = COLOURS["kernel"], COLOURS["array"], COLOURS["native"], "#9a9a9a"
 PALE = {BLUE: "#d6e8f4", ORANGE: "#fbe9c6", GREEN: "#d3efe5", GREY: "#eeeeee"}
-DIGITS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
+PINK = "#cc79a7"
+DIGITS = (BLUE, ORANGE, GREEN, PINK)
 
 
 def canvas(width: float, height: float, across: float, down: float, panels: int = 1) -> tuple[Any, list[Any]]:
@@ -33,7 +34,7 @@ def box(
 
     face = colour if full else PALE.get(colour, "white")
     axes.add_patch(Rectangle((x, y), w, h, facecolor=face, edgecolor=colour, linewidth=1.2))
-    say(axes, x + w / 2, y + h / 2, text, colour="white" if full else "#222222")
+    say(axes, x + w / 2, y + h / 2, text, colour="white" if full and colour != ORANGE else "#222222")
 
 
 def say(axes: Any, x: float, y: float, text: str, *, colour: str = "#222222", size: float = 8, **more: Any) -> None:
@@ -121,8 +122,8 @@ def one_sweep() -> Any:
         box(axes, across(4 * tile) - 0.05, 1.15, 3.95, 1.5, "", GREY)
         for digit in range(4):
             count, x = part.count(digit), across(4 * tile) + 0.45 + digit
-            say(axes, x, 1.5, f"{count} x {digit}", colour=DIGITS[digit])
-            say(axes, x, 2.25, f"to {before[digit]}" if count else "", colour=DIGITS[digit], size=7)
+            say(axes, x, 1.5, f"{count} x {digit}", colour=words_in(DIGITS[digit]))
+            say(axes, x, 2.25, f"to {before[digit]}" if count else "", colour=words_in(DIGITS[digit]), size=7)
             before[digit] += count
         if tile:
             arrow(axes, (across(4 * tile) - 0.05, 1.88), (across(4 * tile) - 0.42, 1.88), ORANGE)

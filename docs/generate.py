@@ -16,7 +16,7 @@ from benches.core.records import RESULTS, ROOT
 from benches.devices import larger
 from benches.devices import split as bench_devices
 from benches.page import tables
-from docs import diagrams, plots, source_rows, support
+from docs import diagrams, losses, plots, source_rows, support
 
 ROWS = (
     ("sum", "sum, 2^30", "float32"),
@@ -65,6 +65,8 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     about = f"{head['device']}, {head['date'][:10]}; the commit of each figure is in its record.\n\n"
     yield ROOT / "README.md", "figures", about + tables.few_rows(file["records"], ROWS)
     yield ROOT / "README.md", "support", support.short_table()
+    yield ROOT / "docs" / "performance.md", "losses", losses.by_auto(file["records"])
+    yield ROOT / "docs" / "performance.md", "losses of kernels", losses.by_kernels(file["records"])
     yield ROOT / "docs" / "support.md", "support", support.long_table()
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())

@@ -83,15 +83,15 @@ SHARED = (
         "offsets",
         "array or sequence of int, optional",
         "The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis. "
-        "Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy "
-        "does for every library. {}.",
+        "Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is "
+        "accepted with every library. Each segment is {}.",
         {
-            "reduce": ("Each is combined separately, along a single axis",),
-            "map_reduce": ("Each is combined separately, along a single axis; all values of fn are stored",),
-            "scan": ("Each is scanned separately, with ``initial`` before it",),
-            "linear_recurrence": ("Each is a recurrence of its own, with ``initial`` before it",),
-            **_same("sort sort_by_key", "Each is sorted separately"),
-            "argsort": ("Each is sorted separately; indices are still counted along the whole axis",),
+            "reduce": ("combined separately, along a single axis",),
+            "map_reduce": ("combined separately, along a single axis; all values of fn are stored",),
+            "scan": ("scanned separately, with ``initial`` before it",),
+            "linear_recurrence": ("a recurrence of its own, with ``initial`` before it",),
+            **_same("sort sort_by_key", "sorted separately"),
+            "argsort": ("sorted separately; indices are still counted along the whole axis",),
         },
     ),
     Shared(
@@ -177,8 +177,8 @@ SHARED = (
     Shared(
         "initial",
         "scalar, array, or a tuple of these, optional",
-        "An element combined from the left with the result; for several components a tuple, or nested as the elements "
-        "are.",
+        "An element that comes before all others: it is combined from the left with the result. For several components "
+        "it is a tuple, or has the structure of the elements.",
         _same("reduce map_reduce"),
     ),
     Shared(

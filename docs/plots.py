@@ -46,6 +46,9 @@ PANELS = {
 WIDEST = 16
 """How far the bars reach."""
 
+DARK = {"#e69f00": "#8f5f00", "#009e73": "#007a59", "#cc79a7": "#a3487c"}
+"""The colours of words, for colours in which words on white are hard to read."""
+
 Lines = dict[str, list[list[float]]]
 
 
@@ -179,6 +182,11 @@ def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None
     axes.set_xlabel("elements")
 
 
+def words_in(colour: str) -> str:
+    """Return a colour for words that explain lines or boxes of this colour."""
+    return DARK.get(colour, colour)
+
+
 def _ceiling(axes: Any, value: float, name: str) -> None:
     axes.axhline(value, color="#bbbbbb", linewidth=1, zorder=0)
     axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8, color="#777777")
@@ -208,7 +216,7 @@ def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
     for label, points in sorted(shown.items(), key=lambda item: -item[1][-1][1]):
         size, rate = points[-1]
         place = min(rate / 1e12, highest / _APART)
-        colour = COLOURS[kind(label.partition(" ")[2])]
+        colour = words_in(COLOURS[kind(label.partition(" ")[2])])
         axes.annotate(words[label], (size * 1.25, place), va="center", fontsize=9, color=colour, annotation_clip=False)
         highest = place
     axes.set_xlim(right=axes.get_xlim()[1] * 12)  # room for the labels
@@ -243,14 +251,17 @@ PEERS = {
 
 
 def short_ratio_plot(numbers: Mapping[str, Any]) -> Any:
-    """Return the README's picture: a panel of a GPU and one of a CPU, of the primitives of `SHORT`."""
+    """Return the README's picture: a panel of a GPU above one of a CPU, of the primitives of `SHORT`.
+
+    It is narrow, so that a phone shows its words at their size.
+    """
     devices = numbers["ratios"]
-    figure = _figure(8.4, 4.2)
+    figure = _figure(5.4, 7.2)
     shown = list(devices.items())[:2]
-    for axes, (device, found), peers in zip(figure.subplots(1, 2), shown, PEERS.values(), strict=True):
+    for axes, (device, found), peers in zip(figure.subplots(2, 1), shown, PEERS.values(), strict=True):
         _ratio_panel(axes, {name: found[name] for name in SHORT if name in found}, device)
         axes.set_xlabel(f"times as fast as\n{peers}", fontsize=8)
-    figure.suptitle("median of a primitive's cases (bars), each case (marks); right of the line is faster", fontsize=9)
+    figure.suptitle("median of a primitive's cases (bars), each case (marks)\nright of the line is faster", fontsize=9)
     return figure
 
 
@@ -314,7 +325,7 @@ def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str
         axes.set_title(NAMES[backend], fontsize=10)
         if unit == "TB/s":
             _ceiling(axes, numbers["copy"] / scale, "a copy of the memory")
-        axes.legend(fontsize=7.5, frameon=False, loc="lower right", handlelength=3)
+        axes.legend(fontsize=7.5, framealpha=0.85, edgecolor="none", loc="lower right", handlelength=3)
     every[0].set_ylabel(unit)
     figure.suptitle(f"{primitive}: {case}, {dtype}, {numbers['device']}", fontsize=10)
     return figure

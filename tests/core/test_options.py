@@ -323,6 +323,104 @@ def test_options_of_other_libraries(name):
             assert meant not in own or re.search(rf"(?<!\w){meant}(?!\w)", str(raised.value)), str(raised.value)
 
 
+def by_place(name):
+    """Return a function that takes the options of a call by position, after all its positional arguments."""
+    one = EXAMPLES[name]
+    first = [it for it in inspect.signature(one.function).parameters.values() if it.kind is not it.KEYWORD_ONLY]
+    args = [*one.args, *(it.default for it in first[len(one.args) :])]
+    return functools.partial(one.function, *args)
+
+
+def keywords_of(name):
+    parameters = inspect.signature(EXAMPLES[name].function).parameters.values()
+    return {it.name: it.default for it in parameters if it.kind is it.KEYWORD_ONLY}
+
+
+WITHOUT_REST = sorted({*FUNCTIONS} - {"map_reduce", "sort_by_key", "check_associative"})
+"""The functions that take a fixed number of arguments by position."""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", WITHOUT_REST)
+def test_options_by_position(name):
+    """The error of options by position has them with their names, in warm calls too."""
+    one, options, call = EXAMPLES[name], keywords_of(name), by_place(name)
+    one.function(*one.args, **one.options)
+    defaults = [value for option, value in options.items() if option != "axis_name"]
+    words = [f"{option}={value!r}" for option, value in options.items() if option != "axis_name"]
+    with pytest.raises(TypeError, match=rf"^{name} takes \d arguments? by position, got \d+: write ") as raised:
+        call(*defaults)
+    assert str(raised.value).endswith(f": write {', '.join(words)}")
+    given = {"axis": 0, "dtype": np.float32, "initial": np.ones(100), "keepdims": True, "interpolation": "lower"}
+    for option in options.keys() & given.keys():
+        names = list(options)
+        before = [options[one] for one in names[: names.index(option)]]
+        with pytest.raises(TypeError, match=f"write .*{option}="):
+            call(*before, given[option])
+    if "axis" in options:
+        for axis in (0, -1, np.int64(1), (0, 1)):
+            with pytest.raises(TypeError, match=re.escape(f": write axis={axis!r}"[:25])):
+                call(axis)
+    for value in (object(), b"bytes"):
+        with pytest.raises(
+            TypeError, match=r"(options are given by their names, .*method|write (fill_value|initial)=)"
+        ):
+            call(value)
+
+
+@pytest.mark.once
+def test_options_after_all_arrays():
+    with pytest.raises(TypeError, match=r"^values\[1\] must be an array, got int: options are given by their names"):
+        parprims.sort_by_key(np.ones(3), np.ones(3), 0)
+    with pytest.raises(TypeError, match=r"^arrays\[1\] must be an array, got str: options are given by their names"):
+        parprims.map_reduce(abs, np.ones(3), "add")
+    with pytest.raises(TypeError, match=r"^check_associative takes 2 arguments by position, got 3: write rtol=0\.5$"):
+        parprims.check_associative("add", np.ones(3), 0.5)
+    for call in (parprims.reduce, parprims.scan):
+        with pytest.raises(TypeError, match=r"^op must be a name, .*, got int: write axis=0$"):
+            call(np.ones((3, 3)), 0)
+
+
+OTHER_VALUES = {
+    "mode": {"min": "smallest", "MAX": "largest", "smalest": "smallest"},
+    "side": {"l": "left", "Right": "right"},
+    "interpolation": {"low": "lower", "high": "higher", "mid": "midpoint", "Linear": "linear"},
+    "pivot": {"Partial": "partial", True: "partial", False: "none"},
+    "precision": {"tensorfloat32": "tf32", "HIGHEST": "highest", "high": "highest", "fp32": "float32"},
+    "method": {"cuda": "kernel", "numpy": "native", "Kernel": "kernel"},
+}
+"""Values of options as other libraries spell them, and as they are spelled here."""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {"check_associative"}))
+def test_values_of_other_libraries(name):
+    one = EXAMPLES[name]
+    for option in keywords_of(name).keys() & OTHER_VALUES.keys():
+        for value, meant in OTHER_VALUES[option].items():
+            with pytest.raises(ValueError, match=f"^{option} must .*, got {value!r}: did you mean {meant!r}\\?$"):
+                one.function(*one.args, **{**one.options, option: value})
+        with pytest.raises(ValueError, match=f"^{option} must .*, got 'zzz'$"):
+            one.function(*one.args, **{**one.options, option: "zzz"})
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {"check_associative"}))
+def test_masks_of_numbers(name):
+    """Numbers in the place of bools are an error that shows how to make a mask of them."""
+    arguments = inspect.signature(EXAMPLES[name].function).parameters
+    for number in ("int64", "uint8", "float32"):
+        call = bound(name)
+        if "mask" in arguments:
+            call.arguments["mask"] = call.arguments["mask"].astype(number)
+            with pytest.raises(TypeError, match=f"^mask must have dtype bool, got {number}: write mask != 0$"):
+                EXAMPLES[name].function(*call.args, **call.kwargs)
+        elif "op" in arguments and name in ("reduce", "scan"):
+            flags, x = np.ones(5, number), np.ones(5)
+            with pytest.raises(TypeError, match=r"^x\[0\], the flags of .*, must have dtype bool.*: write flags != 0$"):
+                EXAMPLES[name].function((flags, x), parprims.segmented("add"))
+
+
 class _Sparse:
     """An object with a shape and a dtype that is no array of a library, as SciPy's sparse arrays are."""
 

@@ -9,7 +9,7 @@ import pytest
 
 import parprims
 from parprims._cuda.look_back import COUNTER_WORDS
-from parprims._cuda.plan import device_source, included
+from parprims._cuda.plan import device_source, included, with_include_lines
 
 SOURCE = Path(parprims.__file__).parent
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.cu*"))
@@ -106,6 +106,13 @@ def test_once():
     assert "#include" not in text
     assert text.count("#define DEVICE ") == text.count("struct LastKey {") == text.count("namespace digits {") == 1
     assert text.index("#define DEVICE ") < text.index("struct LastKey {") < text.index("DEVICE void sort_tiles(")
+
+
+@pytest.mark.parametrize("file", [one for one in FILES if one.endswith(".cu")])
+def test_include_lines_return(file):
+    """A text to read has the file as it is written, between the parts that a call writes."""
+    parts = "#define BEFORE\n", "\nstruct After {};\n"
+    assert with_include_lines(device_source(file).join(parts)) == (SOURCE / file).read_text().join(parts)
 
 
 def test_look_back():

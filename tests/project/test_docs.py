@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 import parprims
-from docs import check_site, conf, generate, parameters, plots, support, words
+from docs import check_site, conf, generate, losses, parameters, plots, support, words
 from examples.backends import make
 
 pytestmark = pytest.mark.once
@@ -278,3 +278,48 @@ def test_words_counts_habits_of_prose_alone():
     rows = words.table([ROOT / "README.md", ROOT / "docs" / "which.md"])
     assert len(rows) == 4
     assert rows[-1].endswith("together")
+
+
+def test_no_command_is_broken():
+    """Code within a sentence begins and ends on one line, so that it can be copied."""
+    broken = [
+        f"{path.name}: {line}"
+        for path in words.pages()
+        for line in re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+        if not line.startswith("    ") and len(re.findall("`+", line)) % 2
+    ]
+    assert broken == []
+
+
+def test_losses_are_the_worst_of_each_family():
+    def one(case, method, seconds, backend="cupy", *, auto=False):
+        names = {"primitive": "sum", "case": case, "method": method, "dtype": "float32", "backend": backend}
+        return {**names, "seconds": seconds, "auto": auto}
+
+    found = [
+        one("sum call, 4", "kernel", 1.2, auto=True),
+        one("sum call, 4", "peer:cupy", 1.0),
+        one("sum call, 8", "kernel", 4.0, auto=True),
+        one("sum call, 8", "peer:cupy", 3.0),
+        one("sum call, 8", "peer:cub", 2.0),
+        one("sum call, 16", "kernel", 1.09, auto=True),
+        one("sum call, 16", "peer:cupy", 1.0),
+        one("sum call, 8", "kernel", 9.0, "torch-cuda"),
+        one("sum call, 8", "native", 1.0, "torch-cuda", auto=True),
+        one("sum call, 8", "peer:torch", 1.0, "torch-cuda"),
+        one("naive by hand, 8", "kernel", 9.0, auto=True),
+        one("naive by hand, 8", "peer:cupy", 1.0),
+    ]
+    _, _, *rows = losses.by_auto(found).splitlines()
+    short = losses.SHORT_CALL
+    assert rows == [f"| `sum` | sum call, 8 | float32 | CuPy | 2 of 3 | 4.00 s | 2.00 s cub | 0.50x | {short} |"]
+    _, _, *rows = losses.by_kernels(found).splitlines()
+    assert rows == ["| `sum` | sum call, 8 | float32 | PyTorch | 1 of 1 | 9.00 s | 1.00 s torch | 0.11x |"]
+    lost = one("of nothing, 4", "kernel", 2.0, auto=True)
+    with pytest.raises(KeyError, match="no reason for sum: of nothing, 4"):
+        losses.by_auto([lost, one("of nothing, 4", "peer:cupy", 1.0)])
+
+
+def test_every_reason_of_a_loss_is_shown():
+    table = losses.by_auto(plots.read()[0]["records"])
+    assert [text for *_, text in losses.REASONS if f" {text} |" not in table] == []

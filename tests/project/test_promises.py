@@ -160,8 +160,8 @@ def dominant_bound(_, lower, diag, upper, x):
 BOUNDS = {
     "sum": (
         parprims.reduce,
-        "a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by "
-        "kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit "
+        "each term of a sum takes part in at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, "
+        "500 by kernel (64 in a row of up to 2^28). Each addition errs by at most half an ulp of sum(abs(x)). 16-bit "
         "floats are combined in float32 and rounded once",
         documented_sum,
         contract(test_reduce.TestSum),
@@ -170,9 +170,10 @@ BOUNDS = {
     ),
     "scan": (
         parprims.scan,
-        "a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel "
-        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each "
-        "adds at most half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once",
+        "each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one "
+        "element after another. By kernel it is n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 "
+        "along one long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats "
+        "are combined in float32 and rounded once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),
@@ -189,8 +190,8 @@ BOUNDS = {
     ),
     "matmul": (
         parprims.matmul,
-        "within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within (k + 1) "
-        "eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32",
+        "in units of eps sum |a| |b|: ceil(log2 t) + ceil(k / t) by array with tiles of length t along k; k + 1 by "
+        "native and kernel, but k + 5 if the kernel tensor multiplies float32",
         documented_product,
         test_matmul.bound,
         ("array", "native", "kernel"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 
 import numpy as np
 import pytest
@@ -31,8 +32,9 @@ class TestLaunches:
         found = parprims.launches(call, *map(gpu.asarray, call.arrays), method="kernel", **options)
         assert found[0].name.startswith(TEMPLATES[name])
         for one in found:
-            assert one.name.partition("<")[0] in one.source
-            assert one.source.count('extern "C"') == 1
+            template = one.name.partition("<")[0].rpartition("::")[2]
+            assert re.search(rf"void {template}\(", one.source)
+            assert one.source.count('extern "C"') == one.full_source.count('extern "C"') == 1
             assert one.grid > 0
             assert 0 < one.block <= 1024
             assert one.block % 32 == 0
@@ -40,6 +42,12 @@ class TestLaunches:
             inside = one.source[one.source.index(" kernel(") :]
             for parameter in one.parameters:
                 assert parameter in inside
+            assert '\n#include "common.cuh"\n' in one.source
+            assert "#define DEVICE " not in one.source
+            assert "#define DEVICE " in one.full_source
+            assert "#include" not in one.full_source
+            changed = dataclasses.replace(one, full_source=one.full_source.replace("#define DEVICE ", "#define OTHER "))
+            assert changed.source == changed.full_source
 
     @pytest.mark.skipif(compiler.refusal() is not None, reason="needs NVRTC")
     def test_registers(self, gpu):
@@ -69,7 +77,7 @@ class TestLaunches:
             result = found[0].arguments[found[0].parameters.index("out0")]
             cupy.testing.assert_array_equal(result, function(x, method="kernel"))
         (one,) = parprims.launches(parprims.sum, x, method="kernel")
-        changed = dataclasses.replace(one, source=one.source.replace("long long", "const long long", 1))
+        changed = dataclasses.replace(one, full_source=one.full_source.replace("long long", "const long long", 1))
         assert changed.raw_kernel().num_regs == changed.registers
 
 
@@ -92,8 +100,11 @@ def test_on_a_cpu():
     assert (one.name, one.grid, one.block, one.shared_bytes) == ("scan_lines", 1, 1, 0)
     assert (one.architecture, one.registers, one.arguments) == ("cpu", 0, ())
     assert "sqrt(" in one.source.partition(f"def run({', '.join(one.parameters)}):")[2]
+    assert one.source.startswith("@kernel(")
+    assert one.source.count("def ") == 1
+    assert one.full_source.endswith(one.source)
     assert one.source not in repr(one)
-    assert callable(compiler_of_cpus.compiled(one.source))
+    assert callable(compiler_of_cpus.compiled(one.full_source))
     with pytest.raises(TypeError, match="scan_lines is a kernel for CPUs"):
         one.raw_kernel()
     assert parprims.scan(x, hypot, method="kernel")[-1] == pytest.approx(30**0.5)

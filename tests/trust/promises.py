@@ -49,7 +49,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/primitives/scan/test_scan.py::TestScan::test_method_taken",
         ),
         "README.md",
-        "`explain` shows its choice and the reason",
+        "`with explain() as calls:` records which method ran and why",
     ),
     Promise(
         "`methods` lists the methods that can compute a call, and the reasons of the others, and computes nothing.",
@@ -137,7 +137,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/gpu/test_tuning.py::test_blocks_that_multiply_are_the_device_s",
         ),
         "docs/gpus.md",
-        "Bits of results depend on the compute capability, and not on the device at hand",
+        "Bits of results depend on the compute capability, but not on the model of the device",
     ),
     Promise(
         "On every library, a histogram counts each element in the bin whose returned edges enclose it.",
@@ -148,7 +148,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/primitives/histogram/test_histogram.py::TestBins::test_subnormal_range",
         ),
         "docs/histogram.md",
-        "it is between, by every method",
+        "By every method and on every library, an element belongs to the bin between whose returned edges it is",
     ),
     Promise(
         "Bad input raises ValueError, TypeError or IndexError, before any launch, and names the argument.",
@@ -273,7 +273,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/primitives/matmul/test_matmul_kernel.py::TestSplit::test_order_of_k",
         ),
         "src/parprims/_primitives/scan/public.py",
-        "elements are always combined earlier with later",
+        "the operator always gets the earlier element first",
     ),
     Promise(
         "What an operator captures is read anew by every call.",

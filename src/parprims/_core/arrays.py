@@ -6,7 +6,6 @@ Nearly every module asks for several of these facts, so one file holds them, and
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import array_api_compat
 import numpy as np
 
 from parprims._core.jax_arrays import explicit_sharding, is_jax_literal, is_sharded, is_traced, quiet_jax, unsplit
+from parprims._core.other_words import nearest_value
 
 Array = Any
 """An array of any library that conforms to the array API standard."""
@@ -114,6 +114,8 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
         xp = array_api_compat.array_namespace(array)
     except TypeError:
         hint = ": numbers become one by asarray, and an element of several arrays is a tuple" if kind is list else ""
+        if name.startswith(("arrays[", "values[")):
+            hint = ": options are given by their names, as in axis=0"
         raise TypeError(f"{name} must be an array, got {kind.__name__}{hint}") from None
     flaw = None
     if isinstance(array, np.ndarray):
@@ -350,8 +352,8 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return a choice; raise ValueError, naming the argument and the nearest choice, for any other value."""
     if isinstance(value, str) and value in choices:
         return value
-    near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-    hint = f": did you mean {near[0]!r}?" if near else ""
+    near = nearest_value(value, choices)
+    hint = f": did you mean {near!r}?" if near else ""
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {repr_short(value)}{hint}")
 
 
@@ -403,6 +405,8 @@ def dtype_bits(dtype: Any) -> int:
 def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
     """Raise TypeError, naming the argument, unless x has a dtype of one of the kinds."""
     if dtype_kind(x.dtype) not in kinds:
+        if kinds == ("bool",):
+            raise TypeError(f"{name} must have dtype bool, got {dtype_name(x.dtype)}: write {name} != 0")
         raise TypeError(f"{name} must have a dtype of kind {' or '.join(kinds)}, got {dtype_name(x.dtype)}")
 
 

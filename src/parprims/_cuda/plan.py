@@ -12,9 +12,13 @@ import functools
 import importlib.resources
 import posixpath
 import re
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from parprims._operators.languages import Captured, word_name
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 # ---- Parameters -------------------------------------------------------------------------------------------------
 
@@ -343,6 +347,39 @@ def device_source(file: str) -> str:
         return _INCLUDE.sub(text_of, folder.joinpath(file).read_text(encoding="utf-8"))
 
     return whole(file)
+
+
+def with_include_lines(text: str) -> str:
+    """Return a text with the headers that `device_source` put into it as ``#include`` lines again.
+
+    A text whose headers were changed stays as it is.
+    """
+    for expanded, lines in _heads():
+        text = text.replace(expanded, lines)
+    return text
+
+
+@functools.cache
+def _heads() -> tuple[tuple[str, str], ...]:
+    """Return the beginning of every ``.cu`` file, up to its last header: with the texts of headers, and as written."""
+    folder = importlib.resources.files("parprims")
+    heads = []
+    for file in _kernel_files(folder, ""):
+        written = folder.joinpath(file).read_text(encoding="utf-8")
+        ends = [include.end() for include in _INCLUDE.finditer(written)]
+        if ends:
+            heads.append((device_source(file).removesuffix(written[ends[-1] :]), written[: ends[-1]]))
+    return tuple(heads)
+
+
+def _kernel_files(folder: Traversable, path: str) -> Iterator[str]:
+    """Yield the paths of the ``.cu`` files below a folder of the package."""
+    for one in folder.iterdir():
+        inside = posixpath.join(path, one.name)
+        if one.is_dir():
+            yield from _kernel_files(one, inside)
+        elif one.name.endswith(".cu"):
+            yield inside
 
 
 def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:

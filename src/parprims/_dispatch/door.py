@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from numpy import dtype, ndarray
 
 from parprims._core.memo import Memo
+from parprims._core.other_words import by_position
 from parprims._core.signature import alone, makers, signature
 from parprims._libraries.settings import asks, compiling
 
@@ -104,7 +105,7 @@ def door(body: Function, watch: Callable[[], Any], nothing: Any, state: Callable
     scope: dict[str, Any] = {}
     exec(compile(text, f"<door of {body.__name__}>", "exec"), globals(), scope)
     defaults = {one.name: one.default for one in names.parameters}
-    tools = ndarray, asks, compiling, alone, makers, signature, _enter, state
+    tools = ndarray, asks, compiling, alone, makers, signature, _enter, state, by_position
     made = scope["make"](body, Memo(), watch, nothing, defaults, *tools)
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
         setattr(made, name, getattr(body, name))
@@ -123,6 +124,8 @@ class _Names:
         self.arrays: list[str] = []
         self.options: list[inspect.Parameter] = []
         self.left: list[str] = []
+        self.more = not any(one.kind is one.VAR_POSITIONAL for one in self.parameters)
+        """Whether the door takes further arguments by position, to show their names in an error."""
         for one in self.parameters:
             plain_array = one.kind is one.POSITIONAL_ONLY and one.default is one.empty
             if plain_array and str(one.annotation).startswith("Array"):
@@ -157,10 +160,13 @@ class _Names:
         if several:
             made = [f"signature({handed}, True)"]
         found = [f"found{at}" for at in range(len(made))]
+        refused = f"\n        if _more:\n            raise by_position({self.name!r}, _more)" if self.more else ""
         return f"""
-def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, makers, signature, enter, state):
+def make(
+    body, known, watch, nothing, default, ndarray, asks, compiling, alone, makers, signature, enter, state, by_position
+):
     def {self.name}({self._heads()}):
-        key = None
+        key = None{refused}
         if {" and ".join(self.left) or "True"}:
             if {of_numpy}:
                 key = {"None" if several else f"{flat}, {rest}"}
@@ -189,7 +195,7 @@ def make(body, known, watch, nothing, default, ndarray, asks, compiling, alone, 
             if before is one.POSITIONAL_ONLY and one.kind is not before:
                 heads.append("/")
             if one.kind is one.KEYWORD_ONLY and before not in (one.kind, one.VAR_POSITIONAL):
-                heads.append("*")
+                heads.append("*_more" if self.more else "*")
             heads.append(_stars(one) + one.name + ("" if one.default is one.empty else f"=default[{one.name!r}]"))
             before = one.kind
         return ", ".join(heads)

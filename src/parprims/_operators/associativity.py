@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import array_api_compat
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, repr_short
 from parprims._core.elements import flattened, is_structured
+from parprims._core.other_words import by_position
 from parprims._operators.flags import flags_broadcast
 from parprims._operators.in_place import ElementFunction, changes_arguments
 from parprims._operators.operator import as_operator, check_components, restructured
 
 
-def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
+def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None = None) -> bool:
     """Test on examples that an operator is associative, and that its other declared properties hold.
 
     Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
@@ -59,6 +60,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     ...
     ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
     """
+    if more:
+        raise by_position("check_associative", more)
     operator = as_operator(op)
     if rtol is not None and (isinstance(rtol, bool) or not isinstance(rtol, (int, float, np.integer, np.floating))):
         raise TypeError(f"rtol must be a number, got {repr_short(rtol)}")

@@ -331,7 +331,7 @@ def as_operator(op: Any, name: str = "op") -> Operator:
         return BUILT_IN[op]
     if not callable(op):
         arrays = name == "op" and (isinstance(op, tuple) or hasattr(op, "dtype"))
-        hint = ": the arrays come before the operator" if arrays else ""
+        hint = ": the arrays come before the operator" if arrays else f": write axis={op}" if type(op) is int else ""
         kind = type(op).__name__
         raise TypeError(f"{name} must be a name, an Operator or a function of two elements, got {kind}{hint}")
     return Operator(op)
@@ -363,6 +363,7 @@ def _check_kinds(outer_op: Operator, dtypes: tuple[Any, ...], name: str, *, requ
             raise TypeError(
                 f"{blamed}[{first}], {'the dtype of ' if requested else ''}the flags of op {outer_op.name}, must "
                 f"{'be' if requested else 'have dtype'} bool, got {dtype_name(dtypes[0])}"
+                f"{'' if requested else ': write flags != 0'}"
             )
         op, dtypes, first = op._segments, dtypes[1:], first + 1
     kinds = _KINDS[op.name] if op._built_in else None
@@ -375,6 +376,7 @@ def _check_kinds(outer_op: Operator, dtypes: tuple[Any, ...], name: str, *, requ
             raise TypeError(
                 f"{blamed} must {have} of kind {' or '.join(allowed)} for op {op.name}"
                 f"{f' in component {first + index}' if first or len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
+                f"{f': write {name} != 0' if allowed == ('bool',) and not requested and len(dtypes) == 1 else ''}"
             )
 
 

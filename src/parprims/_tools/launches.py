@@ -13,7 +13,7 @@ from parprims import _cpu, _cuda
 from parprims._compiling.plan_capture import Observed, observing
 from parprims._core.arrays import library, namespace
 from parprims._cuda import compiler, libraries
-from parprims._cuda.plan import SCRATCH, Plan
+from parprims._cuda.plan import SCRATCH, Plan, with_include_lines
 from parprims._dispatch.watch import launching
 
 
@@ -25,9 +25,9 @@ class KernelLaunch:
     ----------
     name : str
         The function template that the kernel calls, with its arguments; on a CPU the function.
-    source : str
-        The whole CUDA source, whose kernel is called ``kernel``; on a CPU the Python that Numba compiles, whose kernel
-        is called ``run``.
+    full_source : str
+        The text that is compiled, with all headers: CUDA with the kernel ``kernel``; on a CPU the Python that Numba
+        compiles, with the kernel ``run``. ``source`` is the part of it to read.
     grid, block : int
         The number of blocks, and of threads in each. On a CPU the number of tasks, which threads share, and 1.
     shared_bytes : int
@@ -49,13 +49,24 @@ class KernelLaunch:
     """
 
     name: str
-    source: str = dataclasses.field(repr=False)
+    full_source: str = dataclasses.field(repr=False)
     grid: int
     block: int
     shared_bytes: int
     architecture: str
     parameters: tuple[str, ...]
     arguments: tuple[Any, ...] = dataclasses.field(repr=False)
+
+    @property
+    def source(self) -> str:
+        """The text to read: ``full_source`` with ``#include`` lines for headers; on a CPU the function ``run`` alone.
+
+        CUDA text is the ``.cu`` file of the primitive, then the operator and the types of the call, then ``kernel``.
+        If the text of a header was changed, it is ``full_source``.
+        """
+        if self.architecture == "cpu":
+            return self.full_source[self.full_source.rfind("\n@kernel(") + 1 :]
+        return with_include_lines(self.full_source)
 
     @property
     def registers(self) -> int:
@@ -72,7 +83,7 @@ class KernelLaunch:
         -------
         cupy.RawKernel
             Takes ``(grid,), (block,), arguments`` and ``shared_mem=shared_bytes``. For a changed kernel call this on
-            ``dataclasses.replace(launch, source=...)``.
+            ``dataclasses.replace(launch, full_source=...)``.
 
         Raises
         ------
@@ -91,7 +102,7 @@ class KernelLaunch:
         return kernel
 
     def _compiled(self, *, report: bool = False) -> tuple[bytes, str]:
-        return compiler.compile_source(self.source, self.architecture, report=report)
+        return compiler.compile_source(self.full_source, self.architecture, report=report)
 
 
 def launches(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> list[KernelLaunch]:
@@ -147,7 +158,7 @@ def _listed(plan: Plan | _cpu.Plan, arrays: tuple[Any, ...]) -> list[KernelLaunc
         return [
             KernelLaunch(
                 name=one.name,
-                source=plan.text(at),
+                full_source=plan.text(at),
                 grid=one.tasks,
                 block=1,
                 shared_bytes=0,
@@ -169,7 +180,7 @@ def _listed(plan: Plan | _cpu.Plan, arrays: tuple[Any, ...]) -> list[KernelLaunc
     return [
         KernelLaunch(
             name=one.name,
-            source=plan.text(at),
+            full_source=plan.text(at),
             grid=one.grid,
             block=one.block,
             shared_bytes=one.shared_bytes,

@@ -181,7 +181,7 @@ def test_torch_compile(rng):
 def test_arguments_named(backend):
     x = backend.asarray(np.ones((2, 3), np.float32))
     for call, error, words in (
-        (lambda **o: parprims.select(x, x, **o), TypeError, "mask must have a dtype of kind bool"),
+        (lambda **o: parprims.select(x, x, **o), TypeError, "mask must have dtype bool, got float32: write mask != 0"),
         (lambda **o: parprims.select(x, x[0, :] > 0, **o), ValueError, "mask must have the shape of x"),
         (lambda **o: parprims.partition_by(x, x[0, :] > 0, **o), ValueError, "mask must have the shape of x"),
         (lambda **o: parprims.run_lengths(x, **o), ValueError, "x must have one dimension"),

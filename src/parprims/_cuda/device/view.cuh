@@ -161,8 +161,8 @@ struct View {
         copy_async(to, *reinterpret_cast<const Staged<1>*>(base + i * along));
     }
 
-    // Prefetches element i of `count` adjacent lines, of which this is the first, into the L2 cache. Leaves out memory
-    // that the element before shares.
+    // Prefetches element i of this line and the next `count` - 1 adjacent lines into the L2 cache. Skips memory that
+    // element i - 1 shares.
     DEVICE void prefetch_row(long long i, int count) const {
         const char* const from = reinterpret_cast<const char*>(base + i * along);
         if (reinterpret_cast<unsigned long long>(from) % 128 >= (along < 0 ? -along : along) * sizeof(T)) return;

@@ -219,7 +219,7 @@ DEVICE void solve(const Rows& rows, const T* b, T* x, T* saved, Index systems, I
             if (ONE) keep(group, at++) = r[row];
         }
         if (!ONE) {
-            // The remaining right-hand sides wait in the place of solutions.
+            // The remaining right-hand sides are stored in the memory of the solutions.
             for (Index column = 0; column < columns; ++column) {
                 T side[2 * K];
                 const auto row_of = [&](int row) { return group + row / K < groups ? rows.index(group + row / K, row % K) : -1; };

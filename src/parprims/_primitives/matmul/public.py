@@ -39,7 +39,7 @@ def matmul(
     """Multiply matrices, c[i, j] = sum over k of a[i, k] b[k, j]: the array API standard's ``matmul``.
 
     The sum and the product may be any two operators: ``matmul(a, b, add="minimum", multiply="add")`` extends shortest
-    paths, ``add="logaddexp", multiply="add"`` multiplies probabilities given by their logarithms.
+    paths, and ``add="logaddexp", multiply="add"`` multiplies matrices of probabilities, given their logarithms.
 
     Parameters
     ----------
@@ -53,14 +53,14 @@ def matmul(
         The operator that multiplies an element of a by an element of b, in this order.
     precision : {"float32", "tf32", "highest", "residues"}
         The precision of products of float32. "float32": the error of a chain of float32 products and sums. "tf32":
-        factors may be rounded, or cut, to 10 fraction bits first. "highest": computed in float64 and rounded once.
-        "residues": as exact as "float32", and for large matrices of float32 and float64 faster on GPUs with fast
+        factors may first be rounded, or truncated, to 10 fraction bits. "highest": computed in float64 and rounded
+        once. "residues": as exact as "float32", and for large matrices of float32 and float64 faster on GPUs with fast
         integer tensor cores. Factors of other dtypes take the default only.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
         The kernel that method "kernel" runs. The default is the fastest for the call.
     tile : int or sequence of int, optional
-        The lengths of m, n and k that method "array", or a block of the kernel, multiplies at once; one number for all
-        three. A block of the kernels "naive" and "tiled" has m n threads.
+        The lengths along m, n and k of the tile that method "array", or a block of the kernel, multiplies at once; one
+        number stands for all three. A block of the kernels "naive" and "tiled" has m n threads.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -93,16 +93,16 @@ def matmul(
     Notes
     -----
     Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
-    Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
-    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
-    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. By residues, within (2 sqrt(k) + 1)
-    eps sum |a| |b|, or within the default bound where residues cannot prove it. Integers wrap.
+    Error, in units of eps sum |a| |b|: ceil(log2 t) + ceil(k / t) by array with tiles of length t along k; k + 1 by
+    native and kernel, but k + 5 if the kernel tensor multiplies float32; 4 times as much for complex numbers. With
+    tf32, 2^-9 sum |a| |b| more; with highest, rounded once. With residues, 2 sqrt(k) + 1, or the default bound where
+    this bound cannot be proved. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
-    Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
-    kernel or tile, by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), array. With ``kernel`` the call runs
-    that kernel or raises MethodRefused. torch.autocast changes nothing.
-    Derivatives: of sum and product, by every method on PyTorch and JAX; of other operators, as the library derives
-    them.
+    Methods: native (sum and product, if no tile is given), kernel (operators that can be traced; CUDA arrays and, by
+    Numba, if neither kernel nor tile is given, arrays of NumPy, PyTorch and eager JAX on the CPU), array. If ``kernel``
+    is given, the call runs that kernel or raises MethodRefused. torch.autocast changes nothing.
+    Derivatives: of sum and product, by every method on PyTorch and JAX; of other operators, those of the library's
+    operations.
     Memory, measured errors and more: the page "matmul" of the documentation. CUDA graphs and torch.compile: its page
     "Programs and settings of JAX, PyTorch and CuPy".
 

@@ -47,28 +47,28 @@ def linear_recurrence(
         The coefficients and the right-hand side, of numeric dtypes that promote together, integer or floating, and of
         shapes that broadcast against each other. One of them may be a Python number, or have dtype bool, and then takes
         the dtype of the other. ``a`` may be a 0-d array, which promotes like any array: float64 and float32 give
-        float64 (but a 16-bit tensor of PyTorch keeps its dtype). A fraction and integers raise an error: in
+        float64 (but a 16-bit tensor of PyTorch keeps its dtype). A fraction with integers is an error: in
         ``linear_recurrence(0.99, counts)``, cast ``counts`` to a floating dtype.
     axis : int, default -1
         The axis along which n counts, in the broadcast shape of a and b.
     initial : scalar or array, optional
-        The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis.
-        Without it x[0] = b[0] and a[0] is not read.
+        The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis. If
+        it is not given, x[0] = b[0], and a[0] is not read.
     reverse : bool
-        Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
-        the last.
+        Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n]. ``initial`` is then the element after the
+        last.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is a recurrence of its own, with ``initial`` before it.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is a recurrence of its own, with ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     matrices : bool
-        Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
-        along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. These axes are then not counted by
-        ``axis``.
+        Whether each x[n] is a vector of k numbers, along the last axis of b and of the result, and each a[n] a k x k
+        matrix, along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. ``axis`` does not count
+        these axes.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -98,15 +98,15 @@ def linear_recurrence(
 
     Notes
     -----
-    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_), n of both in n steps
-    (native). The kernel is one launch.
-    State: the last element of x is the ``initial`` of a continuation.
+    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_); n multiplications and
+    n additions in n steps (native). The kernel is one launch.
+    State: to continue a recurrence, pass the last element of x as ``initial``.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; BLAS on NumPy
-    with SciPy and PyTorch's CPU, or steps along many lines side by side), array.
+    Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (JAX; on NumPy
+    with SciPy and on PyTorch's CPU BLAS, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
     Memory, overflow and more: the page "linear_recurrence" of the documentation. CUDA graphs and torch.compile: its
     page "Programs and settings of JAX, PyTorch and CuPy".

@@ -67,12 +67,12 @@ def reduce(
         components a tuple. By default, add and multiply widen integers as the standard's ``sum`` does, and every other
         operator keeps the dtype.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with the result; for several components a tuple, or nested as the elements
-        are.
+        An element that comes before all others: it is combined from the left with the result. For several components it
+        is a tuple, or has the structure of the elements.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is combined separately, along a single axis.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is combined separately, along a single axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -112,13 +112,13 @@ def reduce(
     -----
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once, in one
     launch.
-    Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
-    kernel (64 in a row of up to 2^28); each adds at most half an ulp of sum(abs(x)); 16-bit floats are
-    combined in float32 and rounded once.
+    Error: each term of a sum takes part in at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU,
+    500 by kernel (64 in a row of up to 2^28). Each addition errs by at most half an ulp of sum(abs(x)). 16-bit floats
+    are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU; auto leaves it where the
-    library has the operator and is as fast), native (operators the library has), array. Derivatives are those of the
-    library, by array and native, and by kernel on PyTorch's CPU.
+    Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU; auto takes native instead
+    if the library has the operator and is as fast), native (operators that the library has), array. Derivatives are
+    those of the library, by array and native, and by kernel on PyTorch's CPU.
     Memory and more: the page "reduce" of the documentation. CUDA graphs and torch.compile: its page
     "Programs and settings of JAX, PyTorch and CuPy".
 
@@ -179,12 +179,13 @@ def map_reduce(
     dtype : dtype, str or tuple of these, optional
         The dtype that values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with the result; for several components a tuple, or nested as the elements
-        are.
+        An element that comes before all others: it is combined from the left with the result. For several components it
+        is a tuple, or has the structure of the elements.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is combined separately, along a single axis; all values of fn are stored.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is combined separately, along a single axis; all values of fn are
+        stored.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced

@@ -63,8 +63,8 @@ def scan(
         every other operator keeps the dtype.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is scanned separately, with ``initial`` before it.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is scanned separately, with ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -102,15 +102,16 @@ def scan(
     Notes
     -----
     Work and depth: about 2n combinations in 2 log2 n steps (array [1]_ [2]_). The kernel is one launch, which reads and
-    writes each element once; its tiles look back on GPUs [3]_.
-    Order: elements are always combined earlier with later, so the operator need not be commutative.
+    writes each element once; on GPUs its tiles look back [3]_.
+    Order: the operator always gets the earlier element first, so it need not be commutative.
     Arguments: ``jax.lax.associative_scan(fn, elems)`` is ``scan(elems, fn, axis=0)``.
-    Error: a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel
-    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis); each adds at most
-    half an ulp of sum(abs(x[:i+1])); 16-bit floats are combined in float32 and rounded once.
+    Error: each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one
+    element after another. By kernel it is n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one
+    long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats are combined in
+    float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
-    library can scan with; any on JAX), array.
+    Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (operators that
+    the library can scan with; on JAX any operator), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
     Memory and more: the page "scan" of the documentation. CUDA graphs and torch.compile: its page
     "Programs and settings of JAX, PyTorch and CuPy".

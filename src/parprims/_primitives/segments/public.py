@@ -54,11 +54,11 @@ def segment_reduce(
     Parameters
     ----------
     x : array, or tuple, NamedTuple or dict of array
-        The elements, of at least one dimension and any dtype that the operator takes; of several components as in
-        `reduce`.
+        The elements, of at least one dimension and any dtype that the operator takes. Several components are given as
+        in `reduce`.
     ids : array
-        The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements with
-        other numbers than 0 to num_segments - 1 are ignored.
+        The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements whose
+        number is not from 0 to num_segments - 1 are ignored.
     num_segments : int
         The number of segments.
     op : str, Operator or callable
@@ -71,8 +71,9 @@ def segment_reduce(
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
-        An element combined from the left with every segment. It is the result of a segment without elements, which by
-        default is the identity of the operator: of argmax, the largest position that its dtype holds.
+        An element combined from the left with every segment. It is the result of a segment without elements. By
+        default, this result is the identity of the operator; the identity of argmax has the largest position that its
+        dtype holds.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -100,14 +101,14 @@ def segment_reduce(
 
     Notes
     -----
-    Work and depth: one combination for each element (kernel on CPUs, and on GPUs in one dimension where no bits depend
-    on the order or segments are few; native where a library has it); those of a stable sort by ids and a `reduce` with
-    offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array, and kernel of several components).
-    Error: each of at most n additions of a sum adds at most half an ulp of its sum of abs(x), by kernel and native
-    (NumPy adds in float64); by array the bound of `scan` holds.
+    Work and depth: one combination for each element by kernel on CPUs, by native, and by kernel on GPUs in one
+    dimension if the order changes no bits or segments are few. Otherwise kernel on GPUs does a stable sort by ids and a
+    `reduce` with offsets; array, and kernel with several components, an `argsort` of ids and a `scan`.
+    Error: by kernel and native, a sum takes at most n additions, and each errs by at most half an ulp of the sum of
+    abs(x) of its segment (NumPy adds in float64). By array the bound of `scan` holds.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
-    Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, on few segments of one dimension;
-    others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
+    Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, with few segments in one dimension,
+    and all calls for which `sort_by_key` and `reduce` have a kernel), native (NumPy, PyTorch on CPUs), array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
     Memory and more: the page "Segments: offsets, and segment_reduce" of the documentation.
 

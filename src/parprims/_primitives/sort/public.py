@@ -46,8 +46,8 @@ def sort(
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is sorted separately.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -142,8 +142,8 @@ def argsort(
         Whether the indices of equal elements ascend, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is sorted separately; indices are still counted along the whole axis.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is sorted separately; indices are still counted along the whole axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -208,8 +208,8 @@ def sort_by_key(
     keys : array
         The keys, of at least one dimension and of bool, integer or real floating dtype.
     *values : array
-        The arrays to move with the keys, of the shape of keys and of any dtype; for the kernel an element has at
-        most 16 bytes.
+        The arrays to move with the keys, of the shape of keys and of any dtype. The kernel takes elements of at most 16
+        bytes.
     axis : int, default -1
         The axis to sort along.
     descending : bool
@@ -218,8 +218,8 @@ def sort_by_key(
         Whether equal keys stay in the order they have in the input, in both directions.
     offsets : array or sequence of int, optional
         The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or an array of NumPy does
-        for every library. Each is sorted separately.
+        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
+        accepted with every library. Each segment is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced

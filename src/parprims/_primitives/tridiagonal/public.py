@@ -48,23 +48,23 @@ def solve_tridiagonal(
     Parameters
     ----------
     lower, diag, upper : array or number
-        The coefficients, of real or complex floating dtypes that promote together, of length n or 1 along the axis and
-        otherwise of shapes that broadcast: every other axis counts independent systems. An array of length 1 holds one
-        coefficient for every row; a number or a 0-d array holds one for all systems. lower[0] and upper[n-1] are not
-        read, unless periodic.
+        The coefficients, of real or complex floating dtypes that promote together. They have length n or 1 along the
+        axis, and the other axes, which count independent systems, broadcast. An array of length 1 holds one coefficient
+        for all rows of a system; a number or a 0-d array holds one for all rows of all systems. lower[0] and upper[n-1]
+        are not read, unless periodic.
     rhs : array
-        The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients broadcast
-        to, rhs holds one right-hand side per system and broadcasts against them. With exactly one dimension more, its
-        last axis counts right-hand sides of each system, and its other axes are matched with the axes of the
-        coefficients; so coefficients of shape (n,) take rhs of shape (n,) or (n, k), also if k = n. To solve one system
-        for the rows of rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients are numbers, rhs
-        holds one right-hand side per system.
+        The right-hand sides, of length n along the axis. Let d be the number of dimensions that the coefficients
+        broadcast to. If rhs has at most d dimensions, it holds one right-hand side per system and broadcasts against
+        the coefficients. If rhs has d + 1 dimensions, its last axis counts the right-hand sides of each system, and its
+        other axes are matched with the axes of the coefficients. So coefficients of shape (n,) take rhs of shape (n,)
+        or (n, k), also if k = n. To solve one system for the rows of rhs of shape (k, n), give the coefficients shape
+        (1, n). If all coefficients are numbers, rhs holds one right-hand side per system.
     axis : int, default -1
         The axis of the unknowns, in the shape that the coefficients broadcast to (the shape of rhs if all are numbers).
     pivot : {"auto", "partial", "none"}
-        Pivoting. ``partial`` exchanges rows, and solves every regular system. ``none`` may keep the order of rows,
-        which suffices for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows unless it finds that a
-        matrix is diagonally dominant, so it solves every system that ``partial`` solves.
+        Pivoting. ``partial`` exchanges rows, and solves every regular system. ``none`` may leave the rows in their
+        order, which suffices for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows unless it finds
+        that a matrix is diagonally dominant, so it solves every system that ``partial`` solves.
     periodic : bool
         Whether the first and the last unknown are neighbours: lower[0] multiplies x[n-1] and upper[n-1]
         multiplies x[0].
@@ -72,7 +72,7 @@ def solve_tridiagonal(
         Whether to solve with the transposed matrix: upper[i-1] x[i-1] + diag[i] x[i] + lower[i+1] x[i+1] = rhs[i].
         Nothing is conjugated.
     return_residual : bool
-        Whether to return the backward error too.
+        Whether to return the backward error too, after x.
     return_status : bool
         Whether to return the status too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -88,9 +88,9 @@ def solve_tridiagonal(
         is read or any unknown is not finite, all unknowns of that system are NaN.
     backward_error : array
         Only with return_residual. For every solution it is max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, where
-        0/0 is 0: the relative change of coefficients and rhs for which x is exact. It is inf if and only if x is not
-        finite. Real, in the precision of the computation, of the shape of x without the axis. CuPy and XLA compute it
-        with subnormal numbers as zero.
+        0/0 is 0: if the coefficients and rhs were changed by at most this relative amount, x would be exact. It is inf
+        if and only if x is not finite. Real, in the precision of the computation, of the shape of x without the axis.
+        CuPy and XLA compute it with subnormal numbers as zero.
     status : array
         Only with return_status, of dtype int32. 0: x is a solution. 1: x is NaN, because a pivot was zero or a number
         was not finite or overflowed. 2: the backward error is above the square root of eps of the dtype of x. With row
@@ -117,8 +117,9 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native; kernel on a CPU). Kernel is O(n) on a GPU
-    too: one to three launches for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
+    Work and depth: O(n) in 4 ceil(log2 n) steps by array, and in n steps by native and by kernel on a CPU. On a GPU,
+    kernel does O(n) work too, in one to three launches for systems that fit a block (8192 unknowns of float32), and 4
+    to 58 for longer systems.
     Error with row exchanges: a backward error of at most ten times the error of LAPACK's gtsv, or ten eps if that is
     more; the page "solve_tridiagonal" of the documentation lists the exceptions, and return_residual shows them.
     Error without row exchanges: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about

@@ -93,7 +93,7 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
     }
 }
 
-// Adds up the sums of a tile, whose parts are in the blocks of a cluster, in the order of k, and stores them in c. Each
+// The blocks of a cluster hold partial sums of one tile. Adds them up in the order of k, and stores them in c. Each
 // block adds up a share of the columns, OWN times 8 columns, and receives the sums of all blocks in these columns. They
 // arrive in shared memory, in place of the tiles of the factors.
 template <class Op, int GROUPS, bool PAIRS, class Cluster, class Pipeline, int COUNT>

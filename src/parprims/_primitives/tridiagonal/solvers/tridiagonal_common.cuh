@@ -4,10 +4,10 @@
 //   in_order.cu    elimination without row exchanges, in registers
 //   exchanging.cu  elimination with row exchanges, in registers: fast, and mostly accurate
 //   stable.cu      elimination with row exchanges, in the order of a binary tree: always accurate
-// pivot="none" uses in_order.cu. pivot="partial" uses exchanging.cu, and stable.cu for systems whose backward error is
-// then too large. pivot="auto" uses in_order.cu, and the others for systems that are not diagonally dominant. Periodic
-// systems use stable.cu alone. A launch that solves a short system reads every number once and writes every unknown
-// once.
+// pivot="none" uses in_order.cu. pivot="partial" uses exchanging.cu, and solves systems again by stable.cu if their
+// backward error is too large. pivot="auto" uses in_order.cu, and the others for systems that are not diagonally
+// dominant. Periodic systems use stable.cu alone. A launch that solves a short system reads every number once and writes
+// every unknown once.
 //
 // Template parameters used throughout:
 //   T             the type of all numbers
