@@ -46,10 +46,10 @@ def prepare(xp: Namespace, c: Differences) -> Callable[..., Array]:
     """Return a function of the array that computes the call."""
     if 0 in c.shape:
         return lambda x: xp.concat([x], axis=c.axis)
-    last = len(c.shape) - 1
+    axis, last = c.axis, len(c.shape) - 1  # JAX keeps the functions below, so they hold no arrays of the call
 
     def rows(x: Array) -> Array:
-        return _cuda.contiguous(xp, _cuda.plain(xp, x if c.axis == last else move_axis(xp, x, c.axis, -1)))
+        return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == last else move_axis(xp, x, axis, -1)))
 
     def runner(x: Array) -> _cuda.Run:
         dtype, shape = dtype_name(x.dtype), tuple(x.shape)
@@ -66,7 +66,7 @@ def prepare(xp: Namespace, c: Differences) -> Callable[..., Array]:
 
     def computed(x: Array) -> Array:
         (y,) = run(rows(x))
-        return y if c.axis == last else move_axis(xp, y, -1, c.axis)
+        return y if axis == last else move_axis(xp, y, -1, axis)
 
     return computed
 
