@@ -91,7 +91,7 @@ _C, _R, _S, _O = (
 )
 _D, _OT = "_cuda/device/digits.cuh", "_primitives/sort/sort_tiles.cu"
 _B, _TICKET, _L, _V = (
-    "_cuda/device/block_reduce.cuh",
+    "_cuda/device/block.cuh",
     "_cuda/device/ticket.cuh",
     "_cuda/device/look_back.cuh",
     "_cuda/device/view.cuh",
@@ -125,8 +125,8 @@ MUTATIONS = (
     _dropped(_C, 'asm volatile("cp.async.commit_group;" ::: "memory");', SERIAL),
     Mutation(
         _C,
-        "__shfl_up_sync(ALL_LANES, words[word], distance)",
-        "__shfl_up_sync(ALL_LANES, words[word], distance + 1)",
+        "__shfl_up_sync(ALL_LANES, word, distance)",
+        "__shfl_up_sync(ALL_LANES, word, distance + 1)",
         _scan("shape5-1"),
     ),
     Mutation(
@@ -223,13 +223,13 @@ MUTATIONS = (
     ),
     # ---- Scan
     Mutation(
-        _L,
+        _B,
         "if (lane >= distance) mine = Op::combine(before, mine);",
         "if (lane > distance) mine = Op::combine(before, mine);",
         _scan("shape5-1"),
     ),
     Mutation(
-        _L,
+        _B,
         "if (lane >= distance) mine = Op::combine(before, mine);",
         "if (lane >= distance) mine = Op::combine(mine, before);",
         _scan("shape5-1"),
@@ -256,7 +256,7 @@ MUTATIONS = (
     ),
     _dropped(_S, "__syncwarp();  // separates the lanes' copies from each other's reads", _scan("shape6-1")),
     _dropped(
-        _L,
+        _B,
         "__syncthreads();  // separates the writes of totals from their reads",
         _scan("shape6-1"),
     ),

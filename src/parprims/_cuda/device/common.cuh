@@ -429,43 +429,35 @@ DEVICE T cast(S x) {
 
 // ---- Warp shuffles of structures ------------------------------------------------------------------------------
 
-// Returns the structure that the lane `distance` above holds. A lane without such a lane gets its own.
-template <class T>
-DEVICE T shuffle_down(const T& mine, int distance) {
+// Moves a structure between lanes by moving its words: move(word) is a shuffle.
+template <class T, class Move>
+DEVICE T shuffle_words(const T& mine, const Move& move) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(ALL_LANES, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = move(words[word]);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
+}
+
+// Returns the structure that the lane `distance` above holds. A lane without such a lane gets its own.
+template <class T>
+DEVICE T shuffle_down(const T& mine, int distance) {
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_down_sync(ALL_LANES, word, distance); });
 }
 
 // Returns the structure that the lane `distance` below holds. A lane without such a lane gets its own.
 template <class T>
 DEVICE T shuffle_up(const T& mine, int distance) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
-    unsigned words[WORDS] = {};
-    memcpy(words, &mine, sizeof(T));
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(ALL_LANES, words[word], distance);
-    T theirs;
-    memcpy(&theirs, words, sizeof(T));
-    return theirs;
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_up_sync(ALL_LANES, word, distance); });
 }
 
 // Returns the structure that the given lane holds.
 template <class T>
 DEVICE T shuffle(const T& mine, int lane) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
-    unsigned words[WORDS] = {};
-    memcpy(words, &mine, sizeof(T));
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(ALL_LANES, words[word], lane);
-    T theirs;
-    memcpy(&theirs, words, sizeof(T));
-    return theirs;
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_sync(ALL_LANES, word, lane); });
 }
 
 // A bool known at compile time, as an argument.

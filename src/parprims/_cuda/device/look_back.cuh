@@ -1,41 +1,8 @@
-// Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
-// look-back.
-//
-// Every template takes an operator type `Op` with
-//     Op::State                      a partial result, a plain structure of any size
-//     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// An Optional<State> that is not valid means "no elements", in place of an identity.
+// Scans across the blocks of a launch: tile counter, chained scan and decoupled look-back. Operators are as in
+// block.cuh; an Optional<State> that is not valid means "no elements", in place of an identity.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
-
-// ---- Scans within a warp and a block --------------------------------------------------------------------------
-
-// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit. Adjacent lanes of a unit are
-// `apart` lanes of the warp from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
-template <class Op, int LANES>
-DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apart = 1) {
-#pragma unroll
-    for (int distance = 1; distance < LANES; distance *= 2) {
-        const typename Op::State before = shuffle_up(mine, distance * apart);
-        if (lane >= distance) mine = Op::combine(before, mine);
-    }
-    return mine;
-}
-
-// Exclusive scan over the warps of a block. `total` is the warp's total, the same in all lanes, and becomes the total
-// of the block. Returns the combination of the totals of all earlier warps. `totals` is shared memory. It must not be
-// used for anything else before all threads have returned.
-template <class Op, int WARPS>
-DEVICE Optional<typename Op::State> scan_warps(typename Op::State& total, typename Op::State (&totals)[WARPS]) {
-    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    if (lane == 0) totals[warp] = total;
-    __syncthreads();  // separates the writes of totals from their reads
-    const typename Op::State up_to = scan_lanes<Op, WARPS>(totals[lane % WARPS], lane % WARPS);
-    const Optional<typename Op::State> before = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
-    total = shuffle(up_to, WARPS - 1);
-    return before;
-}
 
 // ---- The tile counter -----------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@
 // R. H. Middleton and G. C. Goodwin, Improved finite word length characteristics in digital control using delta operators,
 // IEEE Trans. Automatic Control 31(11), 1986.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "filters_common.cuh"
 #include "filters_lattice.cuh"

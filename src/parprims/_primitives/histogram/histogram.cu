@@ -25,7 +25,7 @@
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "ticket.cuh"
 

@@ -2,7 +2,7 @@
 //
 // Inputs are seen as (outer, n, inner); reduce_short_rows and reduce_rows serve inner == 1, reduce_columns the rest.
 // Template parameters:
-//     Op         the operator: State, combine(earlier, later) (see block_reduce.cuh) and COMMUTATIVE
+//     Op         the operator: State, combine(earlier, later) (see block.cuh) and COMMUTATIVE
 //     Inputs     the input arrays (see strided.cuh), with Inputs::element(raw), which maps raw elements to a State
 //     Outputs    the output arrays, with out.each(visit), which calls visit(pointer, member of State) for every array
 //     THREADS    threads of a block
@@ -21,7 +21,7 @@
 //
 // M. Harris, Optimizing Parallel Reduction in CUDA, 2007.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "strided.cuh"
 #include "ticket.cuh"

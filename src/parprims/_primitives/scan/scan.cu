@@ -42,7 +42,7 @@
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
 #include "view.cuh"

@@ -31,7 +31,7 @@
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "search.cuh"
 #include "tables/segment_parts.cuh"

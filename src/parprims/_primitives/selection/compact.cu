@@ -21,7 +21,7 @@
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
 #include "ticket.cuh"
@@ -410,11 +410,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
         upto[w] = 0;
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) upto[w] |= (unsigned)__popc(marked[r]) << r % 4 * 8;
-#pragma unroll
-        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
-            const unsigned before = __shfl_up_sync(ALL_LANES, upto[w], distance);
-            if (lane >= distance) upto[w] += before;
-        }
+        upto[w] = scan_lanes<Sum<unsigned>, WARP_SIZE>(upto[w], lane);
         totals[w] = __shfl_sync(ALL_LANES, upto[w], WARP_SIZE - 1);
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) count += (int)(totals[w] >> r % 4 * 8 & 0xff);

@@ -21,7 +21,7 @@
 // G. Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990; D. Merrill and M. Garland, Single-pass Parallel
 // Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
 #include "search.cuh"
@@ -75,14 +75,7 @@ DEVICE void mark_boundaries(Marks& marks, Index begin, Index first, Index past, 
     Index from = begin + threadIdx.x * (SIZE / THREADS);
     const Index to = from + SIZE / THREADS;
     while (from < to) {
-        Index at = first, end = past;
-        while (at < end) {
-            const Index middle = at + (end - at) / 2;
-            if (boundary(middle) < from)
-                at = middle + 1;
-            else
-                end = middle;
-        }
+        const Index at = first_not_before(first, past, [&](Index middle) { return boundary(middle) < from; });
         if (at == past || boundary(at) >= to) break;
         marks.set((int)(boundary(at) - begin));
         from = boundary(at) + 1;
@@ -127,11 +120,9 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
 
     const auto boundary = [&](Index at) { return REVERSE ? n - (Index)offsets[segments - at] : (Index)offsets[at]; };
     marks.clear(threadIdx.x, THREADS);
-    if (warp == 0) {
-        const Index limit = lane < HALF_WARP ? begin : begin + TILE;
-        const Index found = count_before(segments + 1, [&](Index at) { return boundary(at) < limit; });
-        if (lane % HALF_WARP == 0) bounds[lane / HALF_WARP] = found;
-    }
+    find_bounds(
+        bounds, begin, begin + TILE, [&](Index) { return segments + 1; },
+        [&](Index at, Index limit) { return boundary(at) < limit; });
     __syncthreads();  // separates the writes of bounds and the cleared marks from what follows
     mark_boundaries<TILE, THREADS>(marks, begin, bounds[0], bounds[1], boundary);
     if (begin == 0 && threadIdx.x == 0) marks.set(0);

@@ -25,7 +25,7 @@
 // shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but never accesses outside the arrays.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "search.cuh"
 #include "segment_parts.cuh"
@@ -91,23 +91,12 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const Index items = n + segments + 1;
     const auto item_of = [&](int at) { return min(items, ((Index)block * GROUPS + at) * share); };
     const auto is_before = [&](Index segment, Index item) { return (Index)offsets[segment] + segment < item; };
-    if (threadIdx.x < WARP_SIZE) {
-        const Index item = item_of(threadIdx.x < HALF_WARP ? 0 : GROUPS);
-        const Index found = count_before(min(item, segments + 1), [&](Index s) { return is_before(s, item); });
-        if (threadIdx.x % HALF_WARP == 0) bounds[threadIdx.x / HALF_WARP] = found;
-    }
+    find_bounds(bounds, item_of(0), item_of(GROUPS), [&](Index item) { return min(item, segments + 1); }, is_before);
     __syncthreads();  // separates the writes of bounds from their reads
     for (int at = threadIdx.x; at <= GROUPS; at += THREADS) {
         const Index item = item_of(at);
-        Index found = bounds[0], behind = max(found, bounds[1]);
-        while (found < behind) {
-            const Index middle = found + (behind - found) / 2;
-            if (is_before(middle, item))
-                found = middle + 1;
-            else
-                behind = middle;
-        }
-        firsts[at] = found;
+        const Index first = bounds[0], past = max(first, bounds[1]);
+        firsts[at] = first_not_before(first, past, [&](Index segment) { return is_before(segment, item); });
     }
     __syncthreads();  // separates the writes of firsts from their reads
     const Index first = firsts[group], end = max(first, firsts[group + 1]);

@@ -1,10 +1,12 @@
-// Reduction by one thread, by the lanes of a warp and by the warps of a block. All combine in the order of elements.
+// Reductions and scans by one thread, by the lanes of a warp and by the warps of a block. All combine in the order of
+// elements.
 //
 // Every template takes an operator type `Op` with
-//     Op::State                      a partial result, a plain structure
+//     Op::State                      a partial result, a plain structure of any size
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// A thread without elements has no partial result: its Optional is not valid and is left out. The in-order shuffle
-// tree follows Ladner and Fischer, J. ACM 27(4), 1980.
+// A thread without elements has no partial result: its Optional is not valid and is left out.
+//
+// R. E. Ladner and M. J. Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980: the in-order tree of shuffles.
 
 #include "common.cuh"
 
@@ -20,6 +22,8 @@ DEVICE void append(Optional<typename Op::State>& total, const typename Op::State
     total.state = total.valid ? Op::combine(total.state, later) : later;
     total.valid = true;
 }
+
+// ---- Reductions -----------------------------------------------------------------------------------------------
 
 // Returns s[0] op s[1] op ... op s[N - 1], combined by a tree. Overwrites s.
 template <class Op, int N>
@@ -84,3 +88,38 @@ DEVICE void reduce_groups(typename Op::State (&total)[N], int group, bool valid)
         }
     }
 }
+
+// ---- Scans ----------------------------------------------------------------------------------------------------
+
+// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit. Adjacent lanes of a unit are
+// `apart` lanes of the warp from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
+template <class Op, int LANES>
+DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apart = 1) {
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) {
+        const typename Op::State before = shuffle_up(mine, distance * apart);
+        if (lane >= distance) mine = Op::combine(before, mine);
+    }
+    return mine;
+}
+
+// Exclusive scan over the warps of a block. `total` is the warp's total, the same in all lanes, and becomes the total
+// of the block. Returns the combination of the totals of all earlier warps. `totals` is shared memory. It must not be
+// used for anything else before all threads have returned.
+template <class Op, int WARPS>
+DEVICE Optional<typename Op::State> scan_warps(typename Op::State& total, typename Op::State (&totals)[WARPS]) {
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    if (lane == 0) totals[warp] = total;
+    __syncthreads();  // separates the writes of totals from their reads
+    const typename Op::State up_to = scan_lanes<Op, WARPS>(totals[lane % WARPS], lane % WARPS);
+    const Optional<typename Op::State> before = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
+    total = shuffle(up_to, WARPS - 1);
+    return before;
+}
+
+// The sum, as an operator of scan_lanes.
+template <class T>
+struct Sum {
+    using State = T;
+    static DEVICE T combine(T earlier, T later) { return earlier + later; }
+};
