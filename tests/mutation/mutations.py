@@ -96,6 +96,7 @@ _B, _TICKET, _L, _V = (
     "_cuda/device/look_back.cuh",
     "_cuda/device/view.cuh",
 )
+_TILES = "_cuda/device/tile_scan.cuh"
 _TC, _TL, _TI = (
     "_primitives/tridiagonal/solvers/tridiagonal_common.cuh",
     "_primitives/tridiagonal/solvers/tridiagonal_long.cuh",
@@ -261,18 +262,8 @@ MUTATIONS = (
         _scan("shape6-1"),
     ),
     Mutation(_S, "all_totals[CARRY == SERIAL ? number % 2 : 0]);", "all_totals[0]);", SERIAL),
-    _dropped(
-        _S,
-        "__syncthreads();  // separates the write of state_before from its reads",
-        _scan("shape0-0"),
-        before="\n            start.valid = ",
-    ),
-    _dropped(
-        _S,
-        "__syncthreads();  // separates the write of state_before from its reads",
-        PARTS_OF_LINES,
-        before="\n            start = {state_before, true};",
-    ),
+    _dropped(_TILES, "__syncthreads();  // separates the write of the state from its reads", _scan("shape0-0")),
+    _dropped(_S, "__syncthreads();  // separates the write of state_before from its reads", PARTS_OF_LINES),
     Mutation(_S, "past = min(all, number + each);", "past = all;", PARTS_OF_LINES),
     Mutation(_S, "n + (Inputs::SKEWED ? VEC - 1 : 0);", "n;", LINES_IN_PARTS),
     Mutation(_S, "mine = r > 0 || k > skipped ?", "mine = r > 0 || k > 0 ?", SHORT_LINES),

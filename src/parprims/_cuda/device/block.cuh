@@ -46,12 +46,11 @@ DEVICE Optional<typename Op::State> reduce_lanes(Optional<typename Op::State> mi
     return mine;
 }
 
-// Thread 0 returns the combination, in order, of the values that lane 0 of every warp passes.
-template <class Op, int THREADS>
-DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mine) {
-    constexpr int WARPS = THREADS / WARP_SIZE;
-    __shared__ typename Op::State states[WARPS];
-    __shared__ bool valid[WARPS];
+// Thread 0 returns the combination, in order, of the values that lane 0 of every warp passes. `states` and `valid` are
+// shared memory. They may be used for something else after the next barrier.
+template <class Op, int WARPS>
+DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mine, typename Op::State (&states)[WARPS],
+                                                 bool (&valid)[WARPS]) {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     __syncthreads();  // separates the reads below, in an earlier call, from the writes here
     if (lane == 0) {
@@ -69,11 +68,10 @@ DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mi
 }
 
 // Combines N adjacent columns over the row groups of a block, in order. Group 0 gets the result. Thread t is in column
-// t % COLUMNS of group t / COLUMNS % GROUPS.
-template <class Op, int THREADS, int COLUMNS, int GROUPS, int N>
-DEVICE void reduce_groups(typename Op::State (&total)[N], int group, bool valid) {
-    __shared__ typename Op::State states[THREADS][N];
-    __shared__ bool is_valid[THREADS];
+// t % COLUMNS of group t / COLUMNS % GROUPS. `states` and `is_valid` are shared memory.
+template <class Op, int COLUMNS, int GROUPS, int THREADS, int N>
+DEVICE void reduce_groups(typename Op::State (&total)[N], int group, bool valid, typename Op::State (&states)[THREADS][N],
+                          bool (&is_valid)[THREADS]) {
 #pragma unroll
     for (int distance = 1; distance < GROUPS; distance *= 2) {
         __syncthreads();  // separates the reads of the round before from the writes here

@@ -514,6 +514,21 @@ struct Word<16> {
     using Type = uint4;
 };
 
+// Loads, and stores, N adjacent elements as one vector, to whose size `from` and `to` are aligned.
+template <class T, int N>
+DEVICE void load_vector(T (&to)[N], const T* from) {
+    using Vector = typename Word<N * sizeof(T)>::Type;
+    const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+    memcpy(to, &vector, sizeof(Vector));
+}
+template <class T, int N>
+DEVICE void store_vector(T* to, const T (&from)[N]) {
+    using Vector = typename Word<N * sizeof(T)>::Type;
+    Vector vector;
+    memcpy(&vector, from, sizeof(Vector));
+    *reinterpret_cast<Vector*>(to) = vector;
+}
+
 // How a thread accesses N consecutive elements along an axis:
 //     STRIDED       one by one
 //     ASCENDING     as one aligned vector of ascending addresses

@@ -38,7 +38,7 @@
 #include "filters_lattice.cuh"
 #include "filters_tables.cuh"
 #include "look_back.cuh"
-#include "staging.cuh"
+#include "tile_scan.cuh"
 #include "view.cuh"
 
 namespace filters {
@@ -124,14 +124,9 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     Powers& tables = *reinterpret_cast<Powers*>(shared);
     char* const staged = reinterpret_cast<char*>(shared) + TABLE_BYTES<Powers>;
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
-    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
-    Index line = tile.line;
-    bool exists = true;
-    if (WARPS == 1) {
-        line = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        exists = line < lines;
-        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and stores nothing
-    }
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const auto [line, exists] = own_line<THREADS, LANES>(tile.line, lines);
     const In samples = in.at(line, 0, 0);
     const Out results = out.at(line, 0, 0);
     const Index begin = ((Index)(WARPS == 1 ? 0u : tile.number) * WARPS + warp) * RUN;
@@ -232,17 +227,10 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         if (Powers::DIRECT || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
-        __shared__ State state_before;
+        __shared__ State state_before, groups[looking_warps(WARPS)];
         const TileStates<State> states = {tile.slots, lines, tiles};
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
-        if (CARRY == LOOK_BACK)
-            carry = look_back<Op, WARPS>(states, line, tile.number, total, carry);
-        else if (threadIdx.x == 0)
-            carry = chain<Op>(states, line, tile.number, total, carry);
-        if (threadIdx.x == 0 && carry.valid) state_before = carry.state;
-        __syncthreads();  // separates the write of state_before from its reads
-        carry.valid = STATES || tile.number > 0;
-        if (carry.valid) carry.state = state_before;
+        carry = wait_for_state<Op, CARRY, WARPS>(states, line, tile.number, total, carry, state_before, groups);
     }
     if (carry.valid) {
         if (warp > 0) {

@@ -31,10 +31,8 @@ namespace compaction {
 // Loads N elements, as one vector if they are aligned.
 template <class T, int N>
 DEVICE void load_adjacent(T (&to)[N], const T* from) {
-    using Vector = typename Word<N * sizeof(T)>::Type;
-    if ((unsigned long long)from % sizeof(Vector) == 0) {
-        const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-        memcpy(to, &vector, sizeof(Vector));
+    if ((unsigned long long)from % (N * sizeof(T)) == 0) {
+        load_vector(to, from);
     } else {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -357,7 +355,9 @@ DEVICE void count_marks(const Marks& marks, Count* count, unsigned* ticket, unsi
     Kept::State mine = {0};
 #pragma unroll 4
     for (Index u = (Index)blockIdx.x * THREADS + threadIdx.x; u < units; u += step) mine.kept += marks.count(u, n);
-    mine = reduce_warps<Kept, THREADS>(reduce_lanes<Kept, WARP_SIZE>({mine, true})).state;
+    __shared__ Kept::State states[THREADS / WARP_SIZE];
+    __shared__ bool valid[THREADS / WARP_SIZE];
+    mine = reduce_warps<Kept>(reduce_lanes<Kept, WARP_SIZE>({mine, true}), states, valid).state;
     if (threadIdx.x == 0) atomicAdd(total, (unsigned long long)mine.kept);
     if (is_last_to_arrive(ticket, gridDim.x) && threadIdx.x == 0) {
         *count = (Count)__ldcg(total);
@@ -380,7 +380,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     TileStates<State> states = {{nullptr, 0}, 1, tiles};
     Tile tile = {0, 0, 0, 0};
     if (tiles > 1) {
-        const Ticket ticket = draw_ticket(scratch, 1, tiles);
+        __shared__ unsigned long long drawn;
+        const Ticket ticket = draw_ticket(scratch, 1, tiles, drawn);
         tile.number = ticket.number();
         states.slots = first_slot<State>(scratch, ticket);
     }
@@ -463,7 +464,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     }
 
     Optional<State> found = {Op::of(0, 0), false};  // the state of all earlier tiles
-    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found);
+    __shared__ State groups[looking_warps(WARPS)];
+    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found, groups);
     __shared__ State before;
     if (threadIdx.x == 0) before = found.state;
     __syncthreads();  // separates the writes of before and of staged elements from their reads

@@ -25,7 +25,7 @@
 #include "common.cuh"
 #include "look_back.cuh"
 #include "search.cuh"
-#include "staging.cuh"
+#include "tile_scan.cuh"
 #include "view.cuh"
 
 // States with a flag: whether one of the elements is a head. Nothing before a head counts.
@@ -103,9 +103,10 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     __shared__ Marks<THREADS * ROUNDS, VEC> marks;
     __shared__ Index bounds[2];
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles);
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles, drawn);
     const Index line = tile.line, begin = (Index)tile.number * TILE, own_run = begin + warp * RUN;
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const auto [h, l] = line_index(line, low);
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
     const Place slots = {(threadIdx.x - lane) * ROUNDS, (unsigned)lane};
@@ -160,18 +161,12 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
         prefix = scan_warps<FlaggedOp>(total, totals);
     }
     if constexpr (CARRY != ALONE) {
-        __shared__ FlaggedState state_before;
+        __shared__ FlaggedState state_before, groups[looking_warps(WARPS)];
         const TileStates<FlaggedState> states = {tile.slots, lines, tiles};
         if (threadIdx.x == 0) Scan::before_publishing(tile.number);
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
-        if (CARRY == LOOK_BACK)
-            tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix);
-        else if (threadIdx.x == 0)
-            tile_prefix = chain<FlaggedOp>(states, line, tile.number, total, tile_prefix);
-        if (threadIdx.x == 0 && tile.number > 0) state_before = tile_prefix.state;
-        __syncthreads();  // separates the write of state_before from its reads
-        tile_prefix.valid = tile.number > 0;
-        if (tile.number > 0) tile_prefix.state = state_before;
+        tile_prefix =
+            wait_for_state<FlaggedOp, CARRY, WARPS>(states, line, tile.number, total, tile_prefix, state_before, groups);
     }
     if (prefix.valid) before = lane > 0 ? FlaggedOp::combine(prefix.state, before) : prefix.state;
     if (tile_prefix.valid)

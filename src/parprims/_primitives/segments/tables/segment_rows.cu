@@ -66,12 +66,12 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     const unsigned strip = blockIdx.x / blocks, block = blockIdx.x % blocks;
     const Index line = strip / strips;
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const LineIndex place = line_index(line, low);
     Index j = ((Index)(strip % strips) * LANES + lane) * VEC;
     const bool exists = j < inner;
     if (!exists) j = 0;  // threads without a column repeat another thread's, and store nothing
-    const Inputs from = views_at(in, h, l, j);
-    const Outputs to = views_at(out, h, l, j);
+    const Inputs from = views_at(in, place.high, place.low, j);
+    const Outputs to = views_at(out, place.high, place.low, j);
     const auto finish = [&](Index segment, const Optional<State>& found) {
         if (segment == 0 || !exists) return;
         Result results[VEC];
@@ -79,7 +79,7 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
         for (int k = 0; k < VEC; ++k) {
             typename Scan::Op::State state = found.state.of[k];
             if (JOINS || !found.valid) {
-                const typename Scan::Op::State start = starts.load(h, l, j + k);
+                const typename Scan::Op::State start = starts.load(place.high, place.low, j + k);
                 state = found.valid ? Scan::Op::combine(start, state) : start;
             }
             results[k] = Scan::result(state, Raw(), 0);
