@@ -488,11 +488,6 @@ MUTATIONS = (
         "__syncthreads();  // all have read the number of the item, and the shared memory is free for the next",
         CHUNKS,
     ),
-    _dropped(
-        _PH,
-        "__syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now",
-        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_chunk_edges[emulated-float64]",
-    ),
     Mutation(
         _PH, "counters->taken = counters->done = counters->left = 0;", "counters->taken = counters->left = 0;", CHUNKS
     ),
