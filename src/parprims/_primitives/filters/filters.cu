@@ -18,6 +18,8 @@
 //      a state is K numbers for each section, whatever the length of a tile.
 //   3. Every thread filters its samples again, from the state before them on, and stores the results.
 // The responses and the powers are computed from the coefficients on the device.
+// States are scanned here, not by scan_lanes: the matrix of a combination depends on the distance of the states alone,
+// and comes from the tables.
 // Accuracy: all computations are in double precision. If poles are close to each other and to the unit circle, the
 // numbers z nearly cancel each other. So between threads the state is in other numbers: with Lattice in the numbers s
 // of filters_lattice.cuh, with Tables in w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or

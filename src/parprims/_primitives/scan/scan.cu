@@ -57,6 +57,8 @@
 // that more loads are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n`
 // the length of the outputs. With SERIAL, `tiles` is the number of parts of a line; all parts but the last have equally
 // many tiles.
+// Loops over rounds are written here, not with each_vector (see view.cuh), which has each loop twice, with and without a
+// test for the end: that takes up to 20 registers, or spills.
 // If views are skewed, the first vector of a line begins before the line, and a thread leaves out the elements before
 // the line. So vectors are aligned in memory wherever lines begin. The last tile of some lines has no element.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
@@ -400,6 +402,9 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 }
 
 // ---- Threads across the lines, elements in shared memory: scan_strips -----------------------------------------
+
+// This kernel has a look-back of its own: a thread serves a line, so that no warp is free to poll for it, and adjacent
+// threads poll adjacent slots.
 
 // The states that tiles of adjacent lines publish: the last tile of a group publishes the prefix of the next group,
 // every other tile its total. Threads that serve adjacent lines access adjacent slots.

@@ -17,6 +17,8 @@
 // fills slot n - 1 - r, these elements together fill all slots from the total to n, and each tile a contiguous piece.
 // Reproducibility: the place of an element depends on the marks alone.
 // Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
+// A block does not wait by wait_for_state (see tile_scan.cuh): its barrier also separates the writes of staged elements
+// from their reads, and is needed where there is one tile too.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
