@@ -91,11 +91,12 @@ _C, _R, _S, _O = (
 )
 _D, _OT = "_cuda/device/digits.cuh", "_primitives/sort/sort_tiles.cu"
 _B, _TICKET, _L, _V = (
-    "_cuda/device/block_reduce.cuh",
+    "_cuda/device/block.cuh",
     "_cuda/device/ticket.cuh",
     "_cuda/device/look_back.cuh",
     "_cuda/device/view.cuh",
 )
+_TILES = "_cuda/device/tile_scan.cuh"
 _TC, _TL, _TI = (
     "_primitives/tridiagonal/solvers/tridiagonal_common.cuh",
     "_primitives/tridiagonal/solvers/tridiagonal_long.cuh",
@@ -125,8 +126,8 @@ MUTATIONS = (
     _dropped(_C, 'asm volatile("cp.async.commit_group;" ::: "memory");', SERIAL),
     Mutation(
         _C,
-        "__shfl_up_sync(ALL_LANES, words[word], distance)",
-        "__shfl_up_sync(ALL_LANES, words[word], distance + 1)",
+        "__shfl_up_sync(ALL_LANES, word, distance)",
+        "__shfl_up_sync(ALL_LANES, word, distance + 1)",
         _scan("shape5-1"),
     ),
     Mutation(
@@ -223,13 +224,13 @@ MUTATIONS = (
     ),
     # ---- Scan
     Mutation(
-        _L,
+        _B,
         "if (lane >= distance) mine = Op::combine(before, mine);",
         "if (lane > distance) mine = Op::combine(before, mine);",
         _scan("shape5-1"),
     ),
     Mutation(
-        _L,
+        _B,
         "if (lane >= distance) mine = Op::combine(before, mine);",
         "if (lane >= distance) mine = Op::combine(mine, before);",
         _scan("shape5-1"),
@@ -256,23 +257,13 @@ MUTATIONS = (
     ),
     _dropped(_S, "__syncwarp();  // separates the lanes' copies from each other's reads", _scan("shape6-1")),
     _dropped(
-        _L,
+        _B,
         "__syncthreads();  // separates the writes of totals from their reads",
         _scan("shape6-1"),
     ),
     Mutation(_S, "all_totals[CARRY == SERIAL ? number % 2 : 0]);", "all_totals[0]);", SERIAL),
-    _dropped(
-        _S,
-        "__syncthreads();  // separates the write of state_before from its reads",
-        _scan("shape0-0"),
-        before="\n            start.valid = ",
-    ),
-    _dropped(
-        _S,
-        "__syncthreads();  // separates the write of state_before from its reads",
-        PARTS_OF_LINES,
-        before="\n            start = {state_before, true};",
-    ),
+    _dropped(_TILES, "__syncthreads();  // separates the write of the state from its reads", _scan("shape0-0")),
+    _dropped(_S, "__syncthreads();  // separates the write of state_before from its reads", PARTS_OF_LINES),
     Mutation(_S, "past = min(all, number + each);", "past = all;", PARTS_OF_LINES),
     Mutation(_S, "n + (Inputs::SKEWED ? VEC - 1 : 0);", "n;", LINES_IN_PARTS),
     Mutation(_S, "mine = r > 0 || k > skipped ?", "mine = r > 0 || k > 0 ?", SHORT_LINES),
@@ -496,11 +487,6 @@ MUTATIONS = (
         _PH,
         "__syncthreads();  // all have read the number of the item, and the shared memory is free for the next",
         CHUNKS,
-    ),
-    _dropped(
-        _PH,
-        "__syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now",
-        _IN + "tridiagonal/test_tridiagonal_kernel.py::test_chunk_edges[emulated-float64]",
     ),
     Mutation(
         _PH, "counters->taken = counters->done = counters->left = 0;", "counters->taken = counters->left = 0;", CHUNKS

@@ -96,7 +96,7 @@ MUTATIONS = (
     Mutation(_SR, "ends <= base + r", "ends < base + r", ROWS),
     Mutation(_SR, "order ? (Index)order[i] : i", "i", ROWS_BY_IDS),
     Mutation(_SR, "found.valid ? Scan::Op::combine(start, state) : start", "found.valid ? state : start", ROWS_BY_IDS),
-    Mutation(_SR, "starts.load(h, l, j + k)", "starts.load(h, l, j)", ROWS_BY_IDS),
+    Mutation(_SR, "starts.load(place.high, place.low, j + k)", "starts.load(place.high, place.low, j)", ROWS_BY_IDS),
     Mutation(_SR, "if (next == first)", "if (next == first && blocks > 1)", FEW_ROWS),
     Mutation(_SR, "total.valid = false;\n        ends", "ends", ROWS),
     Mutation(_SR, "strip % strips", "strip / strips", STRIPS_OF_ROWS),

@@ -429,43 +429,35 @@ DEVICE T cast(S x) {
 
 // ---- Warp shuffles of structures ------------------------------------------------------------------------------
 
-// Returns the structure that the lane `distance` above holds. A lane without such a lane gets its own.
-template <class T>
-DEVICE T shuffle_down(const T& mine, int distance) {
+// Moves a structure between lanes by moving its words: move(word) is a shuffle.
+template <class T, class Move>
+DEVICE T shuffle_words(const T& mine, const Move& move) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
     unsigned words[WORDS] = {};
     memcpy(words, &mine, sizeof(T));
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_down_sync(ALL_LANES, words[word], distance);
+    for (int word = 0; word < WORDS; ++word) words[word] = move(words[word]);
     T theirs;
     memcpy(&theirs, words, sizeof(T));
     return theirs;
+}
+
+// Returns the structure that the lane `distance` above holds. A lane without such a lane gets its own.
+template <class T>
+DEVICE T shuffle_down(const T& mine, int distance) {
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_down_sync(ALL_LANES, word, distance); });
 }
 
 // Returns the structure that the lane `distance` below holds. A lane without such a lane gets its own.
 template <class T>
 DEVICE T shuffle_up(const T& mine, int distance) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
-    unsigned words[WORDS] = {};
-    memcpy(words, &mine, sizeof(T));
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(ALL_LANES, words[word], distance);
-    T theirs;
-    memcpy(&theirs, words, sizeof(T));
-    return theirs;
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_up_sync(ALL_LANES, word, distance); });
 }
 
 // Returns the structure that the given lane holds.
 template <class T>
 DEVICE T shuffle(const T& mine, int lane) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
-    unsigned words[WORDS] = {};
-    memcpy(words, &mine, sizeof(T));
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(ALL_LANES, words[word], lane);
-    T theirs;
-    memcpy(&theirs, words, sizeof(T));
-    return theirs;
+    return shuffle_words(mine, [&](unsigned word) { return __shfl_sync(ALL_LANES, word, lane); });
 }
 
 // A bool known at compile time, as an argument.
@@ -521,6 +513,21 @@ template <>
 struct Word<16> {
     using Type = uint4;
 };
+
+// Loads, and stores, N adjacent elements as one vector, to whose size `from` and `to` are aligned.
+template <class T, int N>
+DEVICE void load_vector(T (&to)[N], const T* from) {
+    using Vector = typename Word<N * sizeof(T)>::Type;
+    const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+    memcpy(to, &vector, sizeof(Vector));
+}
+template <class T, int N>
+DEVICE void store_vector(T* to, const T (&from)[N]) {
+    using Vector = typename Word<N * sizeof(T)>::Type;
+    Vector vector;
+    memcpy(&vector, from, sizeof(Vector));
+    *reinterpret_cast<Vector*>(to) = vector;
+}
 
 // How a thread accesses N consecutive elements along an axis:
 //     STRIDED       one by one

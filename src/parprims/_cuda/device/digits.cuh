@@ -75,7 +75,8 @@ DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take
     }
 }
 
-// Exclusive scan of one number from each of the first SIZE threads of a group.
+// Exclusive scan of one number from each of the first SIZE threads of a group. It does not call scan_lanes, by which
+// numbers of 64 bits take up to 8 more registers.
 template <int THREADS, int SIZE, class T>
 DEVICE T exclusive_scan(T mine, int thread, T* sums) {
     constexpr int LANES = SIZE < WARP_SIZE ? SIZE : WARP_SIZE;

@@ -1,41 +1,8 @@
-// Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
-// look-back.
-//
-// Every template takes an operator type `Op` with
-//     Op::State                      a partial result, a plain structure of any size
-//     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// An Optional<State> that is not valid means "no elements", in place of an identity.
+// Scans across the blocks of a launch: tile counter, chained scan and decoupled look-back. Operators are as in
+// block.cuh; an Optional<State> that is not valid means "no elements", in place of an identity.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
-
-// ---- Scans within a warp and a block --------------------------------------------------------------------------
-
-// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit. Adjacent lanes of a unit are
-// `apart` lanes of the warp from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
-template <class Op, int LANES>
-DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apart = 1) {
-#pragma unroll
-    for (int distance = 1; distance < LANES; distance *= 2) {
-        const typename Op::State before = shuffle_up(mine, distance * apart);
-        if (lane >= distance) mine = Op::combine(before, mine);
-    }
-    return mine;
-}
-
-// Exclusive scan over the warps of a block. `total` is the warp's total, the same in all lanes, and becomes the total
-// of the block. Returns the combination of the totals of all earlier warps. `totals` is shared memory. It must not be
-// used for anything else before all threads have returned.
-template <class Op, int WARPS>
-DEVICE Optional<typename Op::State> scan_warps(typename Op::State& total, typename Op::State (&totals)[WARPS]) {
-    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    if (lane == 0) totals[warp] = total;
-    __syncthreads();  // separates the writes of totals from their reads
-    const typename Op::State up_to = scan_lanes<Op, WARPS>(totals[lane % WARPS], lane % WARPS);
-    const Optional<typename Op::State> before = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
-    total = shuffle(up_to, WARPS - 1);
-    return before;
-}
 
 // ---- The tile counter -----------------------------------------------------------------------------------------
 
@@ -52,8 +19,8 @@ struct Ticket {
 // Draws one of lines * tiles tickets for the block and returns it to all threads. The counter is zero before its first
 // launch. Its lower 31 bits count the tickets drawn in this launch, its upper 33 bits count launches. The block that
 // draws the last ticket resets the lower bits and adds one launch. (A launch's number recurs after 2^33 launches.)
-DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles) {
-    __shared__ unsigned long long drawn;
+// `drawn` is shared memory.
+DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles, unsigned long long& drawn) {
     if (threadIdx.x == 0) {
         const unsigned long long tickets = (unsigned long long)lines * tiles;
         drawn = atomicAdd(&counter->x, 1ull);
@@ -101,6 +68,12 @@ struct StateSlots {
         if (arrived) memcpy(&state, words, sizeof(State));
         return arrived;
     }
+
+    // Waits until the state has arrived, and writes it to `state`.
+    DEVICE void wait(State& state) const {
+        while (!poll(state)) {
+        }
+    }
 };
 
 // ---- The prefix of a tile -------------------------------------------------------------------------------------
@@ -140,8 +113,7 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
     const auto slots = states.slots.at(line * states.tiles + number);
     if (number > 0) {
         start.valid = true;
-        while (!slots.at(-1).poll(start.state)) {
-        }
+        slots.at(-1).wait(start.state);
     }
     if (number + 1 < states.tiles) slots.publish(start.valid ? Op::combine(start.state, total) : total);
     return start;
@@ -149,7 +121,7 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
 
 // Decoupled look-back: returns the exclusive prefix of tile `number` of a line to warp 0. `total` is the aggregate of
 // the tile, which has been published, and `start` the prefix of the line. All threads of WARPS warps call it, with the
-// same arguments.
+// same arguments. `groups` is shared memory.
 //
 // Tiles are in groups of 32. The last tile of a group publishes the group's inclusive prefix. Warp 0 waits for the
 // aggregates of the earlier tiles of this tile's group, one per lane, and scans them. Warp w > 0 does this for all
@@ -158,13 +130,15 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
 // tile's group. The bits do not depend on which group prefix has arrived.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
-constexpr int MOST_LOOKING = 4;  // warps that look back; 2, 8 and 16 are no faster on an H200
+// Of WARPS warps so many look back: 2, 8 and 16 are no faster on an H200.
+constexpr int looking_warps(int warps) { return warps < 4 ? warps : 4; }
 
-template <class Op, int WARPS>
+template <class Op, int WARPS, int LOOKING>
 DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::State>& states, Index line, unsigned number,
-                                              const typename Op::State& total, Optional<typename Op::State> start) {
+                                              const typename Op::State& total, Optional<typename Op::State> start,
+                                              typename Op::State (&groups)[LOOKING]) {
+    static_assert(LOOKING == looking_warps(WARPS), "see above");
     using State = typename Op::State;
-    constexpr int LOOKING = WARPS < MOST_LOOKING ? WARPS : MOST_LOOKING;
     const int lane = threadIdx.x % WARP_SIZE, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
     const int place = number % WARP_SIZE;
     const unsigned group = number / WARP_SIZE;
@@ -182,7 +156,6 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         } while (!__all_sync(ALL_LANES, arrived));
         mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0, lane `place` also has the tile's own aggregate
     }
-    __shared__ State groups[LOOKING];
     if (LOOKING > 1) {
         if (warp < LOOKING && lane == WARP_SIZE - 1) groups[warp] = mine;
         __syncthreads();  // separates the writes of groups from their reads
@@ -204,55 +177,4 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
         }
     }
     return start;
-}
-
-// ---- The tiles of scans ---------------------------------------------------------------------------------------
-
-// The Peek of the next element of the line, if there is a next element.
-template <class Peek>
-struct Next {
-    Peek peek;
-    bool exists;
-};
-
-// The source of a tile's prefix, the state before its first element.
-//     ALONE        none: the line has no other tile
-//     SERIAL       the previous tile in the same block: a block goes along a part of the line, and loads a tile while
-//                  it works on the previous one. The prefix of a part comes from the block of the previous part, nearly
-//                  always in time, because parts are drawn across the lines. For so many lines that each block may have
-//                  a part of its own
-//     CHAINED      the previous tile, which is nearly always done, because tiles are drawn across the lines
-//     LOOK_BACK    all previous tiles; for so few lines that many tiles of one line are in flight
-enum Carry { ALONE, SERIAL, CHAINED, LOOK_BACK };
-
-template <class State>
-struct Tile {
-    unsigned line, number;
-    StateSlots<State> slots;
-    unsigned order;  // the number of tiles drawn before
-};
-
-// Returns the tile of this block to all its threads. With SERIAL, a part of a line counts as a tile.
-template <class State, Carry CARRY>
-DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
-    if (CARRY == ALONE) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
-    const Ticket ticket = draw_ticket(scratch, lines, tiles);
-    const unsigned order = ticket.number();
-    const unsigned number = CARRY == LOOK_BACK ? order % tiles : order / lines;
-    const unsigned line = CARRY == LOOK_BACK ? order / tiles : order % lines;
-    return {line, number, first_slot<State>(scratch, ticket), order};
-}
-
-// Calls visit(line, number) for the tile that is drawn `ahead` tiles after this one, if there is one.
-template <Carry CARRY, class State, class Visit>
-DEVICE void visit_later_tile(const Tile<State>& tile, unsigned ahead, unsigned lines, unsigned tiles,
-                             const Visit& visit) {
-    const unsigned order = tile.order + ahead;
-    if (ahead == 0 || order >= lines * tiles) return;
-    visit(CARRY == CHAINED ? order % lines : order / tiles, CARRY == CHAINED ? order / lines : order % tiles);
-}
-
-template <class Scan>
-DEVICE void read_as_first(typename Scan::Raw& raw) {
-    if constexpr (Scan::IGNORES_FIRST) raw.x0 = {};
 }

@@ -15,7 +15,9 @@ struct PhaseCounters {
 
 // Calls each(phase, item) for the items that this block takes. Items are numbered from 0 in each phase. length(phase)
 // returns the number of items of a phase, and is called when the phases before are done. All threads of a block call
-// both. Returns true in one thread of the launch: in the block that leaves last.
+// both. Returns true in one thread of the launch, in the block that leaves last. It may zero the counts that lengths
+// depend on: other threads then ask for the length of the last phase at most, and leave whatever shorter length they
+// get, as they have no item of it.
 template <class Length, class Each>
 DEVICE bool for_each_item(PhaseCounters* counters, int phases, Length length, Each each) {
     using Count = unsigned long long;
@@ -50,7 +52,6 @@ DEVICE bool for_each_item(PhaseCounters* counters, int phases, Length length, Ea
         ++finished;
         __syncthreads();  // all have read the number of the item, and the shared memory is free for the next
     }
-    __syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now
     bool last = false;
     if (threadIdx.x == 0) {
         last = atomicAdd(&counters->left, 1u) == gridDim.x - 1;

@@ -16,10 +16,7 @@ struct StridedInput {
     template <bool ACROSS, int N>
     DEVICE void load(T (&to)[N], long long o, long long i, long long j) const {
         if constexpr (VECTOR) {
-            const T* from = base + o * outer + (ACROSS ? i * along + j : i + j * inner);
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-            memcpy(to, &vector, sizeof(Vector));
+            load_vector(to, base + o * outer + (ACROSS ? i * along + j : i + j * inner));
         } else {
             const T* from = base + o * outer + i * along + j * inner;
 #pragma unroll

@@ -124,9 +124,7 @@ struct View {
     DEVICE void load_across(S (&to)[N], long long i) const {
         const T* from = base + i * along;
         if constexpr (ACCESS == ASCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-            memcpy(to, &vector, sizeof(Vector));
+            load_vector<S>(to, from);
         } else {
 #pragma unroll
             for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *from : from[k * inner];
@@ -181,16 +179,24 @@ struct View {
     template <int N>
     DEVICE void store_across(const T (&from)[N], long long i) const {
         if constexpr (ACCESS == ASCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            Vector vector;
-            memcpy(&vector, from, sizeof(Vector));
-            *reinterpret_cast<Vector*>(base + i * along) = vector;
+            store_vector(base + i * along, from);
         } else {
 #pragma unroll
             for (int k = 0; k < N; ++k) base[i * along + k * inner] = from[k];
         }
     }
 };
+
+// The indices along high and low of a line.
+struct LineIndex {
+    long long high, low;
+};
+
+// Returns the indices of line number `line` among the lines of (high, low), given the length of low.
+DEVICE LineIndex line_index(long long line, long long low) {
+    const long long h = low == 1 ? line : line / low;
+    return {h, low == 1 ? 0 : line - h * low};
+}
 
 // ---- Several arrays together ----------------------------------------------------------------------------------
 
@@ -261,9 +267,9 @@ DEVICE void load_along(const Views& views, typename Views::Record (&to)[N], long
 // `line` is the number of the line among the (high, low) lines; `low` lines have one index along high.
 template <int THREADS, class Views>
 DEVICE void prefetch_along(const Views& views, long long line, long long low, long long begin, long long end) {
-    const long long h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const LineIndex at = line_index(line, low);
     Views::template each<1>(views, [&](const auto& view, auto, auto, auto) {
-        view.at(h, l, 0).template prefetch<THREADS>(begin, end);
+        view.at(at.high, at.low, 0).template prefetch<THREADS>(begin, end);
     });
 }
 
@@ -344,3 +350,45 @@ DEVICE void stage_across(const Views& views, Buffers& buffers, int at, long long
         if constexpr (decltype(place)::WAITS) view.stage_across(staged_word(view, buffers.vector(place, 0), at), i);
     });
 }
+
+// ---- Vectors that lanes copy for each other -------------------------------------------------------------------
+
+// WIDTH lanes copy ROUNDS x WIDTH adjacent vectors of VEC elements through shared memory. There each lane then has
+// ROUNDS adjacent vectors. A lane copies every WIDTH-th vector, so that adjacent lanes access adjacent memory.
+
+// Calls copy(r, i, past) for the vector that a lane copies in each round r, which begins with element i. If all
+// elements from `begin` on are before the end, `past` is the end of the vector: the compiler leaves out the test for
+// the end.
+template <int ROUNDS, int WIDTH, int VEC, class Copy>
+DEVICE void each_vector(int lane, long long begin, long long past, const Copy& copy) {
+    const long long first = begin + lane * VEC;
+    if (begin + ROUNDS * WIDTH * VEC <= past) {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r) copy(r, first + r * WIDTH * VEC, first + r * WIDTH * VEC + VEC);
+    } else {
+#pragma unroll 1
+        for (int r = 0; r < ROUNDS; ++r) copy(r, first + r * WIDTH * VEC, past);
+    }
+}
+
+// Slots of these vectors in shared memory. Adjacent lanes read slots that are ROUNDS apart. If ROUNDS is even, an empty
+// slot after every GAP slots avoids bank conflicts.
+template <int ROUNDS, int WIDTH, int GAP>
+struct Slots {
+    static constexpr bool GAPS = ROUNDS % 2 == 0;
+    unsigned first, lane;  // the first vector of the WIDTH lanes, a multiple of WIDTH x ROUNDS
+
+    static constexpr int count(int vectors) { return GAPS ? vectors + vectors / GAP : vectors; }
+    static DEVICE int slot(unsigned vector) { return GAPS ? vector + vector / GAP : vector; }
+
+    // `copied` is the slot of the vector that the lane copies in round r, `own` the slot of its own vector r. Where
+    // possible, the steps from round to round are constants.
+    DEVICE int copied(int r) const {
+        if (!GAPS || WIDTH % GAP == 0) return slot(first + lane) + r * (GAPS ? WIDTH + WIDTH / GAP : WIDTH);
+        return slot(first + r * WIDTH + lane);
+    }
+    DEVICE int own(int r) const {
+        if (!GAPS || ROUNDS % GAP == 0) return slot(first + lane * ROUNDS) + r + (GAPS ? r / GAP : 0);
+        return slot(first + lane * ROUNDS + r);
+    }
+};

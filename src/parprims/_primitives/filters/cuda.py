@@ -43,7 +43,7 @@ class Tuning(_cuda.Tuning):
     tiles: int
     """The fewest tiles of all lines together: lines of several tiles are divided further to reach this number."""
     chained_lines: int
-    """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/look_back.cuh)."""
+    """From this number of lines on, tiles are chained (see `Carry` in _cuda/device/tile_scan.cuh)."""
     inside: int
     """The most blocks that each make the tables of powers; for more of them, a launch before does."""
     shared_bytes: int

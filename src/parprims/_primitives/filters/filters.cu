@@ -18,6 +18,8 @@
 //      a state is K numbers for each section, whatever the length of a tile.
 //   3. Every thread filters its samples again, from the state before them on, and stores the results.
 // The responses and the powers are computed from the coefficients on the device.
+// States are scanned here, not by scan_lanes: the matrix of a combination depends on the distance of the states alone,
+// and comes from the tables.
 // Accuracy: all computations are in double precision. If poles are close to each other and to the unit circle, the
 // numbers z nearly cancel each other. So between threads the state is in other numbers: with Lattice in the numbers s
 // of filters_lattice.cuh, with Tables in w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or
@@ -32,13 +34,13 @@
 // R. H. Middleton and G. C. Goodwin, Improved finite word length characteristics in digital control using delta operators,
 // IEEE Trans. Automatic Control 31(11), 1986.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "filters_common.cuh"
 #include "filters_lattice.cuh"
 #include "filters_tables.cuh"
 #include "look_back.cuh"
-#include "staging.cuh"
+#include "tile_scan.cuh"
 #include "view.cuh"
 
 namespace filters {
@@ -124,14 +126,9 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     Powers& tables = *reinterpret_cast<Powers*>(shared);
     char* const staged = reinterpret_cast<char*>(shared) + TABLE_BYTES<Powers>;
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
-    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
-    Index line = tile.line;
-    bool exists = true;
-    if (WARPS == 1) {
-        line = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        exists = line < lines;
-        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and stores nothing
-    }
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const auto [line, exists] = own_line<THREADS, LANES>(tile.line, lines);
     const In samples = in.at(line, 0, 0);
     const Out results = out.at(line, 0, 0);
     const Index begin = ((Index)(WARPS == 1 ? 0u : tile.number) * WARPS + warp) * RUN;
@@ -232,17 +229,10 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         if (Powers::DIRECT || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
-        __shared__ State state_before;
+        __shared__ State state_before, groups[looking_warps(WARPS)];
         const TileStates<State> states = {tile.slots, lines, tiles};
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
-        if (CARRY == LOOK_BACK)
-            carry = look_back<Op, WARPS>(states, line, tile.number, total, carry);
-        else if (threadIdx.x == 0)
-            carry = chain<Op>(states, line, tile.number, total, carry);
-        if (threadIdx.x == 0 && carry.valid) state_before = carry.state;
-        __syncthreads();  // separates the write of state_before from its reads
-        carry.valid = STATES || tile.number > 0;
-        if (carry.valid) carry.state = state_before;
+        carry = wait_for_state<Op, CARRY, WARPS>(states, line, tile.number, total, carry, state_before, groups);
     }
     if (carry.valid) {
         if (warp > 0) {

@@ -25,7 +25,7 @@
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "ticket.cuh"
 
@@ -189,8 +189,10 @@ DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket,
 #pragma unroll
         for (int k = 0; k < AT_ONCE<T>; ++k) mine = Op::combine(mine, {several[k], several[k]});
     }
-    const auto of_block = [](const State& state) {
-        return reduce_warps<Op, THREADS>(reduce_lanes<Op, WARP_SIZE>({state, true})).state;
+    __shared__ State states[THREADS / WARP_SIZE];
+    __shared__ bool valid[THREADS / WARP_SIZE];
+    const auto of_block = [&](const State& state) {
+        return reduce_warps<Op>(reduce_lanes<Op, WARP_SIZE>({state, true}), states, valid).state;
     };
     mine = of_block(mine);
     if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, mine);

@@ -19,6 +19,7 @@
 // J. Zhang, A. Naruse, X. Li and Y. Wang, Parallel Top-K Algorithms on GPU: A Comprehensive Study and New Methods,
 // SC, 2023.
 
+#include "block.cuh"
 #include "common.cuh"
 #include "key_order.cuh"
 #include "ticket.cuh"
@@ -106,14 +107,9 @@ struct Best {
     // Returns the place of the calling thread's first candidate among the candidates that the block adds now, if the
     // thread has `mine` of them; `added` counts them.
     DEVICE static int reserve(int mine, unsigned* added) {
-        int upto = mine;
-#pragma unroll
-        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
-            const int before = __shfl_up_sync(ALL_LANES, upto, distance);
-            if (threadIdx.x % WARP_SIZE >= distance) upto += before;
-        }
+        const int lane = threadIdx.x % WARP_SIZE, upto = scan_lanes<Sum<int>, WARP_SIZE>(mine, lane);
         int first = 0;
-        if (threadIdx.x % WARP_SIZE == WARP_SIZE - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
+        if (lane == WARP_SIZE - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
         return __shfl_sync(ALL_LANES, first, WARP_SIZE - 1) + upto - mine;
     }
 

@@ -2,7 +2,7 @@
 //
 // Inputs are seen as (outer, n, inner); reduce_short_rows and reduce_rows serve inner == 1, reduce_columns the rest.
 // Template parameters:
-//     Op         the operator: State, combine(earlier, later) (see block_reduce.cuh) and COMMUTATIVE
+//     Op         the operator: State, combine(earlier, later) (see block.cuh) and COMMUTATIVE
 //     Inputs     the input arrays (see strided.cuh), with Inputs::element(raw), which maps raw elements to a State
 //     Outputs    the output arrays, with out.each(visit), which calls visit(pointer, member of State) for every array
 //     THREADS    threads of a block
@@ -21,7 +21,7 @@
 //
 // M. Harris, Optimizing Parallel Reduction in CUDA, 2007.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "strided.cuh"
 #include "ticket.cuh"
@@ -114,7 +114,9 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
     const Index begin = (blockIdx.x - row * (unsigned)chunks) * chunk;
     auto total = reduce_range<THREADS, UNROLL, VEC, Op>(in, row, begin, min(n, begin + chunk), threadIdx.x);
     if (Op::COMMUTATIVE) total = reduce_lanes<Op, WARP_SIZE>(total);
-    total = reduce_warps<Op, THREADS>(total);
+    __shared__ State states[THREADS / WARP_SIZE];
+    __shared__ bool valid[THREADS / WARP_SIZE];
+    total = reduce_warps<Op>(total, states, valid);
     if (chunks > 1) {
         if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, State(total.state));
         if (!is_last_to_arrive(tickets + row, chunks)) return;
@@ -123,7 +125,7 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
         total.valid = false;
         for (Index slot = first; slot < past; ++slot)
             append<Op>(total, load_of_others<State>(partials, row * chunks + slot));
-        total = reduce_warps<Op, THREADS>(reduce_lanes<Op, WARP_SIZE>(total));
+        total = reduce_warps<Op>(reduce_lanes<Op, WARP_SIZE>(total), states, valid);
     }
     if (threadIdx.x == 0) store_element(out, row, State(total.state));
 }
@@ -210,7 +212,9 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
             has_total = true;
         }
     }
-    reduce_groups<Op, THREADS, COLUMNS, GROUPS>(total, group, exists && valid);
+    __shared__ State states[THREADS][VEC];
+    __shared__ bool is_valid[THREADS];
+    reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && valid, states, is_valid);
     if (chunks > 1) {
         constexpr int SLOTS = OUTERS * WIDTH;
         const int slot = outer_in_block * WIDTH + column * VEC;
@@ -241,7 +245,7 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
                             total[k] = c + a == first ? later[a][k] : Op::combine(total[k], later[a][k]);
             }
         }
-        reduce_groups<Op, THREADS, COLUMNS, GROUPS>(total, group, exists && first < end);
+        reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && first < end, states, is_valid);
     }
     if (exists && group == 0) {
 #pragma unroll

@@ -156,6 +156,7 @@ def functions(
         text.function("shift()", (f"return {int(exclusive)}",)),
         text.function("finish(outputs, to, steps, i, state)", written),
         text.loops("_primitives/scan/scan_loops.py"),
+        text.loops("_primitives/scan/columns_loops.py"),
     )
 
 

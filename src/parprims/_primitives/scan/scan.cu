@@ -5,7 +5,7 @@
 // are adjacent in memory. scan_strips serves large arrays of the latter kind with few lines or unaligned vectors.
 // Template parameters of all:
 //     Scan       the operator, the elements and the results:
-//                Scan::Op                  the operator (see look_back.cuh)
+//                Scan::Op                  the operator (see block.cuh)
 //                Scan::Raw                 one element of every input, of its type in memory
 //                Scan::Result              one element of every output
 //                Scan::Peek                the part of the next element that a result needs
@@ -22,7 +22,7 @@
 //     Outputs    the output arrays: views of Scan::Result
 //     Starts     the initial states of lines: starts.load(h, l, j) returns a State
 //     VEC        elements that a thread loads and stores as one vector
-//     CARRY      how a tile gets the prefix of the tiles before it (see Carry)
+//     CARRY      how a tile gets the prefix of the tiles before it (see Carry in tile_scan.cuh)
 // With LOOK_BACK a block prefetches the tile that is `ahead` tiles after its own into the L2 cache, unless `ahead` is
 // 0. So memory is not idle while tiles wait for each other.
 //
@@ -42,9 +42,10 @@
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
+#include "tile_scan.cuh"
 #include "view.cuh"
 
 // ---- Threads along the lines: scan_rows -----------------------------------------------------------------------
@@ -56,6 +57,8 @@
 // that more loads are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n`
 // the length of the outputs. With SERIAL, `tiles` is the number of parts of a line; all parts but the last have equally
 // many tiles.
+// Loops over rounds are written here, not with each_vector (see view.cuh), which has each loop twice, with and without a
+// test for the end: that takes up to 20 registers, or spills.
 // If views are skewed, the first vector of a line begins before the line, and a thread leaves out the elements before
 // the line. So vectors are aligned in memory wherever lines begin. The last tile of some lines has no element.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
@@ -70,15 +73,11 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     constexpr int WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE, WARPS = LANES / WIDTH, RUN = WIDTH * ROUNDS * VEC;
     static_assert(CARRY == ALONE || (CARRY != CHAINED && !DIRECT), "see above");
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
-    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
-    Index line = tile.line;
-    bool exists = true;
-    if (WARPS == 1) {
-        line = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        exists = line < lines;
-        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and stores nothing
-    }
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles, drawn);
+    const OwnLine own = own_line<THREADS, LANES>(tile.line, lines);
+    const Index line = own.line;
+    const auto [h, l] = line_index(line, low);
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
     // Adjacent threads read slots that are ROUNDS apart. If that is even, a gap after every 8 avoids bank conflicts.
@@ -197,23 +196,18 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         if (CARRY == SERIAL && tile.number > 0 && !start.valid) {
             __shared__ State state_before;
             if (threadIdx.x == 0)
-                while (!states.of_tiles(line).at((Index)tile.number - 1).poll(state_before)) {
-                }
+                states.of_tiles(line).at((Index)tile.number - 1).wait(state_before);
             __syncthreads();  // separates the write of state_before from its reads
             start = {state_before, true};
         }
         const Optional<State> next_start = {start.valid ? Op::combine(start.state, total) : total, true};
         if (CARRY == LOOK_BACK) {
-            __shared__ State state_before;
+            __shared__ State state_before, groups[looking_warps(WARPS)];
             if (threadIdx.x == 0) {
                 Scan::before_publishing(number);
                 states.publish(line, number, total);
             }
-            start = look_back<Op, WARPS>(states, line, number, total, start);
-            if (threadIdx.x == 0 && start.valid) state_before = start.state;
-            __syncthreads();  // separates the write of state_before from its reads
-            start.valid = Scan::STARTS || number > 0;
-            if (start.valid) start.state = state_before;
+            start = wait_for_state<Op, CARRY, WARPS>(states, line, number, total, start, state_before, groups);
         }
         if (CARRY == SERIAL && threadIdx.x == 0 && number + 1 == past) {
             Scan::before_publishing(tile.number);
@@ -257,7 +251,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             for (int r = 0; r < ROUNDS; ++r) {
                 Result results[VEC];
                 results_of(r, results);
-                if (exists) store_along(to, results, begin + (r * WIDTH + lane) * VEC, n);
+                if (own.exists) store_along(to, results, begin + (r * WIDTH + lane) * VEC, n);
             }
         } else {
 #pragma unroll 4
@@ -267,7 +261,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                 put_vectors(to, results, staged, slot(lane * ROUNDS + r));  // only this thread reads these slots
             }
             __syncwarp();  // separates the lanes' results from each other's stores
-            if (exists) {
+            if (own.exists) {
 #pragma unroll 4
                 for (int r = 0; r < ROUNDS; ++r)
                     flush_vectors<VEC>(to, staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, n);
@@ -299,7 +293,8 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     const int outer_in_block = threadIdx.x / (COLUMNS * GROUPS);
     const unsigned strips = (unsigned)((inner + WIDTH - 1) / WIDTH);
     const unsigned blocks = (unsigned)((outer + OUTERS - 1) / OUTERS) * strips;
-    const auto tile = draw_tile<State, CARRY>(scratch, blocks, tiles);
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<State, CARRY>(scratch, blocks, tiles, drawn);
     const unsigned block_row = tile.line / strips;
     Index o = (Index)block_row * OUTERS + outer_in_block;
     const Index strip = (Index)(tile.line - block_row * strips) * WIDTH;
@@ -307,7 +302,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     const bool exists = o < outer && j < inner;
     if (o >= outer) o = outer - 1;  // threads without a line repeat another, and store nothing
     if (j >= inner) j = inner - VEC;
-    const Index h = low == 1 ? o : o / low, l = low == 1 ? 0 : o - h * low;
+    const auto [h, l] = line_index(o, low);
     const Inputs from = views_at(in, h, l, j);
     const Index begin = ((Index)tile.number * GROUPS + group) * ROWS;
     if (CARRY == LOOK_BACK)
@@ -333,7 +328,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     }
 
     __shared__ State totals[CHUNKS][OUTERS * WIDTH];
-    __shared__ State states_before[CARRY == ALONE ? 1 : WIDTH];
+    __shared__ State states_before[CARRY == ALONE ? 1 : WIDTH], groups[looking_warps(1)];
     const int slot = outer_in_block * WIDTH + column * VEC, chunk = group / IN_WARP, place = group % IN_WARP;
     State before[VEC];  // the prefix of the thread's elements within the chunk
 #pragma unroll
@@ -373,7 +368,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
             if (CARRY == CHAINED)
                 start = chain<Op>(states, line, tile.number, total, start);
             else
-                start = look_back<Op, 1>(states, line, tile.number, total, start);
+                start = look_back<Op, 1>(states, line, tile.number, total, start, groups);
             if (start.valid && threadIdx.x % EACH == 0) states_before[at] = start.state;
         }
         __syncthreads();  // separates the writes of states_before from their reads
@@ -398,18 +393,18 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
         Result results[VEC];
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            const State one = Scan::element(raw[u][k]);
             const Next<Peek> next = {Scan::peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]),
                                      begin + u + 1 < read};
-            if (Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
-            state[k] = valid || u > 0 ? Op::combine(state[k], one) : one;
-            if (!Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
+            results[k] = scan_element<Scan>(state[k], valid || u > 0, raw[u][k], next);
         }
         if (exists && begin + u < n) store_across(to, results, begin + u);
     }
 }
 
 // ---- Threads across the lines, elements in shared memory: scan_strips -----------------------------------------
+
+// This kernel has a look-back of its own: a thread serves a line, so that no warp is free to poll for it, and adjacent
+// threads poll adjacent slots.
 
 // The states that tiles of adjacent lines publish: the last tile of a group publishes the prefix of the next group,
 // every other tile its total. Threads that serve adjacent lines access adjacent slots.
@@ -474,7 +469,8 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     State* const parts = totals + THREADS;                           // the parts of the tile's prefix
     const int column = threadIdx.x % width, group = threadIdx.x / width, groups = THREADS / width;
     const unsigned strips = (unsigned)((inner + width - 1) / width), lines = (unsigned)outer * strips;
-    const Ticket ticket = draw_ticket(scratch, lines, tiles);
+    __shared__ unsigned long long drawn;
+    const Ticket ticket = draw_ticket(scratch, lines, tiles, drawn);
     const unsigned number = ticket.number() / lines, line = ticket.number() % lines;
     const auto rows_of = [&](unsigned tile, Index& first) {  // the number of rows, and the first
         first = (Index)(backward ? tiles - 1 - tile : tile) * rows;
@@ -484,7 +480,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     const int count = rows_of(number, first), each = (rows + groups - 1) / groups | 1;  // odd, for the banks of memory
     const int filled = (count + each - 1) / each;  // the groups that have elements
     const Index o = line / strips, j = (line % strips) * (Index)width + column;
-    const Index h = low == 1 ? o : o / low, l = low == 1 ? 0 : o - h * low;
+    const auto [h, l] = line_index(o, low);
     const bool exists = group < groups && j < inner;
     const int begin = group * each, mine = exists ? max(0, min(each, count - begin)) : 0;
     const Inputs from = views_at(in, h, l, WHOLE ? 0 : j);
@@ -575,8 +571,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
         const State both = part.valid ? Op::combine(part.state, total) : total;
         start.valid = Scan::STARTS || number >= span;
         if (number >= span) {
-            while (!states.of_tile(number - in_group - 1).poll(start.state)) {
-            }
+            states.of_tile(number - in_group - 1).wait(start.state);
         } else if (Scan::STARTS) {
             start.state = starts.load(h, l, j);
         }
@@ -599,13 +594,9 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
 #pragma unroll 4
     for (int u = 0; u < mine; ++u) {
         const Raw raw = fetch(u);
-        const State one = Scan::element(raw);
         Next<Peek> next = {behind, begin + u + 1 < count || !last};
         if (Scan::PEEKS && u + 1 < mine) next.peek = Scan::peek(fetch(u + 1));
-        Result results[1];
-        if (Scan::EXCLUSIVE) results[0] = Scan::result(state, raw, next);
-        state = valid || u > 0 ? Op::combine(state, one) : one;
-        if (!Scan::EXCLUSIVE) results[0] = Scan::result(state, raw, next);
+        const Result results[1] = {scan_element<Scan>(state, valid || u > 0, raw, next)};
         if constexpr (WHOLE)
             put_element(to, results[0], buffers, place + u * step);
         else

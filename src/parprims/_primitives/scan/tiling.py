@@ -460,5 +460,5 @@ def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], til
 
 
 def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
-    """Return the name in `Carry` (_cuda/device/look_back.cuh) of the way in which a tile gets its prefix."""
+    """Return the name in `Carry` (_cuda/device/tile_scan.cuh) of the way in which a tile gets its prefix."""
     return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"

@@ -27,6 +27,7 @@
 
 #include "common.cuh"
 #include "key_order.cuh"
+#include "search.cuh"
 
 namespace searches {
 
@@ -179,15 +180,8 @@ DEVICE void search_directly(const typename Order::Key* x, const typename Order::
     const Index mine = (Index)blockIdx.x * THREADS + threadIdx.x;
     if (mine >= m) return;
     const auto key = sorting::compared<Order>(wanted[mine]);
-    Index low = 0, high = n;
-    while (low < high) {
-        const Index middle = low + (high - low) / 2;
-        if (is_before<RIGHT>(sorting::compared<Order>(x[middle]), key))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    found[mine] = (Place)low;
+    const auto before = [&](Index at) { return is_before<RIGHT>(sorting::compared<Order>(x[at]), key); };
+    found[mine] = (Place)first_not_before(0, n, before);
 }
 
 }  // namespace searches

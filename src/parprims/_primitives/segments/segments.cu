@@ -31,11 +31,10 @@
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "search.cuh"
 #include "tables/segment_parts.cuh"
-#include "staging.cuh"
 #include "ticket.cuh"
 #include "view.cuh"
 
@@ -102,7 +101,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     Run& run = reinterpret_cast<Run*>(shared)[warp];
     const Index line = ALONE ? (Index)blockIdx.x * WARPS + warp : blockIdx.x / blocks;
     if (ALONE && line >= lines) return;
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const auto [h, l] = line_index(line, low);
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
     const State start = starts.load(h, l, 0);

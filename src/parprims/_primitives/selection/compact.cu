@@ -17,11 +17,13 @@
 // fills slot n - 1 - r, these elements together fill all slots from the total to n, and each tile a contiguous piece.
 // Reproducibility: the place of an element depends on the marks alone.
 // Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
+// A block does not wait by wait_for_state (see tile_scan.cuh): its barrier also separates the writes of staged elements
+// from their reads, and is needed where there is one tile too.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 // M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
 #include "ticket.cuh"
@@ -31,10 +33,8 @@ namespace compaction {
 // Loads N elements, as one vector if they are aligned.
 template <class T, int N>
 DEVICE void load_adjacent(T (&to)[N], const T* from) {
-    using Vector = typename Word<N * sizeof(T)>::Type;
-    if ((unsigned long long)from % sizeof(Vector) == 0) {
-        const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-        memcpy(to, &vector, sizeof(Vector));
+    if ((unsigned long long)from % (N * sizeof(T)) == 0) {
+        load_vector(to, from);
     } else {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -357,7 +357,9 @@ DEVICE void count_marks(const Marks& marks, Count* count, unsigned* ticket, unsi
     Kept::State mine = {0};
 #pragma unroll 4
     for (Index u = (Index)blockIdx.x * THREADS + threadIdx.x; u < units; u += step) mine.kept += marks.count(u, n);
-    mine = reduce_warps<Kept, THREADS>(reduce_lanes<Kept, WARP_SIZE>({mine, true})).state;
+    __shared__ Kept::State states[THREADS / WARP_SIZE];
+    __shared__ bool valid[THREADS / WARP_SIZE];
+    mine = reduce_warps<Kept>(reduce_lanes<Kept, WARP_SIZE>({mine, true}), states, valid).state;
     if (threadIdx.x == 0) atomicAdd(total, (unsigned long long)mine.kept);
     if (is_last_to_arrive(ticket, gridDim.x) && threadIdx.x == 0) {
         *count = (Count)__ldcg(total);
@@ -380,7 +382,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     TileStates<State> states = {{nullptr, 0}, 1, tiles};
     Tile tile = {0, 0, 0, 0};
     if (tiles > 1) {
-        const Ticket ticket = draw_ticket(scratch, 1, tiles);
+        __shared__ unsigned long long drawn;
+        const Ticket ticket = draw_ticket(scratch, 1, tiles, drawn);
         tile.number = ticket.number();
         states.slots = first_slot<State>(scratch, ticket);
     }
@@ -410,11 +413,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
         upto[w] = 0;
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) upto[w] |= (unsigned)__popc(marked[r]) << r % 4 * 8;
-#pragma unroll
-        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
-            const unsigned before = __shfl_up_sync(ALL_LANES, upto[w], distance);
-            if (lane >= distance) upto[w] += before;
-        }
+        upto[w] = scan_lanes<Sum<unsigned>, WARP_SIZE>(upto[w], lane);
         totals[w] = __shfl_sync(ALL_LANES, upto[w], WARP_SIZE - 1);
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) count += (int)(totals[w] >> r % 4 * 8 & 0xff);
@@ -467,7 +466,8 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     }
 
     Optional<State> found = {Op::of(0, 0), false};  // the state of all earlier tiles
-    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found);
+    __shared__ State groups[looking_warps(WARPS)];
+    if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found, groups);
     __shared__ State before;
     if (threadIdx.x == 0) before = found.state;
     __syncthreads();  // separates the writes of before and of staged elements from their reads

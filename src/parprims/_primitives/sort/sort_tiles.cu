@@ -25,6 +25,8 @@
 // If the counts of all rows would take too much memory, rows are sorted in batches: the same launches are repeated for
 // the next rows. The ticket determines the batch.
 //
+// This look-back is apart from that of look_back.cuh: a thread looks back for each digit, and a count and its status
+// share 4 bytes, where a slot there takes 16.
 // Look-back words: 2 bits are the status of a word, AGGREGATE (the count of the tile) or PREFIX (the inclusive prefix:
 // the count of all tiles up to it). The other bits are the count. Both arrive together, so no fence is needed. The
 // highest bit is inverted in every other launch. Then the last word that a tile published in the previous launch reads

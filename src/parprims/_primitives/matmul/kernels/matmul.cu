@@ -259,13 +259,10 @@ struct RegisterTile {
             if (Map::beyond(e)) break;
             const int rows = Map::row(e) - Map::row(0), columns = (Map::vector(e) - Map::vector(0)) * VECTOR;
             const T* const at = next + rows * down + columns * right;
-            using Vector = typename Word<VECTOR * sizeof(T)>::Type;
-            if constexpr (VECTOR > 1) {
-                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
-                memcpy(held[e], &vector, sizeof(Vector));
-            } else {
+            if constexpr (VECTOR > 1)
+                load_vector(held[e], at);
+            else
                 held[e][0] = *at;
-            }
         }
         next += K * from.along;
     }

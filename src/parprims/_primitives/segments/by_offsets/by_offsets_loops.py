@@ -34,10 +34,12 @@ from parprims._cpu.templates.declarations import (
     scratch,
 )
 from parprims._primitives.reduce.reduce_loops import all_of_block, lanes_of_block, parts_of_block
-from parprims._primitives.scan.scan_loops import indices_of, opening_column, place_of
+from parprims._primitives.scan.columns_loops import opening_column
+from parprims._primitives.scan.scan_loops import indices_of, place_of
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.scan.scan_loops import advance, before, element, finish, go_along, go_down, opening
+    from parprims._primitives.scan.columns_loops import go_down
+    from parprims._primitives.scan.scan_loops import advance, before, element, finish, go_along, opening
 
     def offset(inputs: Arrays, number: int) -> int:
         """Return the place where a segment begins, as the call gives it."""

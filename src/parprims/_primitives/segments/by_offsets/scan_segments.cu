@@ -21,11 +21,11 @@
 // G. Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990; D. Merrill and M. Garland, Single-pass Parallel
 // Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
 #include "search.cuh"
-#include "staging.cuh"
+#include "tile_scan.cuh"
 #include "view.cuh"
 
 // States with a flag: whether one of the elements is a head. Nothing before a head counts.
@@ -75,14 +75,7 @@ DEVICE void mark_boundaries(Marks& marks, Index begin, Index first, Index past, 
     Index from = begin + threadIdx.x * (SIZE / THREADS);
     const Index to = from + SIZE / THREADS;
     while (from < to) {
-        Index at = first, end = past;
-        while (at < end) {
-            const Index middle = at + (end - at) / 2;
-            if (boundary(middle) < from)
-                at = middle + 1;
-            else
-                end = middle;
-        }
+        const Index at = first_not_before(first, past, [&](Index middle) { return boundary(middle) < from; });
         if (at == past || boundary(at) >= to) break;
         marks.set((int)(boundary(at) - begin));
         from = boundary(at) + 1;
@@ -110,9 +103,10 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     __shared__ Marks<THREADS * ROUNDS, VEC> marks;
     __shared__ Index bounds[2];
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles);
+    __shared__ unsigned long long drawn;
+    const auto tile = draw_tile<FlaggedState, CARRY>(scratch, (unsigned)lines, tiles, drawn);
     const Index line = tile.line, begin = (Index)tile.number * TILE, own_run = begin + warp * RUN;
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const auto [h, l] = line_index(line, low);
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
     const Place slots = {(threadIdx.x - lane) * ROUNDS, (unsigned)lane};
@@ -127,11 +121,9 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
 
     const auto boundary = [&](Index at) { return REVERSE ? n - (Index)offsets[segments - at] : (Index)offsets[at]; };
     marks.clear(threadIdx.x, THREADS);
-    if (warp == 0) {
-        const Index limit = lane < HALF_WARP ? begin : begin + TILE;
-        const Index found = count_before(segments + 1, [&](Index at) { return boundary(at) < limit; });
-        if (lane % HALF_WARP == 0) bounds[lane / HALF_WARP] = found;
-    }
+    find_bounds(
+        bounds, begin, begin + TILE, [&](Index) { return segments + 1; },
+        [&](Index at, Index limit) { return boundary(at) < limit; });
     __syncthreads();  // separates the writes of bounds and the cleared marks from what follows
     mark_boundaries<TILE, THREADS>(marks, begin, bounds[0], bounds[1], boundary);
     if (begin == 0 && threadIdx.x == 0) marks.set(0);
@@ -169,18 +161,12 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
         prefix = scan_warps<FlaggedOp>(total, totals);
     }
     if constexpr (CARRY != ALONE) {
-        __shared__ FlaggedState state_before;
+        __shared__ FlaggedState state_before, groups[looking_warps(WARPS)];
         const TileStates<FlaggedState> states = {tile.slots, lines, tiles};
         if (threadIdx.x == 0) Scan::before_publishing(tile.number);
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
-        if (CARRY == LOOK_BACK)
-            tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix);
-        else if (threadIdx.x == 0)
-            tile_prefix = chain<FlaggedOp>(states, line, tile.number, total, tile_prefix);
-        if (threadIdx.x == 0 && tile.number > 0) state_before = tile_prefix.state;
-        __syncthreads();  // separates the write of state_before from its reads
-        tile_prefix.valid = tile.number > 0;
-        if (tile.number > 0) tile_prefix.state = state_before;
+        tile_prefix =
+            wait_for_state<FlaggedOp, CARRY, WARPS>(states, line, tile.number, total, tile_prefix, state_before, groups);
     }
     if (prefix.valid) before = lane > 0 ? FlaggedOp::combine(prefix.state, before) : prefix.state;
     if (tile_prefix.valid)

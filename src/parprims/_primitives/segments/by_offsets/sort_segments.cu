@@ -166,15 +166,8 @@ struct SortedPieces {
             for (Index at = first + threadIdx.x; at < last; at += THREADS) mark((Index)offsets[at] - begin);
         } else {  // where many segments are empty, a search for each element takes less time
             for (int place = threadIdx.x; place < length; place += THREADS) {
-                Index low = first, high = last;
-                while (low < high) {
-                    const Index middle = low + (high - low) / 2;
-                    if ((Index)offsets[middle] < begin + place)
-                        low = middle + 1;
-                    else
-                        high = middle;
-                }
-                if (low < last && (Index)offsets[low] == begin + place) mark(place);
+                const Index own = first_not_before(first, last, [&](Index at) { return (Index)offsets[at] < begin + place; });
+                if (own < last && (Index)offsets[own] == begin + place) mark(place);
             }
         }
         if (threadIdx.x == 0) {

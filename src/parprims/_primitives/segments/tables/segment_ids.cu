@@ -30,21 +30,10 @@ DEVICE void find_offsets(const Id* ids, Offset* offsets, Index n, Index stride, 
     };
     __shared__ Index bounds[2];
     const Index begin = (Index)blockIdx.x * (THREADS * EACH), last = min(count, begin + (THREADS * EACH - 1));
-    if (threadIdx.x < WARP_SIZE) {
-        const Index segment = threadIdx.x < HALF_WARP ? begin : last;
-        const Index found = count_before(n, [&](Index at) { return is_before(at, segment); });
-        if (threadIdx.x % HALF_WARP == 0) bounds[threadIdx.x / HALF_WARP] = found;
-    }
+    find_bounds(bounds, begin, last, [&](Index) { return n; }, is_before);
     __syncthreads();  // separates the writes of bounds from their reads
     for (Index segment = begin + threadIdx.x; segment <= last; segment += THREADS) {
-        Index at = bounds[0], end = max(at, bounds[1]);
-        while (at < end) {
-            const Index middle = at + (end - at) / 2;
-            if (is_before(middle, segment))
-                at = middle + 1;
-            else
-                end = middle;
-        }
-        offsets[segment] = (Offset)at;
+        const Index first = bounds[0], past = max(first, bounds[1]);
+        offsets[segment] = (Offset)first_not_before(first, past, [&](Index at) { return is_before(at, segment); });
     }
 }

@@ -1,7 +1,7 @@
 // The segments that a share of a path holds only in part, and the combination of adjacent shares. A path has the
 // elements of a line and the ends of its segments (see segments.cu).
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 
 // The incomplete segments of a part of the path, which is one share or several.

@@ -25,7 +25,7 @@
 // shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but never accesses outside the arrays.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "search.cuh"
 #include "segment_parts.cuh"
@@ -66,12 +66,12 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     const unsigned strip = blockIdx.x / blocks, block = blockIdx.x % blocks;
     const Index line = strip / strips;
-    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const LineIndex place = line_index(line, low);
     Index j = ((Index)(strip % strips) * LANES + lane) * VEC;
     const bool exists = j < inner;
     if (!exists) j = 0;  // threads without a column repeat another thread's, and store nothing
-    const Inputs from = views_at(in, h, l, j);
-    const Outputs to = views_at(out, h, l, j);
+    const Inputs from = views_at(in, place.high, place.low, j);
+    const Outputs to = views_at(out, place.high, place.low, j);
     const auto finish = [&](Index segment, const Optional<State>& found) {
         if (segment == 0 || !exists) return;
         Result results[VEC];
@@ -79,7 +79,7 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
         for (int k = 0; k < VEC; ++k) {
             typename Scan::Op::State state = found.state.of[k];
             if (JOINS || !found.valid) {
-                const typename Scan::Op::State start = starts.load(h, l, j + k);
+                const typename Scan::Op::State start = starts.load(place.high, place.low, j + k);
                 state = found.valid ? Scan::Op::combine(start, state) : start;
             }
             results[k] = Scan::result(state, Raw(), 0);
@@ -91,23 +91,12 @@ DEVICE void reduce_rows_of_segments(const Inputs& in, const Outputs& out, const 
     const Index items = n + segments + 1;
     const auto item_of = [&](int at) { return min(items, ((Index)block * GROUPS + at) * share); };
     const auto is_before = [&](Index segment, Index item) { return (Index)offsets[segment] + segment < item; };
-    if (threadIdx.x < WARP_SIZE) {
-        const Index item = item_of(threadIdx.x < HALF_WARP ? 0 : GROUPS);
-        const Index found = count_before(min(item, segments + 1), [&](Index s) { return is_before(s, item); });
-        if (threadIdx.x % HALF_WARP == 0) bounds[threadIdx.x / HALF_WARP] = found;
-    }
+    find_bounds(bounds, item_of(0), item_of(GROUPS), [&](Index item) { return min(item, segments + 1); }, is_before);
     __syncthreads();  // separates the writes of bounds from their reads
     for (int at = threadIdx.x; at <= GROUPS; at += THREADS) {
         const Index item = item_of(at);
-        Index found = bounds[0], behind = max(found, bounds[1]);
-        while (found < behind) {
-            const Index middle = found + (behind - found) / 2;
-            if (is_before(middle, item))
-                found = middle + 1;
-            else
-                behind = middle;
-        }
-        firsts[at] = found;
+        const Index first = bounds[0], past = max(first, bounds[1]);
+        firsts[at] = first_not_before(first, past, [&](Index segment) { return is_before(segment, item); });
     }
     __syncthreads();  // separates the writes of firsts from their reads
     const Index first = firsts[group], end = max(first, firsts[group + 1]);

@@ -26,7 +26,7 @@
 // The turns follow the histograms of C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance
 // Predictable Histogramming on GPUs, GPGPU-4, 2011.
 
-#include "block_reduce.cuh"
+#include "block.cuh"
 #include "common.cuh"
 #include "segment_runs.cuh"
 #include "ticket.cuh"
