@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of
-from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, rebuilt
+from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of, spread
+from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, leaf_count, leaf_names, rebuilt
 from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
 from parprims._operators.failures import check_result, explain_failure
 from parprims._operators.foreign.calls import call_on
@@ -140,8 +139,9 @@ class Operator:
             return None
         what = f"the identity of op {self.name}"
         scalars = identity if type(identity) is tuple else (identity,)
-        if is_structured(identity):
+        if is_structured(identity) or self._structure is not None:
             scalars = flat(what, identity, self._structure)
+            scalars = scalars if type(scalars) is tuple else (scalars,)
         _check_scalars(what, scalars, len(dtype_names))
         for value, dtype in zip(scalars, dtype_names, strict=True):
             if not _holds(dtype, value):
@@ -407,12 +407,18 @@ def restructured(op: Operator, structure: Structure) -> Operator:
             raise TypeError(f"op {name} returned {as_text(result_structure)} for elements {as_text(structure)}")
         return leaves
 
-    count = len(flattened(rebuilt(structure, itertools.repeat(None)))[0])
+    count = leaf_count(structure)
     if op.components not in (None, count):
         raise ValueError(f"op {name} works on elements of {op.components} arrays, {as_text(structure)} has {count}")
     new = Operator(on_leaves, identity=identity, commutative=op.commutative, name=name, components=count)
     new._structure = structure
     return new
+
+
+def names_of_leaves(op: Operator, count: int, name: str = "x") -> tuple[str, ...]:
+    """Return the names of the arrays of an element in messages."""
+    names = leaf_names(op._structure, name) if op._structure is not None else ()
+    return names if len(names) == count else tuple([f"{name}[{index}]" for index in range(count)])
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
@@ -474,7 +480,7 @@ def segmented(op: Any) -> Operator:
         joined = inner(tuple(values), tuple(others))
         return (
             flag | starts,
-            *(xp.where(starts, other, both) for other, both in zip(others, joined, strict=True)),
+            *(xp.where(spread(xp, starts, other), other, both) for other, both in zip(others, joined, strict=True)),
         )
 
     def identity(_flag: str, *rest: str) -> tuple[Any, ...] | None:

@@ -31,7 +31,7 @@ from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import array as scan_array
-from parprims._primitives.scan.call import Scan
+from parprims._primitives.scan.call import Scan, refused_shapes
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """The least and the most columns of a tile: its states stay in the cache."""
@@ -406,7 +406,7 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
-    reason = reason or _cpu.too_many(r.inputs)
+    reason = reason or refused_shapes(r) or _cpu.too_many(r.inputs)
     if reason is not None or not isinstance(r, Scan):
         return reason
     return _cpu.untraceable(lambda: _traced(xp, r))

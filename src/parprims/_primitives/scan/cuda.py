@@ -19,7 +19,7 @@ from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan import tiling
-from parprims._primitives.scan.call import Scan
+from parprims._primitives.scan.call import Scan, refused_shapes
 from parprims._primitives.scan.source import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.scan.tiling import (
     MOST_STRIPS,
@@ -227,7 +227,7 @@ def refusal(xp: Namespace, call: Call) -> str | None:
     arrays = call.arrays
     if isinstance(call, Recurrence):  # the dispatch adds its derivative
         arrays = tuple([derivative_rules.detached(x) for x in arrays])
-    reason = _cuda.refusal(xp, arrays)
+    reason = _cuda.refusal(xp, arrays) or refused_shapes(call)
     if reason is not None:
         return reason
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace, filled
-from parprims._core.elements import is_structured, only_array
+from parprims._core.elements import is_tree, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
@@ -133,7 +133,7 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
-    if isinstance(x, (tuple, dict)) and is_structured(x):
+    if is_tree(x):
         return by_leaves(
             scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
             offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
@@ -274,12 +274,13 @@ def cumulative_prod(
 
 def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan. Exclusive scans with a segmented operator restart at every flag."""
+    of_shapes = Methods.__call__ if r.shapes is not None else derivative_rules.scan
     if not (r.exclusive and r.op.flags):
-        return derivative_rules.scan(methods, method, xp, r)
+        return of_shapes(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
     if starts:  # no flag before the first element, so that the flags of results show which flags came before
         r = r.on(*r.inputs, *(xp.zeros_like(x) for x in starts[:count]), *starts[count:])
-    ys = derivative_rules.scan(methods, method, xp, r)
+    ys = of_shapes(methods, method, xp, r)
     if not starts:
         assert r.identity is not None
         starts = tuple([filled(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True)])
