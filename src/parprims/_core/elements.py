@@ -37,9 +37,9 @@ def is_tree(x: Any) -> bool:
     A list without arrays is no tree: it may stand for an array.
     """
     if isinstance(x, tuple):
-        return is_structured(x) or any([_opened(one) is not None for one in x if not hasattr(one, "dtype")])
+        return is_structured(x) or any(_opened(one) is not None for one in x if not hasattr(one, "dtype"))
     if type(x) is list:
-        return any([hasattr(leaf, "dtype") for leaf in flattened(x)[0]])
+        return any(hasattr(leaf, "dtype") for leaf in flattened(x)[0])
     return not hasattr(x, "dtype") and x is not None and _opened(x) is not None
 
 

@@ -33,9 +33,9 @@ def of_equal_shapes(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
     Flags do not broadcast to components of several shapes: each flag then has the first axes of every component.
     """
     shape, flags = xs[0].shape, op.flags
-    if all([x.shape == shape for x in xs]):
+    if all(x.shape == shape for x in xs):
         return xs, False
-    if 0 < flags < len(xs) and all([x.shape == xs[flags].shape for x in xs[flags:]]):
+    if 0 < flags < len(xs) and all(x.shape == xs[flags].shape for x in xs[flags:]):
         return flags_broadcast(xp, op, xs), False
     return xs, True
 

@@ -184,20 +184,25 @@ class Operator:
             raise TypeError(f"op {self.name} returned {len(combined)} components for elements of {len(earlier)}")
         for index, (got, expected) in enumerate(zip(combined, earlier, strict=True)):
             if type(got) is not type(expected):
-                check_result(f"op {self.name}", got, expected, index if len(earlier) > 1 else None)
+                check_result(f"op {self.name}", got, expected, self._place(index) if len(earlier) > 1 else None)
             if got.dtype != expected.dtype:
                 raise TypeError(
-                    f"op {self.name} returned {dtype_name(got.dtype)} for component {index}, "
+                    f"op {self.name} returned {dtype_name(got.dtype)} for component {self._place(index)}, "
                     f"which has dtype {dtype_name(expected.dtype)}"
                 )
             if got.shape != expected.shape:
                 shape = _joint_shape(expected.shape, later[index].shape)
                 if tuple(got.shape) != shape:
+                    same = all(x.shape == expected.shape for x in earlier)
                     raise ValueError(
-                        f"op {self.name} returned shape {tuple(got.shape)} for component {index}, which has shape "
-                        f"{shape}: it must work elementwise"
+                        f"op {self.name} returned shape {tuple(got.shape)} for component {self._place(index)}, which "
+                        f"has shape {shape}: it must {'work elementwise' if same else 'keep the shapes'}"
                     )
         return combined
+
+    def _place(self, index: int) -> str:
+        """Return the name of a component in messages: its number, or its place in a tree."""
+        return str(index) if self._structure is None else leaf_names(self._structure, "")[index]
 
 
 def _joint_shape(shape: Iterable[Any], other_shape: Iterable[Any]) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._core.arrays import Array, admit
-from parprims._core.elements import flat, is_structured, only_array
+from parprims._core.elements import flat, is_tree, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
 from parprims._dispatch.by_device import by_device
@@ -136,7 +136,7 @@ def reduce(
     >>> int(index)
     1
     """
-    if isinstance(x, (tuple, dict)) and is_structured(x):
+    if is_tree(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
             method=method, axis_name=axis_name, **others,

@@ -102,7 +102,7 @@ def scanned(
         xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
     # One element is copied, because a result never shares memory with an input. Empty arrays are copied too: the
     # library may have no arithmetic for their dtype.
-    combines = xs[0].shape[axis] > 1 and not all([0 in x.shape for x in xs])
+    combines = xs[0].shape[axis] > 1 and not all(0 in x.shape for x in xs)
     ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
     if identity is not None:
         heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]

@@ -15,8 +15,8 @@ from parprims._core.arrays import (
     device,
     dtype_name,
     normalize_axis,
-    shared_axis,
     ring_dtype,
+    shared_axis,
     sum_dtype,
 )
 from parprims._core.options import as_dtypes, check_entries
@@ -28,7 +28,7 @@ from parprims._operators.flags import of_equal_shapes
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
 from parprims._operators.operator import Operator, as_operator, check_components, names_of_leaves
-from parprims._primitives.reduce.call import SUMS
+from parprims._primitives.reduce.call import SUMS, names_of_start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +99,9 @@ class Scan(Checked):
     def empty(self, xp: Namespace) -> Any:
         """Return uninitialised arrays of the shape and dtypes of the result."""
         shapes = self.shapes or [self.shape] * len(self.dtypes)
-        pairs = zip([(*shape[: self.axis], self.n, *shape[self.axis + 1 :]) for shape in shapes], self.dtypes)
+        pairs = zip(
+            [(*shape[: self.axis], self.n, *shape[self.axis + 1 :]) for shape in shapes], self.dtypes, strict=True
+        )
         ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for shape, dtype in pairs])
         return ys[0] if self.single else ys
 
@@ -155,13 +157,6 @@ def start_elements(
     return arrays, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
 
 
-def refused_shapes(r: Any) -> str | None:
-    """Return the reason why no kernel computes a scan or a reduction of arrays of several shapes, or None."""
-    if getattr(r, "shapes", None) is None:
-        return None
-    return f"the arrays have several shapes, {', '.join(map(str, r.shapes))}"
-
-
 # ---- Checks -----------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +182,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     if initial is not None:
         entries = _entries(initial)
         check_entries("initial", entries, len(xs))
-        starts, begin = start_elements(xp, entries, like=xs[0], shapes=shapes, dtypes=dtypes, axis=axis)
+        named = names_of_start(operator, len(xs))
+        starts, begin = start_elements(xp, entries, like=xs[0], shapes=shapes, dtypes=dtypes, axis=axis, names=named)
         count = len(xs)
 
         def complete(*values: Any) -> tuple[Array, ...]:

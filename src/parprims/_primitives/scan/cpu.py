@@ -30,8 +30,9 @@ from parprims._operators.operator import BUILT_IN, Operator, check_components
 from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
+from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
-from parprims._primitives.scan.call import Scan, refused_shapes
+from parprims._primitives.scan.call import Scan
 
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """The least and the most columns of a tile: its states stay in the cache."""

@@ -17,9 +17,10 @@ from parprims._operators.operator import Operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, state_size
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
+from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan import tiling
-from parprims._primitives.scan.call import Scan, refused_shapes
+from parprims._primitives.scan.call import Scan
 from parprims._primitives.scan.source import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.scan.tiling import (
     MOST_STRIPS,
