@@ -291,8 +291,8 @@ def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[st
     least = ranks.index(min(ranks))
     if axis is None or (least != ranks.index(max(ranks)) and normalize_axis(axis, max(ranks)) != axis):
         raise ValueError(
-            f"axis must be given, counted from the front, because {names[least]} has {ranks[least]} dimensions and "
-            f"{names[ranks.index(max(ranks))]} has {max(ranks)}, got {axis}"
+            f"x must be arrays of equal shape, or axis must count from the front: {names[least]} has {ranks[least]} "
+            f"dimensions, {names[ranks.index(max(ranks))]} has {max(ranks)}, and axis is {axis}"
         )
     place = normalize_axis(axis, ranks[least], name=f"axis of {names[least]}:")
     for name, shape in zip(names, shapes, strict=True):

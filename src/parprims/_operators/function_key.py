@@ -47,6 +47,9 @@ _LASTING = frozenset(
 _LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.special", "ml_dtypes")
 """Modules, with their submodules, whose functions never change although the rest of their package may."""
 
+_LASTING_FUNCTIONS = frozenset({("jax._src.api", "vmap")})
+"""Functions of other modules that never change, and read nothing but their arguments."""
+
 _READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
 """Built-in functions that read variables which the code does not name."""
 
@@ -243,7 +246,9 @@ def _is_public(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if module is None and isinstance(value, types.BuiltinFunctionType):
         module = getattr(value.__self__, "__module__", None)  # PyTorch's functions
-    if not isinstance(module, str) or not isinstance(name, str) or not _is_lasting(module) or id(value) in _READERS:
+    if not isinstance(module, str) or not isinstance(name, str) or id(value) in _READERS:
+        return False
+    if not _is_lasting(module) and (module, name) not in _LASTING_FUNCTIONS:
         return False
     home = sys.modules.get(module)
     return home is not None and getattr(home, name, None) is value

@@ -90,7 +90,9 @@ class Operator:
         if components is not None and components < 1:
             raise ValueError(f"components must be at least 1, got {components}")
         if identity is not None and not callable(identity):
-            _check_scalars("identity", flattened(identity, "identity")[0], components)
+            parts = identity if isinstance(identity, tuple) else (identity,)
+            structured = is_structured(identity)
+            _check_scalars("identity", flattened(identity, "identity")[0] if structured else parts, components)
         self.combine: Combine = combine
         self.commutative: bool = bool(commutative)
         self.name: str = name or str(getattr(combine, "__name__", type(combine).__name__))

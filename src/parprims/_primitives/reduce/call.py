@@ -217,7 +217,7 @@ class Values:
     def result_shapes(self, r: Reduction) -> list[tuple[int, ...]]:
         """Return the shapes of the components of the result."""
         if not self.differ:
-            return [r.result_shape] * len(self.arrays)
+            return [r.result_shape] * len(self.dtypes)
         return [r.reduced(tuple(x.shape)) for x in self.arrays]
 
     def result(self, totals: tuple[Array, ...]) -> Any:
