@@ -282,24 +282,24 @@ def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     return index % ndim
 
 
-def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> int:
+def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[str], name: str = "x") -> int:
     """Return an axis of arrays of several shapes, counted from the front; their lengths along it must be equal.
 
-    Raises an error that names the array if it does not have the axis, or has another length.
+    Raises an error that names the array if it does not have the axis, or has another length. ``name`` is the argument.
     """
     ranks = [len(shape) for shape in shapes]
-    least = ranks.index(min(ranks))
-    if axis is None or (least != ranks.index(max(ranks)) and normalize_axis(axis, max(ranks)) != axis):
+    least, most = ranks.index(min(ranks)), ranks.index(max(ranks))
+    if axis is None or (least != most and normalize_axis(axis, ranks[most]) != axis):
         raise ValueError(
-            f"x must be arrays of equal shape, or axis must count from the front: {names[least]} has {ranks[least]} "
-            f"dimensions, {names[ranks.index(max(ranks))]} has {max(ranks)}, and axis is {axis}"
+            f"{name} must be arrays of equal shape, or axis must count from the front: {names[least]} has "
+            f"{ranks[least]} dimensions, {names[most]} has {ranks[most]}, and axis is {axis}"
         )
     place = normalize_axis(axis, ranks[least], name=f"axis of {names[least]}:")
-    for name, shape in zip(names, shapes, strict=True):
+    for other, shape in zip(names, shapes, strict=True):
         if shape[place] != shapes[0][place]:
             raise ValueError(
-                f"x must be arrays of equal shape, or of equal length along axis {place}: {names[0]} has shape "
-                f"{tuple(shapes[0])}, {name} has {tuple(shape)}"
+                f"{name} must be arrays of equal shape, or of equal length along axis {place}: {names[0]} has shape "
+                f"{tuple(shapes[0])}, {other} has {tuple(shape)}"
             )
     return place
 
