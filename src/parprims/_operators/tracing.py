@@ -43,13 +43,15 @@ class _Lines(list[str]):
 
     ``immutable`` says that arrays of the caller's library never change, so that ``x += y`` makes a new array. ``long``
     says that a line calls a function that the compiler replaces with dozens of instructions. ``captured`` are the
-    numbers that kernels receive as arguments, and ``told`` is the beginning of their names.
+    numbers that kernels receive as arguments, and ``told`` is the beginning of their names. ``prefix`` is the beginning
+    of the names of values.
     """
 
     language = CUDA
     immutable = False
     long = False
     told: str | None = None
+    prefix = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +229,7 @@ def _another(x: Scalar) -> Scalar:
 
 
 def _emit(lines: _Lines, dtype: str, expression: str) -> Scalar:
-    name = f"t{len(lines)}"
+    name = f"{lines.prefix}t{len(lines)}"
     lines.append(lines.language.assign(name, dtype, expression))
     return Scalar(lines, dtype, name)
 

@@ -17,6 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
+from parprims._primitives.scan.parts import or_components
 
 
 @primitive
@@ -292,8 +293,8 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
     methods = Methods(
         name,
         kernel=by_device(
-            Method(cuda.prepare, cuda.refusal),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            or_components(Method(cuda.prepare, cuda.refusal), array.operations),
+            or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True), array.operations),
         ),
         native=Method(
             array.prepare_native,
