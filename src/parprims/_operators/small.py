@@ -78,7 +78,7 @@ class Lanes:
             for place in self.lines:
                 scalars = result._entries[place]
                 found[place] += [scalars] if isinstance(scalars, Scalar) else [*scalars.flat]
-            if any(one._dtype != dtype for one in found[place]):
+            if result._name != dtype:
                 raise Untraceable(f"it turns {dtype} into {result._name}")
         first, *others = self.lines.values()
         texts = [
