@@ -418,13 +418,23 @@ def _reduced(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     if initial is not None:
         entries = zip(_entries("initial", initial, len(xs)), dtypes, shapes, ys, strict=True)
         start = tuple(_filled("initial", value, to, shape=shape, like=y).to(y.dtype) for value, to, shape, y in entries)
-        totals = start if totals is None else op(start, totals)
+        totals = start if totals is None else _after_start(op, start, totals, axes, kept=keepdims)
     elif totals is None:
         identity = _identity(op, [y.dtype for y in ys], f"x is empty along axis {axes}")
         triples = zip(identity, shapes, ys, strict=True)
         totals = tuple(_filled("identity", e, y.dtype, shape=shape, like=y) for e, shape, y in triples)
     totals = tuple(cast(xp, total, to) for total, to in zip(totals, dtypes, strict=True))
     return totals if isinstance(asked["x"], tuple) else totals[0]
+
+
+def _after_start(
+    op: Operator, start: tuple[Array, ...], totals: tuple[Array, ...], axes: tuple[int, ...], *, kept: bool
+) -> tuple[Array, ...]:
+    """Return the combination of the initial element and totals, in which an operator sees the axis."""
+    if kept or len(axes) != 1:
+        return op(start, totals)
+    elements = [tuple([torch.unsqueeze(x, axes[0]) for x in element]) for element in (start, totals)]
+    return tuple([torch.squeeze(x, axes[0]) for x in op(*elements)])
 
 
 class _Factors:

@@ -588,13 +588,24 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
                 for value, dtype, x, shape in zip(r.initial, values.dtypes, like, shapes, strict=True)
             ]
         )
-        totals = start if totals is None else op(start, totals)
+        totals = start if totals is None else _after_start(xp, r, op, start, totals)
     assert totals is not None
     result = tuple(
         as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
         for total, dtype in zip(totals, values.dtypes, strict=True)
     )
     return values.result(result)
+
+
+def _after_start(
+    xp: Namespace, r: Reduction, op: Operator, start: tuple[Array, ...], totals: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Return the combination of the initial element and totals, in which an operator of the caller's sees the axis."""
+    if r.keepdims or len(r.axes) != 1 or not is_own(op):
+        return op(start, totals)
+    (axis,) = r.axes
+    elements = [tuple([xp.expand_dims(x, axis=axis) for x in element]) for element in (start, totals)]
+    return tuple([xp.squeeze(x, axis=axis) for x in op(*elements)])
 
 
 def result_of_empty(xp: Namespace, r: Reduction) -> Any:

@@ -29,6 +29,7 @@ from parprims._primitives.reduce.call import (
     never_warns,
     reduced_values,
 )
+from parprims._primitives.scan.parts import of_reduction, or_components, run_reduction
 
 
 @primitive
@@ -681,12 +682,16 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
+def _or_components(method: Method) -> Method:
+    return or_components(method, of_reduction, run_reduction, directly(array.array))
+
+
 def _declared(name: str, **defaults: Any) -> Primitive:
     methods = Methods(
         name,
         kernel=by_device(
-            Method(cuda.prepare, cuda.refusal, cuda.slower),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _or_components(Method(cuda.prepare, cuda.refusal, cuda.slower)),
+            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
         ),
         native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
         array=Method(directly(array.array), array.refusal),

@@ -21,7 +21,9 @@ from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
 from parprims._operators.small import combined
 from parprims._operators.tracing import Scalar
-from parprims._primitives.reduce.call import refused_shapes
+from parprims._primitives.reduce.call import Reduction, Values, finish
+from parprims._primitives.reduce.call import result_dtypes as reduced_dtypes
+from parprims._primitives.scan.call import Scan
 
 MOST = 128
 """The most numbers of an element, as of a kernel for GPUs."""
@@ -48,11 +50,10 @@ class Parts:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def split(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the components of arrays."""
-        lead = (slice(None),) * self.axes
-        return tuple(
-            [x[(*lead, *at)] for x, shape in zip(arrays, self.shapes, strict=True) for at in np.ndindex(*shape)]
-        )
+        """Return the components of arrays with any number of axes before the trailing axes."""
+        pairs = zip(arrays, self.shapes, strict=True)
+        leads = [(x, (slice(None),) * (x.ndim - len(shape)), shape) for x, shape in pairs]
+        return tuple([x[(*lead, *at)] for x, lead, shape in leads for at in np.ndindex(*shape)])
 
     def joined(self, xp: Namespace, components: Sequence[Array]) -> tuple[Array, ...]:
         """Return the arrays of components, which may have lost axes before the trailing axes."""
@@ -67,6 +68,10 @@ class Parts:
     def repeated(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return a value of each array for each of its components."""
         return tuple([one for one, shape in zip(values, self.shapes, strict=True) for _ in range(math.prod(shape))])
+
+    def key(self, operation: Any) -> Any:
+        """Return the key of the operator on components, given that of the operator."""
+        return None if operation is None else ("components", operation, self.axes, self.shapes)
 
     def operator(self, xp: Namespace, op: Operator) -> Operator:
         """Return the operator on components."""
@@ -83,30 +88,32 @@ class Parts:
         return Operator(on_components, commutative=op.commutative, name=op.name, components=self.count)
 
 
-def parts_of(r: Any, axis: int) -> Parts | str | None:
-    """Return the division of a call's arrays, the reason why there is none, or None for elements without such axes."""
-    shapes = r.shapes or [r.shape] * (len(r.arrays) if not hasattr(r, "inputs") else len(r.inputs))
+def parts_of(shapes: Sequence[tuple[int, ...]], axis: int, *, differ: bool) -> Parts | str | None:
+    """Return the division of arrays, the reason why there is none, or None for elements without trailing axes."""
     trailing = tuple([tuple(shape[axis + 1 :]) for shape in shapes])
-    if not is_own(r.op) and r.shapes is None:
-        return None
     if not any(trailing):
         return None
     parts = Parts(axis + 1, trailing)
     if not 0 < parts.count <= MOST:
-        return f"an element has {parts.count} numbers, and a kernel takes {MOST} at most" if r.shapes else None
+        return f"an element has {parts.count} numbers, and a kernel takes {MOST} at most" if differ else None
     if any(tuple(shape[:axis]) != tuple(shapes[0][:axis]) for shape in shapes):
         return "the arrays have several shapes before the axis"
     return parts
 
 
-def of_components(xp: Namespace, r: Any) -> Any:
+Divided = tuple[Parts, Any]
+"""The division of a call, and the call on the components."""
+
+
+def of_scan(xp: Namespace, r: Scan) -> Divided | str | None:
     """Return the scan of the components, or the reason why there is none; None for elements without trailing axes."""
-    parts = parts_of(r, r.axis)
+    if not is_own(r.op) and r.shapes is None:
+        return None
+    parts = parts_of(r.shapes or [r.shape] * len(r.inputs), r.axis, differ=r.shapes is not None)
     if not isinstance(parts, Parts):
         return parts
-    arrays = tuple(map(detached, r.arrays))
-    count = len(r.inputs)
-    return dataclasses.replace(
+    arrays, count = tuple(map(detached, r.arrays)), len(r.inputs)
+    return parts, dataclasses.replace(
         r,
         arrays=(*parts.split(arrays[:count]), *(parts.split(arrays[count:]) if r.starts else ())),
         key=None,
@@ -115,58 +122,127 @@ def of_components(xp: Namespace, r: Any) -> Any:
         shapes=None,
         single=False,
         op=parts.operator(xp, r.op),
-        operation=None if r.operation is None else ("components", r.operation, parts.axes, parts.shapes),
+        operation=parts.key(r.operation),
         identity=None if r.identity is None else parts.repeated(r.identity),
         working=parts.repeated(r.working),
         dtypes=parts.repeated(r.dtypes),
     )
 
 
-def or_components(method: Method, operations: Callable[..., Callable[..., Any]]) -> Method:
+def run_scan(xp: Namespace, r: Scan, parts: Parts, compute: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of the arrays of a scan; ``compute`` scans the components."""
+    count = len(r.inputs)
+
+    def split(*arrays: Array) -> tuple[Array, ...]:
+        return (*parts.split(arrays[:count]), *(parts.split(arrays[count:]) if len(arrays) > count else ()))
+
+    def joined(*components: Array) -> tuple[Array, ...]:
+        return parts.joined(xp, components)
+
+    if is_jax(xp):  # single operations of JAX take long
+        split, joined = one_program(split), one_program(joined)
+    return lambda *arrays: joined(*compute(*split(*arrays)))
+
+
+def of_reduction(xp: Namespace, r: Reduction) -> Divided | str | None:
+    """Return the reduction of the components, without an initial element; or else as `of_scan` does."""
+    if r.fn is not None or len(r.axes) != 1 or (not is_own(r.op) and r.shapes is None):
+        return None
+    parts = parts_of(r.shapes or [r.shape] * len(r.arrays), r.axes[0], differ=r.shapes is not None)
+    if not isinstance(parts, Parts):
+        return parts
+    return parts, dataclasses.replace(
+        r,
+        arrays=parts.split(tuple(map(detached, r.arrays))),
+        key=None,
+        complete=None,
+        shape=tuple(r.shape[: r.axes[0] + 1]),
+        shapes=None,
+        single=False,
+        op=parts.operator(xp, r.op),
+        operation=parts.key(r.operation),
+        dtypes=None if r.dtypes is None else parts.repeated(r.dtypes),
+        initial=None,
+        begun=False,
+    )
+
+
+def run_reduction(
+    xp: Namespace, r: Reduction, parts: Parts, compute: Callable[..., Any]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of the arrays of a reduction; ``compute`` reduces the components."""
+    bare = r.on(*(None,) * len(r.arrays))
+
+    def split(*arrays: Array) -> tuple[Array, ...]:
+        return parts.split(arrays)
+
+    def joined(*components: Array) -> tuple[Array, ...]:
+        return parts.joined(xp, components)
+
+    if is_jax(xp):
+        split, joined = one_program(split), one_program(joined)
+    dtypes = reduced_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        totals = joined(*compute(*split(*arrays)))
+        if bare.initial is None:
+            return totals
+        values = Values(arrays, dtypes, single=False, op=bare.op, differ=True)
+        found: tuple[Array, ...] = finish(xp, bare, values, totals)
+        return found
+
+    return run
+
+
+def or_components(
+    method: Method,
+    divided: Callable[[Namespace, Any], Divided | str | None],
+    run_divided: Callable[..., Callable[..., tuple[Array, ...]]],
+    operations: Callable[[Namespace, Any], Callable[..., Any]],
+) -> Method:
     """Return a kernel method that also takes elements of small matrices.
 
-    ``operations`` takes the namespace and the call, and returns the call in operations of the library, whose derivative
-    is that of the kernel.
+    Parameters
+    ----------
+    method : Method
+        The method on elements of numbers.
+    divided : callable
+        Returns the call on components: `of_scan` or `of_reduction`.
+    run_divided : callable
+        Returns the function of the arrays: `run_scan` or `run_reduction`.
+    operations : callable
+        Takes the namespace and the call; returns the call in operations of the library, whose derivative is that of the
+        kernel.
     """
+    refusal_of = method.refusal
+    assert refusal_of is not None
 
     def refusal(xp: Namespace, r: Any) -> str | None:
-        assert method.refusal is not None
-        reason = method.refusal(xp, r)
-        if reason is None:
-            return None
-        inner = of_components(xp, r)
-        if inner is None or isinstance(inner, str):
-            return inner or reason
-        return method.refusal(xp, inner)
+        reason = refusal_of(xp, r)
+        found = None if reason is None else divided(xp, r)
+        return refusal_of(xp, found[1]) if isinstance(found, tuple) else found or reason
 
-    def chosen(xp: Namespace, r: Any) -> Any:
-        assert method.refusal is not None
-        return r if refused_shapes(r) is None and method.refusal(xp, r) is None else of_components(xp, r)
+    def chosen(xp: Namespace, r: Any) -> Divided | None:
+        """Return the divided call, or None if the method takes the call itself."""
+        found = None if r.shapes is None and refusal_of(xp, r) is None else divided(xp, r)
+        return found if isinstance(found, tuple) else None
 
     def slower(xp: Namespace, r: Any) -> str | None:
-        return None if method.slower is None else method.slower(xp, chosen(xp, r))
+        if method.slower is None:
+            return None
+        found = chosen(xp, r)
+        return method.slower(xp, r if found is None else found[1])
 
     def prepare(xp: Namespace, r: Any) -> Callable[..., Any]:
-        inner = chosen(xp, r)
-        if inner is r:
+        found = chosen(xp, r)
+        if found is None:
             return method.prepare(xp, r)
-        parts = parts_of(r, r.axis)
-        assert isinstance(parts, Parts)
-        compute, count, single = method.prepare(xp, inner), len(r.inputs), r.single
-
-        def split(*arrays: Array) -> tuple[Array, ...]:
-            return (*parts.split(arrays[:count]), *(parts.split(arrays[count:]) if len(arrays) > count else ()))
-
-        def joined(*components: Array) -> tuple[Array, ...]:
-            return parts.joined(xp, components)
-
-        if is_jax(xp):
-            split, joined = one_program(split), one_program(joined)
-
-        def run(*arrays: Array) -> tuple[Array, ...]:
-            return joined(*compute(*split(*arrays)))
-
-        whole = by_operations(xp, r.arrays, run, lambda: operations(xp, dataclasses.replace(r, single=False)))
-        return (lambda *arrays: whole(*arrays)[0]) if single else whole
+        if r.n == 0:  # there is nothing to combine, but there may be an initial element
+            return operations(xp, r)
+        parts, inner = found
+        run = run_divided(xp, r, parts, method.prepare(xp, inner))
+        several = dataclasses.replace(r, arrays=(None,) * len(r.arrays), key=None, single=False)
+        whole = by_operations(xp, r.arrays, run, lambda: operations(xp, several))
+        return (lambda *arrays: whole(*arrays)[0]) if r.single else whole
 
     return dataclasses.replace(method, prepare=prepare, refusal=refusal, slower=slower)

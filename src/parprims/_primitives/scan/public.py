@@ -17,7 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
-from parprims._primitives.scan.parts import or_components
+from parprims._primitives.scan.parts import of_scan, or_components, run_scan
 
 
 @primitive
@@ -288,13 +288,17 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     return restarted(xp, r.op, r.inputs[:count], starts, bool(r.starts), ys)
 
 
+def _or_components(method: Method) -> Method:
+    return or_components(method, of_scan, run_scan, array.operations)
+
+
 def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
     """Return the declaration of a scan with fixed values of some options."""
     methods = Methods(
         name,
         kernel=by_device(
-            or_components(Method(cuda.prepare, cuda.refusal), array.operations),
-            or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True), array.operations),
+            _or_components(Method(cuda.prepare, cuda.refusal)),
+            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
         ),
         native=Method(
             array.prepare_native,
