@@ -35,7 +35,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     ----------
     op : str, Operator or callable
         The operator to test.
-    examples : array, tuple, NamedTuple or dict of array
+    examples : array, or tree of array
         Elements along the first axis, at least three.
     rtol : float, optional
         Largest difference allowed, relative to the largest magnitude, by default 64 units in the last place of the

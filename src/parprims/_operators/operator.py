@@ -21,17 +21,19 @@ Combine = Callable[[Any, Any], Any]
 class Operator:
     """An associative operator: a function of two elements, and its identity.
 
-    An element is an array, or several arrays (its components) in a tuple, a NamedTuple or a dict, nested at will. The
-    function receives elements of that type. It works on whole arrays at once, elementwise, and must be associative:
-    ``combine(combine(a, b), c)`` equals ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
+    An element is an array, or several arrays (its components) in a tuple, a NamedTuple, a list, a dict or a class that
+    is registered with JAX or PyTorch, nested at will. The function receives elements of that type. It works on whole
+    arrays at once: elementwise along the axis of the call and the axes before it, while axes behind it may be combined,
+    as in products of matrices. It must be associative: ``combine(combine(a, b), c)`` equals
+    ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
 
     Parameters
     ----------
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
         of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
-        operators and elementwise functions: those of NumPy, PyTorch, ``jax.numpy`` or
-        ``array_api_compat.array_namespace(x)``, on arrays of any library.
+        operators and functions of NumPy, PyTorch, ``jax.numpy`` or ``array_api_compat.array_namespace(x)``, on arrays
+        of any library: elementwise functions, and on small matrices those of the page "Operators and tracing".
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.

@@ -144,6 +144,10 @@ def _joined(lanes: Lanes, equation: Any, *xs: Any) -> Small:
     return Small(lanes, np.concatenate(arrays, axis=equation.params["dimension"]))
 
 
+def _stacked(lanes: Lanes, equation: Any, *xs: Any) -> Small:
+    return Small(lanes, np.stack([_entries(lanes, one) for one in xs], axis=equation.params["axis"]))
+
+
 def _reduced(combine: Callable[..., Any]) -> Callable[..., Small]:
     run = reduction(combine)
     return lambda _, equation, x: run(x, tuple(equation.params["axes"])) if equation.params["axes"] else x
@@ -202,6 +206,7 @@ _STRUCTURAL: dict[str, Callable[..., Small]] = {
     "slice": _sliced,
     "dynamic_slice": _dynamic_slice,
     "concatenate": _joined,
+    "stack": _stacked,
     "dot_general": _dot,
     "reduce_sum": _reduced(lambda p, q: p + q),
     "reduce_prod": _reduced(lambda p, q: p * q),

@@ -52,9 +52,10 @@ def reduce(
 
     Parameters
     ----------
-    x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
-        components of each element; they may be nested, and a dict is taken in the order of its keys.
+    x : array, or tree of array
+        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
+        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
+        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -86,7 +87,7 @@ def reduce(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, of the shape of x without the axes, or with length 1 there, and with the structure of x. With
         offsets, one combination for each segment along the axis.
 
@@ -96,7 +97,8 @@ def reduce(
         If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
-        If shapes differ, an argument has an unknown value, or there is nothing to combine and no identity.
+        If lengths along the axis differ, an argument has an unknown value, or there is nothing to combine and no
+        identity.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -198,7 +200,7 @@ def map_reduce(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, as in `reduce`, with the structure of the values of fn.
 
     Raises

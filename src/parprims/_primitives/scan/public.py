@@ -41,9 +41,10 @@ def scan(
 
     Parameters
     ----------
-    x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
-        components of each element; they may be nested, and a dict is taken in the order of its keys.
+    x : array, or tree of array
+        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
+        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
+        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -78,7 +79,7 @@ def scan(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple.
 
     Raises
@@ -87,8 +88,8 @@ def scan(
         If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
-        If shapes differ, an argument has an unknown value, or an exclusive scan has neither ``initial`` nor an
-        identity to start with.
+        If lengths along the axis differ, an argument has an unknown value, or an exclusive scan has neither
+        ``initial`` nor an identity to start with.
     IndexError
         If axis is out of range.
     MethodRefused
