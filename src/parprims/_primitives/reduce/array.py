@@ -61,7 +61,7 @@ _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "
 def _by_tree(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
-    op = harmless(xp, values.op, r.operation, xs, axis if values.differ else None)
+    op = harmless(xp, values.op, r.operation, xs, axis=axis if values.differ else None)
     return dataclasses.replace(values, op=op), tree(xs, op, axis)
 
 

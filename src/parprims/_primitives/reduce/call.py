@@ -490,11 +490,10 @@ def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Call
     return extremum
 
 
-def refused_shapes(r: Any) -> str | None:
+def refused_shapes(r: Checked) -> str | None:
     """Return the reason why no kernel computes a scan or a reduction of arrays of several shapes, or None."""
-    if getattr(r, "shapes", None) is None:
-        return None
-    return f"the arrays have several shapes, {', '.join(map(str, r.shapes))}"
+    shapes: tuple[tuple[int, ...], ...] | None = getattr(r, "shapes", None)
+    return None if shapes is None else f"the arrays have several shapes, {', '.join(map(str, shapes))}"
 
 
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
@@ -588,7 +587,7 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
                 for value, dtype, x, shape in zip(r.initial, values.dtypes, like, shapes, strict=True)
             ]
         )
-        totals = start if totals is None else _after_start(xp, r, op, start, totals)
+        totals = start if totals is None else _after_start(xp, r, op, start=start, totals=totals)
     assert totals is not None
     result = tuple(
         as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
@@ -598,7 +597,7 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
 
 
 def _after_start(
-    xp: Namespace, r: Reduction, op: Operator, start: tuple[Array, ...], totals: tuple[Array, ...]
+    xp: Namespace, r: Reduction, op: Operator, *, start: tuple[Array, ...], totals: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     """Return the combination of the initial element and totals, in which an operator of the caller's sees the axis."""
     if r.keepdims or len(r.axes) != 1 or not is_own(op):

@@ -48,7 +48,7 @@ Measured on shapes from (8192,) to (10000, 2) along either axis; the size of the
 def array(xp: Namespace, r: Scan) -> Any:
     """Return the scan by pairs and step doubling."""
     axis = None if r.shapes is None else r.axis
-    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis)), inclusive)
+    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis=axis)), inclusive)
 
 
 def array_refusal(xp: Namespace, r: Scan) -> str | None:

@@ -19,7 +19,7 @@ from parprims._dispatch.derivative_rules import by_operations, detached
 from parprims._dispatch.dispatch import Method
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
-from parprims._operators.small import combined
+from parprims._operators.small.operator import combined
 from parprims._operators.tracing import Scalar
 from parprims._primitives.reduce.call import Reduction, Values, finish
 from parprims._primitives.reduce.call import result_dtypes as reduced_dtypes
@@ -217,23 +217,23 @@ def or_components(
     refusal_of = method.refusal
     assert refusal_of is not None
 
-    def refusal(xp: Namespace, r: Any) -> str | None:
+    def refusal(xp: Namespace, r: Scan | Reduction) -> str | None:
         reason = refusal_of(xp, r)
         found = None if reason is None else divided(xp, r)
         return refusal_of(xp, found[1]) if isinstance(found, tuple) else found or reason
 
-    def chosen(xp: Namespace, r: Any) -> Divided | None:
+    def chosen(xp: Namespace, r: Scan | Reduction) -> Divided | None:
         """Return the divided call, or None if the method takes the call itself."""
         found = None if r.shapes is None and refusal_of(xp, r) is None else divided(xp, r)
         return found if isinstance(found, tuple) else None
 
-    def slower(xp: Namespace, r: Any) -> str | None:
+    def slower(xp: Namespace, r: Scan | Reduction) -> str | None:
         if method.slower is None:
             return None
         found = chosen(xp, r)
         return method.slower(xp, r if found is None else found[1])
 
-    def prepare(xp: Namespace, r: Any) -> Callable[..., Any]:
+    def prepare(xp: Namespace, r: Scan | Reduction) -> Callable[..., Any]:
         found = chosen(xp, r)
         if found is None:
             return method.prepare(xp, r)

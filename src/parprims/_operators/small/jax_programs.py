@@ -1,4 +1,4 @@
-"""Operators on small matrices that call JAX: JAX traces them, and `small` computes the operations of the program."""
+"""Operators on small matrices that call JAX: JAX traces them, and small arrays compute the program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from parprims._operators.foreign.jax_programs import _INNER, _LOOPS, _RULES, _dtypes_of_64_bits
-from parprims._operators.small import Lanes, Small, contracted, mapped, reduction, solved
-from parprims._operators.tracing import NAMESPACE, Untraceable, _function
+from parprims._operators.foreign.jax_programs import INNER, LOOPS, RULES, dtypes_of_64_bits
+from parprims._operators.small.arrays import Lanes, Small, contracted, mapped, reduction, solved
+from parprims._operators.tracing import NAMESPACE, Untraceable, function_named
 
 
 class _Unused:
@@ -24,7 +24,7 @@ def by_jax(combine: Callable[[Any, Any], Any], elements: Sequence[Sequence[Small
     sides = [[jax.ShapeDtypeStruct(x.shape, dtype) for x, dtype in zip(side, dtypes, strict=True)] for side in elements]
     wide = any("64" in name or name == "complex128" for name in dtypes)
     try:
-        with _dtypes_of_64_bits(wide):
+        with dtypes_of_64_bits(wide):
             closed, shape = jax.make_jaxpr(lambda p, q: combine(tuple(p), tuple(q)), return_shape=True)(*sides)
         constants = [np.asarray(one) for one in closed.consts]
     except Exception as error:  # the caller's function may raise any error for a tracer of JAX
@@ -52,8 +52,8 @@ def _of_equation(lanes: Lanes, equation: Any, operands: list[Any]) -> list[Any]:
     name, options = equation.primitive.name, equation.params
     if name == "custom_linear_solve":
         return [_of_linear_solve(lanes, options, operands)]
-    inner = next((options[key] for key in _INNER if key in options), None)
-    if inner is not None and name not in _LOOPS:
+    inner = next((options[key] for key in INNER if key in options), None)
+    if inner is not None and name not in LOOPS:
         constants = [np.asarray(one) for one in getattr(inner, "consts", ())]
         return _results(lanes, getattr(inner, "jaxpr", inner), constants, operands)
     if any(isinstance(one, _Unused) for one in operands):
@@ -61,7 +61,7 @@ def _of_equation(lanes: Lanes, equation: Any, operands: list[Any]) -> list[Any]:
     if name == "lu":
         return [_Unused() for _ in equation.outvars]
     if not any(isinstance(one, Small) for one in operands):
-        with _dtypes_of_64_bits(True):
+        with dtypes_of_64_bits(True):
             found = equation.primitive.bind(*operands, **options)
         return [np.asarray(one) for one in (found if equation.primitive.multiple_results else [found])]
     if name == "split":
@@ -69,7 +69,7 @@ def _of_equation(lanes: Lanes, equation: Any, operands: list[Any]) -> list[Any]:
         return [Small(lanes, part) for part in np.split(operands[0]._entries, ends, axis=options["axis"])]
     if name in _STRUCTURAL:
         return [_STRUCTURAL[name](lanes, equation, *operands)]
-    rule = _RULES.get(name)
+    rule = RULES.get(name)
     if rule is None:
         raise Untraceable(f"it calls {name} of jax.lax, which has no translation")
     shape = tuple(equation.outvars[0].aval.shape)
@@ -179,7 +179,7 @@ def _cholesky(lanes: Lanes, _: Any, x: Small) -> Small:
     """Return the lower factors of positive definite matrices."""
     a, n = x._entries, x.shape[-1]
     lower: list[list[Any]] = [[None] * n for _ in range(n)]
-    root = _function("sqrt")
+    root = function_named("sqrt")
     zero = lanes.constants(np.zeros(a.shape[len(lanes.shape) : -2]), x._name)
 
     def on(compute: Callable[..., Any], *parts: Any) -> Any:
@@ -210,8 +210,8 @@ _STRUCTURAL: dict[str, Callable[..., Small]] = {
     "dot_general": _dot,
     "reduce_sum": _reduced(lambda p, q: p + q),
     "reduce_prod": _reduced(lambda p, q: p * q),
-    "reduce_max": _reduced(_function("maximum")),
-    "reduce_min": _reduced(_function("minimum")),
+    "reduce_max": _reduced(function_named("maximum")),
+    "reduce_min": _reduced(function_named("minimum")),
     "cholesky": _cholesky,
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "optimization_barrier"), lambda _, __, x: x),
 }

@@ -1,19 +1,10 @@
-"""Translation of operators on small matrices and vectors: their arrays are arrays of symbolic scalars.
-
-An operator that is not elementwise, such as a product of matrices of 4 x 4, is called once with `Small` arrays in place
-of its elements. A `Small` is an array of NumPy that holds a `Scalar` of the trace for each number, so that NumPy's own
-rules move and broadcast them, and every product, sum and inverse becomes operations on scalars.
-
-The operator sees two elements along each axis before the trailing axes (`Lanes`). Each has a trace of its own, and the
-traces must be equal. An operator that mixes elements, or that treats them differently, so has no translation.
-"""
+"""Small arrays of symbolic scalars, and the functions that they have translations for."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +12,8 @@ import numpy as np
 
 from parprims._core.arrays import dtype_name
 from parprims._operators import tracing
-from parprims._operators.constants import with_own_numbers
-from parprims._operators.foreign.jax_programs import came_through_jax
-from parprims._operators.foreign.names import NUMPY_NAMES, Untranslatable
-from parprims._operators.tracing import Scalar, Untraceable, _constant, _function, _Lines
+from parprims._operators.foreign.names import NUMPY_NAMES
+from parprims._operators.tracing import Lines, Scalar, Untraceable, constant, function_named
 
 Shape = tuple[int, ...]
 Entries = np.ndarray[Any, Any]
@@ -34,11 +23,11 @@ Entries = np.ndarray[Any, Any]
 class Lanes:
     """The elements that an operator sees: two along each of ``axes`` axes, each with the lines of its trace."""
 
-    def __init__(self, axes: int, like: _Lines) -> None:
+    def __init__(self, axes: int, like: Lines) -> None:
         self.shape: Shape = (2,) * axes
-        self.lines: dict[Shape, _Lines] = {}
+        self.lines: dict[Shape, Lines] = {}
         for number, place in enumerate(np.ndindex(self.shape)):
-            lines = self.lines[place] = _Lines()
+            lines = self.lines[place] = Lines()
             lines.immutable, lines.language, lines.told = True, like.language, like.told
             lines.prefix = f"lane{number}_"
 
@@ -59,7 +48,7 @@ class Lanes:
         for place, lines in self.lines.items():
             for at in np.ndindex(inner):
                 value = array[(*place, *at) if whole else at]
-                entries[(*place, *at)] = _constant(lines, value.item(), dtype, written=True)
+                entries[(*place, *at)] = constant(lines, value.item(), dtype, written=True)
         return entries
 
     def factors(self, values: Any, dtype: str) -> Entries:
@@ -246,7 +235,7 @@ def mapped(lanes: Lanes, compute: Callable[..., Any], *operands: Any) -> Small:
 
 def elementwise(name: str) -> Callable[..., Small]:
     """Return an elementwise function."""
-    compute = _function(name)
+    compute = function_named(name)
 
     def apply(*operands: Any, **options: Any) -> Small:
         lanes, dtype = lanes_of(operands), _dtype_among(operands)
@@ -290,14 +279,14 @@ def reduction(combine: Callable[..., Any]) -> Callable[..., Small]:
 
 _add, _multiply, _subtract = (lambda p, q: p + q), (lambda p, q: p * q), (lambda p, q: p - q)
 _sum, _product = reduction(_add), reduction(_multiply)
-_maximum, _minimum = reduction(_function("maximum")), reduction(_function("minimum"))
+_maximum, _minimum = reduction(function_named("maximum")), reduction(function_named("minimum"))
 
 
 def _mean(x: Any, axis: Any = None, keepdims: bool = False, *, dim: Any = None, keepdim: bool = False) -> Small:
     axes = _axis(x, dim if axis is None else axis)
     total = _sum(x, axes, keepdims or keepdim)
     count = float(math.prod([x.shape[one] for one in axes]))
-    return mapped(x._lanes, lambda one: one / _constant(one._lines, count, one._dtype, written=True), total._entries)
+    return mapped(x._lanes, lambda one: one / constant(one._lines, count, one._dtype, written=True), total._entries)
 
 
 def contracted(spec: str, *operands: Any) -> Small:
@@ -369,7 +358,7 @@ def solved(matrix: Any, right: Any) -> Small:
     n = a.shape[-1]
     if a.shape[-2:] != (n, n) or b.shape[-2] != n:
         raise Untraceable("it solves systems of equations that are not square")
-    where, absolute = _function("where"), _function("abs")
+    where, absolute = function_named("where"), function_named("abs")
 
     def on(compute: Callable[..., Any], *operands: Any) -> Entries:
         return mapped(lanes, compute, *operands)._entries
@@ -481,7 +470,7 @@ def _by_numpy(name: str) -> Callable[..., Small]:
 
 
 def _astype(x: Any, dtype: Any, *, copy: bool = True) -> Small:
-    compute = _function("astype")
+    compute = function_named("astype")
     return mapped(x._lanes, lambda one: compute(one, dtype, copy=copy), x._entries)
 
 
@@ -598,62 +587,3 @@ for _method, _name in {
     setattr(Small, f"__{_method}__", _binary(_name))
 for _method, _name in {"neg": "negative", "pos": "positive", "invert": "bitwise_invert", "abs": "abs"}.items():
     setattr(Small, f"__{_method}__", lambda self, name=_name: function(name)(self))
-
-
-# ---- The operator on scalars --------------------------------------------------------------------------------------
-
-
-def combined(
-    combine: Callable[[Any, Any], Any],
-    axes: int,
-    shapes: Sequence[Shape],
-    scalars: tuple[Sequence[Scalar], Sequence[Scalar]],
-) -> tuple[Scalar, ...]:
-    """Return the combination of two elements of small arrays, given as scalars and returned as scalars.
-
-    ``combine`` takes tuples of arrays, with ``axes`` axes before the trailing ``shapes``.
-    """
-    outer = scalars[0][0]._lines
-    lanes, elements, first = Lanes(axes, outer), [], 0
-    dtypes: list[str] = []
-    for side in scalars:
-        rest, leaves = [*side], []
-        for shape in shapes:
-            count = math.prod(shape)
-            leaves.append(lanes.arguments(shape, [one._dtype for one in rest[:count]], first))
-            dtypes += [rest[0]._dtype] if side is scalars[0] else []
-            rest, first = rest[count:], first + count
-        elements.append(leaves)
-    own = combine if outer.told is None else with_own_numbers(combine)
-    try:
-        result = own(*map(tuple, elements))
-        results = result if isinstance(result, tuple) else (result,)
-    except (Untraceable, Untranslatable):
-        raise
-    except Exception as error:
-        if not came_through_jax(error):
-            raise
-        from parprims._operators.small_jax import by_jax
-
-        results = by_jax(own, elements, dtypes)
-    if len(results) != len(shapes):
-        raise Untraceable(f"it returns {len(results)} arrays for elements of {len(shapes)}")
-    outputs = lanes.outputs(results, shapes, dtypes)
-    return _replayed(outer, next(iter(lanes.lines.values())), outputs, [*scalars[0], *scalars[1]])
-
-
-def _replayed(outer: _Lines, inner: _Lines, outputs: Sequence[Scalar], scalars: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """Append the lines of a lane to the outer trace, with its names in place of the lane's; return the results."""
-    start, told = len(outer), len(outer.captured)
-
-    def renamed(text: str) -> str:
-        text = re.sub(rf"\b{inner.prefix}x(\d+)\b", lambda found: scalars[int(found[1])]._code, text)
-        text = re.sub(rf"\b{inner.prefix}t(\d+)\b", lambda found: f"t{start + int(found[1])}", text)
-        if inner.told is not None and told:
-            text = re.sub(rf"\b{inner.told}(\d+)\b", lambda found: f"{inner.told}{told + int(found[1])}", text)
-        return text
-
-    outer += [renamed(line) for line in inner]
-    outer.long |= inner.long
-    outer.captured += [type(one)(renamed(one.name), one.dtype, one.words) for one in inner.captured]
-    return tuple([Scalar(outer, one._dtype, renamed(one._code)) for one in outputs])
