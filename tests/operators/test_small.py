@@ -201,6 +201,16 @@ def test_refused(backend, name):
         assert re.search(words, reason), reason
 
 
+def test_long_operators(backend):
+    """`auto` passes over kernels that take long to compile."""
+    product = {side: backend.asarray(np.zeros((4096, side, side))) for side in (2, 5, 7)}
+    for side, x in product.items():
+        found = parprims.methods(parprims.scan, x, lambda p, q: p @ q, axis=0)["kernel"] or ""
+        if "CUDA" in found or "Numba" in found or "arrays, and a kernel" in found:
+            continue
+        assert (side > 5) == (f"an operator of {2 * side**3 - side**2} operations on numbers" in found)
+
+
 def test_too_large(backend):
     x = backend.asarray(np.zeros((4, 16, 16))), backend.asarray(np.zeros((4, 16)))
 
