@@ -236,9 +236,10 @@ SHARED = (
     ),
     Shared(
         "x",
-        "array, or tuple, NamedTuple or dict of array",
-        "The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the "
-        "components of each element; they may be nested, and a dict is taken in the order of its keys.",
+        "array, or tree of array",
+        "The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each "
+        "element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict "
+        "is taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.",
         _same("reduce scan"),
     ),
     Shared(

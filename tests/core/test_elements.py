@@ -212,7 +212,7 @@ class TestNested:
             parprims.scan(Affine(x, x), parprims.Operator(compose, components=3, name="tried"))
         with pytest.raises(TypeError, match="x must have keys that can be sorted"):
             parprims.scan({"a": x, 1: x}, lambda e, _: e)
-        with pytest.raises(TypeError, match=r"x\[1\] must be an array, got list"):
+        with pytest.raises(TypeError, match=r"x\[1\]\['a'\]\[0\] must be an array, got float"):
             parprims.scan((x, {"a": [1.0]}), lambda e, _: e)
         with pytest.raises(ValueError, match="at least one array"):
             parprims.scan({}, lambda e, _: e)

@@ -266,6 +266,11 @@ def namespace_named(name: str, x: Array) -> Namespace:
         return namespace(**{name: x})
 
 
+def spread(xp: Namespace, flags: Array, x: Array) -> Array:
+    """Return flags with as many axes as x, of which the axes of flags are the first."""
+    return flags if flags.ndim == x.ndim else xp.reshape(flags, (*flags.shape, *(1,) * (x.ndim - flags.ndim)))
+
+
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; raise IndexError if it is out of range, TypeError if it is no integer."""
     try:
@@ -277,6 +282,28 @@ def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     if not -ndim <= index < ndim:
         raise IndexError(f"{name} {index} is out of range for an array of {ndim} dimensions")
     return index % ndim
+
+
+def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[str], name: str = "x") -> int:
+    """Return an axis of arrays of several shapes, counted from the front; their lengths along it must be equal.
+
+    Raises an error that names the array if it does not have the axis, or has another length. ``name`` is the argument.
+    """
+    ranks = [len(shape) for shape in shapes]
+    least, most = ranks.index(min(ranks)), ranks.index(max(ranks))
+    if axis is None or (least != most and normalize_axis(axis, ranks[most]) != axis):
+        raise ValueError(
+            f"{name} must be arrays of equal shape, or axis must count from the front: {names[least]} has "
+            f"{ranks[least]} dimensions, {names[most]} has {ranks[most]}, and axis is {axis}"
+        )
+    place = normalize_axis(axis, ranks[least], name=f"axis of {names[least]}:")
+    for other, shape in zip(names, shapes, strict=True):
+        if shape[place] != shapes[0][place]:
+            raise ValueError(
+                f"{name} must be arrays of equal shape, or of equal length along axis {place}: {names[0]} has shape "
+                f"{tuple(shapes[0])}, {other} has {tuple(shape)}"
+            )
+    return place
 
 
 def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:

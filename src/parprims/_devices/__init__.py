@@ -17,6 +17,7 @@ from parprims._core.scalars import is_scalar
 from parprims._devices import calls
 from parprims._devices.work import Engine
 from parprims._dispatch.primitive import Arguments, declared
+from parprims._operators.operator import as_operator
 
 _CALLS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot"), calls.reduced),
@@ -36,6 +37,7 @@ def compute(asked: Arguments) -> Any:
     The arguments are checked as in a call on one device.
     """
     axis_name = asked.axis_name
+    _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
     if axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays):
         from parprims._devices.dask_chunks import Chunks
@@ -57,6 +59,19 @@ def compute(asked: Arguments) -> Any:
     engine = Mesh.of(tuple(one for one in arrays if one is not None))
     check_whole(declared[asked.name].check, asked)
     return _CALLS[asked.name](engine, asked)
+
+
+def _check_shapes(asked: Arguments) -> None:
+    """Raise ValueError if the components of elements have several shapes."""
+    x = asked.arrays.get("x")
+    if isinstance(x, tuple) and asked.name in ("reduce", "scan"):
+        components = x[as_operator(asked["op"]).flags :]
+        shapes = [tuple(getattr(one, "shape", ())) for one in components]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(
+                "x must be arrays of equal shape where several devices hold their elements, got "
+                f"{', '.join(map(str, shapes))}"
+            )
 
 
 def _of_whole(engine: Engine, asked: Arguments) -> Any:

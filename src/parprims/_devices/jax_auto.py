@@ -257,6 +257,8 @@ def _public_call(primitive: str, method: str, call: Checked) -> _PublicCall | No
     def laid_out(lay_out: Callable[..., Any], engine: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
         return lay_out(engine, Arguments(primitive, arrays, options, method))
 
+    if getattr(call, "shapes", None) is not None:
+        return None
     if isinstance(call, Reduction):
         r = call
 

@@ -8,12 +8,22 @@ from typing import Any, Never
 import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet, repr_short
-from parprims._core.elements import flattened, is_structured
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    admit,
+    along,
+    dtype_kind,
+    dtype_name,
+    quiet,
+    repr_short,
+    shared_axis,
+)
+from parprims._core.elements import flattened, is_tree
 from parprims._core.other_words import by_position
-from parprims._operators.flags import flags_broadcast
+from parprims._operators.flags import of_equal_shapes
 from parprims._operators.in_place import ElementFunction, changes_arguments
-from parprims._operators.operator import as_operator, check_components, restructured
+from parprims._operators.operator import as_operator, check_components, names_of_leaves, restructured
 
 
 def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None = None) -> bool:
@@ -26,7 +36,7 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
     ----------
     op : str, Operator or callable
         The operator to test.
-    examples : array, tuple, NamedTuple or dict of array
+    examples : array, or tree of array
         Elements along the first axis, at least three.
     rtol : float, optional
         Largest difference allowed, relative to the largest magnitude, by default 64 units in the last place of the
@@ -67,19 +77,19 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
         raise TypeError(f"rtol must be a number, got {repr_short(rtol)}")
     if rtol is not None and not rtol >= 0:
         raise ValueError(f"rtol must not be negative, got {rtol}")
-    if is_structured(examples):
+    if is_tree(examples):
         examples, structure = flattened(examples, "examples")
         operator = restructured(operator, structure) if examples else operator
     xs = examples if isinstance(examples, tuple) else (examples,)
     if not xs:
         raise ValueError("examples must hold at least one array")
-    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
+    names = names_of_leaves(operator, len(xs), "examples")
+    xp, admitted = admit(dict(zip(names, xs, strict=True)))
     xs = tuple(admitted)
     check_components(operator, tuple(x.dtype for x in xs), "examples")
-    if any(x.shape != xs[0].shape for x in xs):
-        xs = flags_broadcast(xp, operator, xs)
-        if any(x.shape != xs[0].shape for x in xs):
-            raise ValueError(f"examples must be arrays of equal shape, got {', '.join(str(x.shape) for x in xs)}")
+    xs, differ = of_equal_shapes(xp, operator, xs)
+    if differ:
+        shared_axis(0, [tuple(x.shape) for x in xs], names, "examples")
     n = xs[0].shape[0] if xs[0].ndim else 0
     if n < 3:
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")

@@ -72,7 +72,7 @@ def was_not_entered(error: BaseException) -> bool:
     return where is not None and str(where.tb_frame.f_globals.get("__name__", "")).startswith("parprims.")
 
 
-def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
+def check_result(what: str, got: Any, like: Array, component: str | None = None) -> None:
     """Raise TypeError unless the result of a caller's function is an array of the expected library."""
     place = "" if component is None else f" for component {component}"
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parprims._core.arrays import Array, Namespace, cast, compute_dtype
+from parprims._core.arrays import Array, Namespace, cast, compute_dtype, spread
 from parprims._operators.operator import Operator
 
 
@@ -25,6 +25,19 @@ def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
                 f"got shape {tuple(flag.shape)}"
             ) from None
     return (*flags, *xs[count:])
+
+
+def of_equal_shapes(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[tuple[Array, ...], bool]:
+    """Return the components of elements, with flags broadcast to the others, and whether their shapes still differ.
+
+    Flags do not broadcast to components of several shapes: each flag then has the first axes of every component.
+    """
+    shape, flags = xs[0].shape, op.flags
+    if all(x.shape == shape for x in xs):
+        return xs, False
+    if 0 < flags < len(xs) and all(x.shape == xs[flags].shape for x in xs[flags:]):
+        return flags_broadcast(xp, op, xs), False
+    return xs, True
 
 
 def restarted(
@@ -51,9 +64,12 @@ def restarted(
         first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
         wide = tuple(tuple(cast(xp, x, compute_dtype(xp, x.dtype)) for x in part) for part in (first, values))
         begun = (cast(xp, x, y.dtype) for x, y in zip(inner(*wide), values, strict=True))
-        values = tuple(xp.where(had_start, x, y) for x, y in zip(begun, values, strict=True))
+        values = tuple(xp.where(spread(xp, had_start, y), x, y) for x, y in zip(begun, values, strict=True))
     marks, before = [ys[0] | starts[0]], flags[0]
     for index in range(1, count):
         marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
         before = before | flags[index]
-    return (*marks, *(xp.where(is_start, start, y) for start, y in zip(starts[count:], values, strict=True)))
+    return (
+        *marks,
+        *(xp.where(spread(xp, is_start, y), start, y) for start, y in zip(starts[count:], values, strict=True)),
+    )

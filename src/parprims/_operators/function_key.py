@@ -47,6 +47,9 @@ _LASTING = frozenset(
 _LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.special", "ml_dtypes")
 """Modules, with their submodules, whose functions never change although the rest of their package may."""
 
+_LASTING_FUNCTIONS = frozenset({("jax._src.api", "vmap")})
+"""Functions of other modules that never change, and read nothing but their arguments."""
+
 _READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
 """Built-in functions that read variables which the code does not name."""
 
@@ -233,7 +236,7 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
         return kind, _value_key(value.__func__, seen), _value_key(value.__self__, seen)
     if value is _MISSING or _is_public(value) or (kind.__module__, kind.__name__) == ("torch", "dtype"):
         return value
-    if isinstance(value, type) and _is_plain_named_tuple(value):
+    if isinstance(value, type) and (_is_plain_named_tuple(value) or _is_plain_dataclass(value)):
         return value
     raise _UnknownError
 
@@ -243,7 +246,9 @@ def _is_public(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if module is None and isinstance(value, types.BuiltinFunctionType):
         module = getattr(value.__self__, "__module__", None)  # PyTorch's functions
-    if not isinstance(module, str) or not isinstance(name, str) or not _is_lasting(module) or id(value) in _READERS:
+    if not isinstance(module, str) or not isinstance(name, str) or id(value) in _READERS:
+        return False
+    if not _is_lasting(module) and (module, name) not in _LASTING_FUNCTIONS:
         return False
     home = sys.modules.get(module)
     return home is not None and getattr(home, name, None) is value
@@ -260,3 +265,22 @@ def _is_plain_named_tuple(kind: type) -> bool:
     """Return whether a class is a NamedTuple that defines nothing but its fields."""
     fields = getattr(kind, "_fields", None)
     return kind.__bases__ == (tuple,) and fields is not None and _NAMED_TUPLE.issuperset(set(vars(kind)) - set(fields))
+
+
+_DATACLASS = frozenset(
+    "__module__ __annotations__ __dict__ __weakref__ __doc__ __dataclass_params__ __dataclass_fields__ __init__ "
+    "__repr__ __eq__ __hash__ __setattr__ __delattr__ __match_args__ __slots__ __getstate__ __setstate__ __replace__ "
+    "__static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __annotations_cache__".split()
+)
+
+
+def _is_plain_dataclass(kind: type) -> bool:
+    """Return whether a class is a dataclass that defines nothing but its fields, with no defaults but numbers."""
+    fields = vars(kind).get("__dataclass_fields__")
+    if kind.__bases__ != (object,) or fields is None or not _DATACLASS.issuperset(set(vars(kind)) - set(fields)):
+        return False
+    made = [vars(kind).get(name) for name in ("__init__", "__eq__", "__hash__", "__setattr__")]
+    defaults = [vars(kind).get(name) for name in fields]
+    return all(one.__code__.co_filename == "<string>" for one in made if isinstance(one, types.FunctionType)) and all(
+        one is None or isinstance(one, int | float | complex | str | types.MemberDescriptorType) for one in defaults
+    )

@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name, quiet
+from parprims._core.arrays import Array, Namespace, along, device, dtype_kind, dtype_name, quiet
 from parprims._dispatch.watch import unwatched
 from parprims._operators.operator import Operator, with_combine
 
@@ -22,11 +22,12 @@ _tried: dict[Any, None] = {}
 _tried_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
 
-def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
+def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...], axis: int | None = None) -> Operator:
     """Return an operator safe from in-place updates: ``op``, or ``op`` on copies if purity cannot be proven.
 
     Raises TypeError if the operator works in place. Each operator is tried once for each dtype, on a few elements of
-    xs. ``key`` identifies the operator in later calls; None if it has no key.
+    xs. ``key`` identifies the operator in later calls; None if it has no key. With ``axis`` the operator need not be
+    elementwise: the few elements are the first along this axis.
     """
     if op._built_in or array_api_compat.is_jax_namespace(xp):
         return op
@@ -34,7 +35,8 @@ def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Op
         combine = op.combine
         return with_combine(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
     packed = len(xs) > 1 or op.components is not None
-    _try_once(xp, f"op {op.name}", ElementFunction(op.combine, 2, packed), key=key, xs=xs)
+    few = None if axis is None else tuple([x[along(axis, 0, 1)] for x in xs])
+    _try_once(xp, f"op {op.name}", ElementFunction(op.combine, 2, packed), key=key, xs=xs, few=few)
     return op
 
 
@@ -78,6 +80,8 @@ class Few:
         The number of elements along these axes: more than one, because a branch on one element raises no error.
     dtypes : tuple of dtype
         The dtypes of the arrays.
+    shapes : tuple of tuple of int, optional
+        The shapes of the arrays if they differ. The few elements then have all of their other axes.
     """
 
     like: Array
@@ -85,6 +89,14 @@ class Few:
     axes: tuple[int, ...]
     most: int
     dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] | None = None
+
+    def lengths_of_all(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the few elements of each array."""
+        if self.shapes is None:
+            return [tuple(self.lengths())] * len(self.dtypes)
+        (axis,) = self.axes
+        return [(*x[:axis], min(x[axis], max(1, self.most)), *x[axis + 1 :]) for x in self.shapes]
 
     def lengths(self) -> list[int]:
         """Return the shape of the few elements."""
@@ -105,17 +117,17 @@ class Few:
         """
         if (0 in self.shape and not of_none) or _capturing(xp) or _only_copies_are_safe(xp):
             return None
-        shape = self.lengths()
+        pairs = [*zip(self.lengths_of_all(), self.dtypes, strict=True)]
         try:
             with quiet(xp), unwatched():
                 if array_api_compat.is_jax_namespace(xp):
                     import jax
 
-                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(shape, one) for one in self.dtypes))
+                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(shape, one) for shape, one in pairs))
                 else:
-                    run(*(xp.ones(tuple(shape), dtype=one, device=device(self.like)) for one in self.dtypes))
+                    run(*(xp.ones(shape, dtype=one, device=device(self.like)) for shape, one in pairs))
         except Exception as error:  # the caller's function, or the library, may raise any error
-            cut = any(shape[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
+            cut = any(pairs[0][0][at] != length for at, length in enumerate(self.shape) if at not in self.axes)
             return None if cut and not isinstance(error, TypeError) else _told(error)
         return None
 
@@ -178,9 +190,20 @@ class ElementFunction:
             self.function(*(elements if self.packed else [x for (x,) in elements]))
 
 
-def _try_once(xp: Namespace, name: str, function: ElementFunction, *, key: Any, xs: tuple[Array, ...]) -> None:
-    """Try a function on a few elements, once for each kind of arrays; raise TypeError if it changes them."""
-    kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs))
+def _try_once(
+    xp: Namespace,
+    name: str,
+    function: ElementFunction,
+    *,
+    key: Any,
+    xs: tuple[Array, ...],
+    few: tuple[Array, ...] | None = None,
+) -> None:
+    """Try a function on a few elements, once for each kind of arrays; raise TypeError if it changes them.
+
+    By default the few elements are the first along all axes.
+    """
+    kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs), few and tuple([x.ndim for x in xs]))
     tried: Any = _tried
     if key is None:
         try:
@@ -189,7 +212,7 @@ def _try_once(xp: Namespace, name: str, function: ElementFunction, *, key: Any, 
             tried = set()
     if (key, kind) in tried or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
-    few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
+    few = few or tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
     with unwatched():
         changes = changes_arguments(xp, function, few)
     if changes:

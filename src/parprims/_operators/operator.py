@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of
-from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, rebuilt
+from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of, spread
+from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, leaf_count, leaf_names, rebuilt
 from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
 from parprims._operators.failures import check_result, explain_failure
 from parprims._operators.foreign.calls import call_on
@@ -22,17 +21,19 @@ Combine = Callable[[Any, Any], Any]
 class Operator:
     """An associative operator: a function of two elements, and its identity.
 
-    An element is an array, or several arrays (its components) in a tuple, a NamedTuple or a dict, nested at will. The
-    function receives elements of that type. It works on whole arrays at once, elementwise, and must be associative:
-    ``combine(combine(a, b), c)`` equals ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
+    An element is an array, or several arrays (its components) in a tuple, a NamedTuple, a list, a dict or a class that
+    is registered with JAX or PyTorch, nested at will. The function receives elements of that type. It works on whole
+    arrays at once: elementwise along the axis of the call and the axes before it, while axes behind it may be combined,
+    as in products of matrices. It must be associative: ``combine(combine(a, b), c)`` equals
+    ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
 
     Parameters
     ----------
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
         of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
-        operators and elementwise functions: those of NumPy, PyTorch, ``jax.numpy`` or
-        ``array_api_compat.array_namespace(x)``, on arrays of any library.
+        operators and functions of NumPy, PyTorch, ``jax.numpy`` or ``array_api_compat.array_namespace(x)``, on arrays
+        of any library: elementwise functions, and on small matrices those of the page "Operators and tracing".
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.
@@ -91,7 +92,9 @@ class Operator:
         if components is not None and components < 1:
             raise ValueError(f"components must be at least 1, got {components}")
         if identity is not None and not callable(identity):
-            _check_scalars("identity", flattened(identity, "identity")[0], components)
+            parts = identity if isinstance(identity, tuple) else (identity,)
+            structured = is_structured(identity)
+            _check_scalars("identity", flattened(identity, "identity")[0] if structured else parts, components)
         self.combine: Combine = combine
         self.commutative: bool = bool(commutative)
         self.name: str = name or str(getattr(combine, "__name__", type(combine).__name__))
@@ -140,8 +143,9 @@ class Operator:
             return None
         what = f"the identity of op {self.name}"
         scalars = identity if type(identity) is tuple else (identity,)
-        if is_structured(identity):
+        if is_structured(identity) or self._structure is not None:
             scalars = flat(what, identity, self._structure)
+            scalars = scalars if type(scalars) is tuple else (scalars,)
         _check_scalars(what, scalars, len(dtype_names))
         for value, dtype in zip(scalars, dtype_names, strict=True):
             if not _holds(dtype, value):
@@ -184,20 +188,25 @@ class Operator:
             raise TypeError(f"op {self.name} returned {len(combined)} components for elements of {len(earlier)}")
         for index, (got, expected) in enumerate(zip(combined, earlier, strict=True)):
             if type(got) is not type(expected):
-                check_result(f"op {self.name}", got, expected, index if len(earlier) > 1 else None)
+                check_result(f"op {self.name}", got, expected, self._place(index) if len(earlier) > 1 else None)
             if got.dtype != expected.dtype:
                 raise TypeError(
-                    f"op {self.name} returned {dtype_name(got.dtype)} for component {index}, "
+                    f"op {self.name} returned {dtype_name(got.dtype)} for component {self._place(index)}, "
                     f"which has dtype {dtype_name(expected.dtype)}"
                 )
             if got.shape != expected.shape:
                 shape = _joint_shape(expected.shape, later[index].shape)
                 if tuple(got.shape) != shape:
+                    same = all(x.shape == expected.shape for x in earlier)
                     raise ValueError(
-                        f"op {self.name} returned shape {tuple(got.shape)} for component {index}, which has shape "
-                        f"{shape}: it must work elementwise"
+                        f"op {self.name} returned shape {tuple(got.shape)} for component {self._place(index)}, which "
+                        f"has shape {shape}: it must {'work elementwise' if same else 'keep the shapes'}"
                     )
         return combined
+
+    def _place(self, index: int) -> str:
+        """Return the name of a component in messages: its number, or its place in a tree."""
+        return str(index) if self._structure is None else leaf_names(self._structure, "")[index]
 
 
 def _joint_shape(shape: Iterable[Any], other_shape: Iterable[Any]) -> tuple[Any, ...]:
@@ -409,12 +418,18 @@ def restructured(op: Operator, structure: Structure) -> Operator:
             raise TypeError(f"op {name} returned {as_text(result_structure)} for elements {as_text(structure)}")
         return leaves
 
-    count = len(flattened(rebuilt(structure, itertools.repeat(None)))[0])
+    count = leaf_count(structure)
     if op.components not in (None, count):
         raise ValueError(f"op {name} works on elements of {op.components} arrays, {as_text(structure)} has {count}")
     new = Operator(on_leaves, identity=identity, commutative=op.commutative, name=name, components=count)
     new._structure = structure
     return new
+
+
+def names_of_leaves(op: Operator, count: int, name: str = "x") -> tuple[str, ...]:
+    """Return the names of the arrays of an element in messages."""
+    names = leaf_names(op._structure, name) if op._structure is not None else ()
+    return names if len(names) == count else tuple([f"{name}[{index}]" for index in range(count)])
 
 
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
@@ -476,7 +491,7 @@ def segmented(op: Any) -> Operator:
         joined = inner(tuple(values), tuple(others))
         return (
             flag | starts,
-            *(xp.where(starts, other, both) for other, both in zip(others, joined, strict=True)),
+            *(xp.where(spread(xp, starts, other), other, both) for other, both in zip(others, joined, strict=True)),
         )
 
     def identity(_flag: str, *rest: str) -> tuple[Any, ...] | None:

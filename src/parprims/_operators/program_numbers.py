@@ -315,10 +315,11 @@ def _parts(call: Call) -> tuple[dict[str, Callable[..., Any]], tuple[Any, ...]]:
         if isinstance(value, Operator):
             op, depth = _bare(value)
             identity = lasting_key(op._identity) if callable(op._identity) else repr(op._identity)
-            if identity is None:
+            structure = lasting_key(op._structure)
+            if identity is None or structure is None:
                 raise _UnsharedError
             ours = op._structure is None and _is_ours(op.combine)
-            rest.append((field, depth, ours and op, op.commutative, op.components, op._structure, identity))
+            rest.append((field, depth, ours and op, op.commutative, op.components, structure, identity))
             if not ours:
                 functions[field] = op.combine
         elif value is not None and _is_ours(value):

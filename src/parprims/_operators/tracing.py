@@ -38,18 +38,20 @@ class _InPlaceError(Exception):
     """The function changes an argument in place."""
 
 
-class _Lines(list[str]):
+class Lines(list[str]):
     """The lines of a trace.
 
     ``immutable`` says that arrays of the caller's library never change, so that ``x += y`` makes a new array. ``long``
     says that a line calls a function that the compiler replaces with dozens of instructions. ``captured`` are the
-    numbers that kernels receive as arguments, and ``told`` is the beginning of their names.
+    numbers that kernels receive as arguments, and ``told`` is the beginning of their names. ``prefix`` is the beginning
+    of the names of values.
     """
 
     language = CUDA
     immutable = False
     long = False
     told: str | None = None
+    prefix = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class Scalar:
     shape: tuple[int, ...] = ()
     ndim = 0
 
-    def __init__(self, lines: _Lines, dtype: str, code: str, *, argument: bool = False) -> None:
+    def __init__(self, lines: Lines, dtype: str, code: str, *, argument: bool = False) -> None:
         self._lines, self._dtype, self._code, self._argument = lines, dtype, code, argument
 
     @property
@@ -100,7 +102,7 @@ class Scalar:
             _written(written)
         if method != "__call__" or options:
             raise Untraceable(f"numpy.{ufunc.__name__}.{method} is not elementwise")
-        return _function(name)(*inputs)
+        return function_named(name)(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func.__name__ in ("ndim", "shape"):
@@ -108,14 +110,14 @@ class Scalar:
         if func.__name__ in _WRITERS:
             _written(args[0])
         _written(kwargs.get("out"))
-        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **kwargs)
+        return function_named(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.endswith("_") and not func.__name__.startswith("_"):
             _written(args[0])
         _written((kwargs or {}).get("out"))
-        return _function(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
+        return function_named(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
         raise Untraceable("it branches on the values of the arrays (use where of the array library)")
@@ -140,7 +142,7 @@ class Scalar:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
             return functools.partial(_written_by, self, name)
         if name != "equal" and NUMPY_NAMES.get(name, name) in _METHODS:
-            return functools.partial(_function(NUMPY_NAMES.get(name, name)), self)
+            return functools.partial(function_named(NUMPY_NAMES.get(name, name)), self)
         raise AttributeError(f"arrays have no attribute {name!r} that has a translation")
 
     @property
@@ -173,7 +175,7 @@ def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
     raise Untraceable(f"it calls {name}, which has no translation")
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_named(name: str) -> Callable[..., Any]:
     if name in COMPOSED:
         return functools.partial(COMPOSED[name], NAMESPACE)
     function = getattr(NAMESPACE, name, None)
@@ -199,7 +201,7 @@ def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list
     return [
         _cast(value, dtype)
         if isinstance(value, Scalar)
-        else _constant(lines, value, dtype, written=special is not None and special(value))
+        else constant(lines, value, dtype, written=special is not None and special(value))
         for value in values
     ]
 
@@ -226,8 +228,8 @@ def _another(x: Scalar) -> Scalar:
     return Scalar(x._lines, x._dtype, x._code)
 
 
-def _emit(lines: _Lines, dtype: str, expression: str) -> Scalar:
-    name = f"t{len(lines)}"
+def _emit(lines: Lines, dtype: str, expression: str) -> Scalar:
+    name = f"{lines.prefix}t{len(lines)}"
     lines.append(lines.language.assign(name, dtype, expression))
     return Scalar(lines, dtype, name)
 
@@ -242,7 +244,7 @@ def _cast(value: Scalar, dtype: str) -> Scalar:
     return _emit(value._lines, dtype, value._lines.language.cast(value._code, value._dtype, dtype))
 
 
-def _constant(lines: _Lines, value: Any, dtype: str, *, written: bool = False) -> Scalar:
+def constant(lines: Lines, value: Any, dtype: str, *, written: bool = False) -> Scalar:
     """Return a Python or NumPy scalar as a value of the dtype; refuse a scalar of a kind that the dtype cannot hold.
 
     The value is a literal if the number is in the function's code, if ``written`` is set, or if kernels of the language
@@ -443,7 +445,7 @@ class _Namespace:
         return self._full_like(x, 1, dtype, written=True)
 
     def _full_like(self, x: Scalar, fill_value: Any, dtype: Any, *, written: bool = False) -> Scalar:
-        return _constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype), written=written)
+        return constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype), written=written)
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
         kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -553,7 +555,7 @@ class Trace:
     __slots__ = ("captured", "dtypes", "lines", "outputs", "single", "structure")
 
     def __init__(
-        self, lines: _Lines, outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
+        self, lines: Lines, outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
     ) -> None:
         self.lines, self.outputs, self.dtypes, self.single = lines, outputs, dtypes, single
         self.structure = structure
@@ -579,8 +581,8 @@ def trace(
     """
     told = told if language.tells else None
 
-    def arguments() -> tuple[_Lines, list[Any]]:
-        lines = _Lines()
+    def arguments() -> tuple[Lines, list[Any]]:
+        lines = Lines()
         lines.immutable, lines.language, lines.told = immutable, language, told
         scalars = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
         return lines, scalars if packed else [one for (one,) in scalars]

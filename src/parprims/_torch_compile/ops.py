@@ -77,13 +77,19 @@ def _combined(asked: Arguments, by_operations: Any) -> Any:
     """Return the result of a call, by ``by_operations`` if torch.compile must read the operator."""
     x, op, initial = asked["x"], asked["op"], asked["initial"]
     xs = x if isinstance(x, tuple) else (x,)
-    if not isinstance(op, str) and _name(op) is None:
+    if (not isinstance(op, str) and _name(op) is None) or _are_apart(xs, op):
         return by_operations(asked, xs, as_operator(op))
     if initial is not None:
         parted = _parted(initial, xs, asked["dtype"])
         of_array = "initial" in asked.arrays
         asked = asked.on({**asked.arrays, "initial": parted}) if of_array else asked.on(asked.arrays, initial=parted)
     return call(asked.name, asked, single=not isinstance(x, tuple))
+
+
+def _are_apart(xs: Sequence[Array], op: Any) -> bool:
+    """Return whether components have several shapes, flags left out. Then torch.compile reads any operator."""
+    components = xs[op.flags if isinstance(op, Operator) else 0 :]
+    return _differ(components)
 
 
 def sort(asked: Arguments) -> tuple[Array, ...]:
@@ -279,11 +285,6 @@ def _differ(xs: Sequence[Array]) -> bool:
     return any(x.shape != xs[0].shape for x in xs[1:])
 
 
-def _check_equal_shapes(xs: Sequence[Array]) -> None:
-    if _differ(xs):
-        raise ValueError("x must be arrays of equal shape")
-
-
 def _result_dtypes(op: Operator, xs: Sequence[Array], dtype: Any) -> tuple[Any, ...]:
     """Return the dtypes of a result."""
     if dtype is not None:
@@ -349,16 +350,16 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     """Return the result of a scan, as `scan_array.array` does."""
     exclusive, reverse, initial = asked["exclusive"], asked["reverse"], asked["initial"]
     op = _own(asked.name, asked.method, op)
-    xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
-    _check_equal_shapes(xs)
-    at, count = _place(asked["axis"], xs[0].ndim), len(xs)
+    xs, at = _aligned(xs, op, asked["axis"])
+    count = len(xs)
     dtypes = _result_dtypes(op, xs, asked["dtype"])
     working = tuple([_working(dtype, _sums(op)) for dtype in dtypes])
     starts = identity = None
     if initial is not None:
-        shape = (*xs[0].shape[:at], *xs[0].shape[at + 1 :])
-        pairs = zip(_entries("initial", initial, count), dtypes, strict=True)
-        filled = [_filled("initial", value, to, shape=shape, like=xs[0]) for value, to in pairs]
+        triples = zip(_entries("initial", initial, count), dtypes, xs, strict=True)
+        filled = [
+            _filled("initial", value, to, shape=(*x.shape[:at], *x.shape[at + 1 :]), like=x) for value, to, x in triples
+        ]
         starts = tuple([torch.unsqueeze(start, at) for start in filled])
     elif exclusive:
         identity = _identity(op, working, "initial must be given for an exclusive scan,")
@@ -376,34 +377,64 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     return restarted(xp, op, xs[: op.flags], first, has_initial=starts is not None, ys=ys)
 
 
+def _broadcast(xs: tuple[Array, ...], op: Operator) -> tuple[Array, ...]:
+    """Return components of one shape with the flags broadcast to it."""
+    return flags_broadcast(xp, op, xs) if _differ(xs) else xs
+
+
+def _aligned(xs: tuple[Array, ...], op: Operator, axis: Any) -> tuple[tuple[Array, ...], int]:
+    """Return the components with flags broadcast to them, and the axis that they share, counted from the front."""
+    if not _are_apart(xs, op):
+        xs = _broadcast(xs, op)
+        return xs, _place(axis, xs[0].ndim)
+    return xs, core_arrays.shared_axis(axis, [x.shape for x in xs], [f"x[{index}]" for index in range(len(xs))])
+
+
 def _reduced(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     """Return the result of a reduction, as `reduce_array.array` does."""
     axis, keepdims, initial = asked["axis"], asked["keepdims"], asked["initial"]
     op = _own(asked.name, asked.method, op)
-    xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
-    _check_equal_shapes(xs)
-    x, count = xs[0], len(xs)
-    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = tuple(sorted([_place(axis, x.ndim) for axis in axes]))
+    if _are_apart(xs, op):
+        xs, at = _aligned(xs, op, axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis)
+        axes: tuple[int, ...] = (at,)
+    else:
+        xs = _broadcast(xs, op)
+        ndim = xs[0].ndim
+        axes = tuple(range(ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple(sorted([_place(axis, ndim) for axis in axes]))
     dtypes = _result_dtypes(op, xs, asked["dtype"])
-    n = math.prod([x.shape[axis] for axis in axes])
-    shape = [1 if at in axes else length for at, length in enumerate(x.shape) if keepdims or at not in axes]
+    n = math.prod([xs[0].shape[axis] for axis in axes])
+    shapes = [
+        [1 if at in axes else length for at, length in enumerate(x.shape) if keepdims or at not in axes] for x in xs
+    ]
     ys = tuple(cast(xp, x, _working(to, _sums(op))) for x, to in zip(xs, dtypes, strict=True))
     totals = None
     if n > 0:
         if n == 1:
             ys = tuple(y.clone() for y in ys)
         merged, at = reduce_array.as_one_axis(xp, ys, axes)
-        totals = tuple(torch.reshape(total, shape) for total in reduce_array.tree(merged, op, at))
+        parts = reduce_array.tree(merged, op, at)
+        totals = tuple(torch.reshape(total, shape) for total, shape in zip(parts, shapes, strict=True))
     if initial is not None:
-        triples = zip(_entries("initial", initial, count), dtypes, ys, strict=True)
-        start = tuple(_filled("initial", value, to, shape=shape, like=y).to(y.dtype) for value, to, y in triples)
-        totals = start if totals is None else op(start, totals)
+        entries = zip(_entries("initial", initial, len(xs)), dtypes, shapes, ys, strict=True)
+        start = tuple(_filled("initial", value, to, shape=shape, like=y).to(y.dtype) for value, to, shape, y in entries)
+        totals = start if totals is None else _after_start(op, start, totals, axes, kept=keepdims)
     elif totals is None:
         identity = _identity(op, [y.dtype for y in ys], f"x is empty along axis {axes}")
-        totals = tuple(_filled("identity", e, y.dtype, shape=shape, like=y) for e, y in zip(identity, ys, strict=True))
+        triples = zip(identity, shapes, ys, strict=True)
+        totals = tuple(_filled("identity", e, y.dtype, shape=shape, like=y) for e, shape, y in triples)
     totals = tuple(cast(xp, total, to) for total, to in zip(totals, dtypes, strict=True))
     return totals if isinstance(asked["x"], tuple) else totals[0]
+
+
+def _after_start(
+    op: Operator, start: tuple[Array, ...], totals: tuple[Array, ...], axes: tuple[int, ...], *, kept: bool
+) -> tuple[Array, ...]:
+    """Return the combination of the initial element and totals, in which an operator sees the axis."""
+    if kept or len(axes) != 1:
+        return op(start, totals)
+    elements = [tuple([torch.unsqueeze(x, axes[0]) for x in element]) for element in (start, totals)]
+    return tuple([torch.squeeze(x, axes[0]) for x in op(*elements)])
 
 
 class _Factors:

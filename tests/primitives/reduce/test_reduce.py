@@ -210,9 +210,9 @@ class TestAffine(Contract):
 
     def test_no_array_named(self, backend, rng):
         a, b = (backend.asarray(x) for x in self.make(rng, (3,), "float32"))
-        with pytest.raises(TypeError, match=r"x\[1\] must be an array"):
+        with pytest.raises(TypeError, match=r"x\[1\]\[0\] must be an array, got float"):
             parprims.reduce((a, [2.0]), affine)
-        with pytest.raises(TypeError, match=r"x\[0\] must be an array"):
+        with pytest.raises(TypeError, match=r"x\[0\]\[0\] must be an array, got float"):
             parprims.reduce(([2.0], b), affine)
 
     def test_order_over_several_axes_is_row_major(self, backend, run, method, rng):

@@ -47,7 +47,7 @@ def program(function: Callable[..., Any], elements: tuple[Any, ...], dtypes: Seq
         return list(result_leaves)
 
     arrays = [jax.ShapeDtypeStruct(_SHAPE, name) for name in dtypes]
-    with _dtypes_of_64_bits(any("64" in name or name == "complex128" for name in dtypes)):
+    with dtypes_of_64_bits(any("64" in name or name == "complex128" for name in dtypes)):
         return jax.make_jaxpr(on_leaves)(*arrays), structures[0]
 
 
@@ -55,7 +55,7 @@ _SHAPE = (2, 3)
 """The shape of the arrays that JAX traces a function on. Every transposition changes it."""
 
 
-def _dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
+def dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which JAX keeps 64-bit dtypes if they are needed; otherwise a context without effect."""
     import jax
 
@@ -97,10 +97,10 @@ def evaluate(
     return evaluation.results(closed.jaxpr, closed.consts, arrays)
 
 
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """The options that hold the inner program of an operation that runs it once."""
 
-_LOOPS = ("cond", "while", "scan")
+LOOPS = ("cond", "while", "scan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +129,15 @@ class _Evaluation:
 
     def _results_of(self, equation: Any, operands: list[Any]) -> list[Any]:
         name, options = equation.primitive.name, equation.params
-        inner = next((options[key] for key in _INNER if key in options), None)
-        if inner is not None and name not in _LOOPS:
+        inner = next((options[key] for key in INNER if key in options), None)
+        if inner is not None and name not in LOOPS:
             return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
         if not all(_is_elementwise(equation, variable) for variable in equation.outvars):
             raise Untranslatable(f"it calls {name} of jax.lax, which is not elementwise")
         if operands and all(isinstance(operand, np.generic) for operand in operands):
-            with _dtypes_of_64_bits(True):
+            with dtypes_of_64_bits(True):
                 return [np.asarray(equation.primitive.bind(*operands, **options)).flat[0]]
-        rule = _RULES.get(name)
+        rule = RULES.get(name)
         if rule is None:
             raise Untranslatable(f"it calls {name} of jax.lax, which has no translation")
         operands = [self.constant(one) if isinstance(one, np.generic) else one for one in operands]
@@ -228,7 +228,7 @@ def _shift_right(xp: Namespace, equation: Any, x: Any, count: Any) -> Any:
     return xp.bitwise_right_shift(x, count)
 
 
-_RULES: dict[str, _Rule] = {
+RULES: dict[str, _Rule] = {
     **{
         name: _named(name)
         for name in (

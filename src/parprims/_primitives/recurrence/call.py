@@ -84,7 +84,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Recurrence]:
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
     entries = () if initial is None else (initial,)
-    starts, begin = start_elements(xp, entries, like=b, shape=shape, dtypes=(dtype,) * len(entries), axis=axis)
+    count = len(entries)
+    starts, begin = start_elements(xp, entries, like=b, shapes=[shape] * count, dtypes=(dtype,) * count, axis=axis)
 
     def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
         return *_coefficients(xp, a, b), *begin(*initial)

@@ -61,7 +61,7 @@ _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "
 def _by_tree(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
-    op = harmless(xp, values.op, r.operation, xs)
+    op = harmless(xp, values.op, r.operation, xs, axis=axis if values.differ else None)
     return dataclasses.replace(values, op=op), tree(xs, op, axis)
 
 
@@ -196,7 +196,7 @@ def block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
     The longest axis is halved until a block is small enough. For an operator that does not commute, the first combined
     axis longer than 1 is halved. Compiled programs, and functions that may not be elementwise, get one block.
     """
-    if is_jax(xp) or compiling(r.arrays):
+    if is_jax(xp) or compiling(r.arrays) or r.shapes is not None:
         return None
     itemsize = sum(max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
     elements = math.prod(r.shape)

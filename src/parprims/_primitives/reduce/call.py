@@ -37,6 +37,7 @@ from parprims._core.arrays import (
     normalize_axis,
     quiet,
     ring_dtype,
+    shared_axis,
     sum_dtype,
 )
 from parprims._core.elements import Structure, flat, flattened, is_structured, rebuilt
@@ -50,11 +51,19 @@ from parprims._dispatch.primitive import Arguments
 from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
 from parprims._operators.failures import check_result, explain_failure
-from parprims._operators.flags import flags_broadcast
+from parprims._operators.flags import of_equal_shapes
 from parprims._operators.foreign.calls import call_on
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, harmless, harmless_map, is_own
-from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, op_never_warns, restructured
+from parprims._operators.operator import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    check_components,
+    names_of_leaves,
+    op_never_warns,
+    restructured,
+)
 
 Map = Callable[..., Any]
 
@@ -89,7 +98,9 @@ class Reduction(Checked):
     Parameters
     ----------
     shape : tuple of int
-        The shape of every array.
+        The shape of every array, or of the first if they differ.
+    shapes : tuple of tuple of int, optional
+        The shapes of the arrays if they differ; their lengths along the only axis of ``axes`` are equal.
     fn : callable or None
         The map to values that are combined; None combines the elements themselves.
     single : bool
@@ -114,6 +125,7 @@ class Reduction(Checked):
     """
 
     shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...] | None = None
     fn: Map | None = None
     single: bool
     op: Operator
@@ -138,9 +150,13 @@ class Reduction(Checked):
     @property
     def result_shape(self) -> tuple[int, ...]:
         """The shape of the result."""
+        return self.reduced(self.shape)
+
+    def reduced(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result for a component of a shape."""
         if self.keepdims:
-            return tuple([1 if axis in self.axes else length for axis, length in enumerate(self.shape)])
-        return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
+            return tuple([1 if axis in self.axes else length for axis, length in enumerate(shape)])
+        return tuple([length for axis, length in enumerate(shape) if axis not in self.axes])
 
     def trial(self, xp: Namespace) -> str | None:
         """Call map and operator on a few elements; return the reason why they fail, or None."""
@@ -157,12 +173,13 @@ class Reduction(Checked):
 
         most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
         dtypes = tuple([x.dtype for x in self.arrays])
-        few = Few(self.arrays[0], shape=self.shape, axes=self.axes, most=most, dtypes=dtypes)
+        few = Few(self.arrays[0], shape=self.shape, axes=self.axes, most=most, dtypes=dtypes, shapes=self.shapes)
         return few.failure(xp, combine, of_none=True)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
         """Return the reduction of other arrays, of any shape."""
-        return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
+        shapes = None if self.shapes is None else tuple([tuple(x.shape) for x in arrays])
+        return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), shapes=shapes, key=None, **fields)
 
     def with_positions(self, xp: Namespace) -> Reduction:
         """Return the reduction with the positions as an array; its result has all components."""
@@ -184,6 +201,8 @@ class Values:
         Whether the result is one array, not a tuple.
     op : Operator
         The operator on these components.
+    differ : bool
+        Whether the components have several shapes, or another shape than the arrays of the call.
     structure : optional
         How the result is assembled from arrays (see `_core.elements`); None for an array or a plain tuple.
     """
@@ -192,7 +211,14 @@ class Values:
     dtypes: tuple[Any, ...]
     single: bool
     op: Operator
+    differ: bool = False
     structure: Structure = None
+
+    def result_shapes(self, r: Reduction) -> list[tuple[int, ...]]:
+        """Return the shapes of the components of the result."""
+        if not self.differ:
+            return [r.result_shape] * len(self.dtypes)
+        return [r.reduced(tuple(x.shape)) for x in self.arrays]
 
     def result(self, totals: tuple[Array, ...]) -> Any:
         """Return the components of a result as an element."""
@@ -267,7 +293,8 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
     dtypes = result_dtypes(xp, r, dtypes_of_values)
     working = working_dtype(op)
     arrays = tuple([cast(xp, x, working(xp, dtype)) for x, dtype in zip(arrays, dtypes, strict=True)])
-    return Values(arrays, dtypes, single=single, op=op, structure=structure)
+    differ = r.shapes is not None or (r.fn is not None and any(x.shape != r.shape for x in arrays))
+    return Values(arrays, dtypes, single=single, op=op, differ=differ, structure=structure)
 
 
 def explain_map_failure(error: Exception, count: int) -> None:
@@ -278,8 +305,8 @@ def explain_map_failure(error: Exception, count: int) -> None:
 def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool, Structure]:
     """Return the values of the map, their dtypes, whether they are one array, and their structure.
 
-    Values have the shape of the arrays. A caller's map gets 16-bit floats as float32, as in kernels; the dtypes are
-    those that it returns for the original arrays.
+    Values have the shape of the arrays, or further axes behind it. A caller's map gets 16-bit floats as float32, as in
+    kernels; the dtypes are those that it returns for the original arrays.
     """
     assert r.fn is not None
     fn = r.fn
@@ -293,11 +320,14 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], tuple[Any, .
     broadcast = []
     for index, value in enumerate(values):
         if type(value) is not type(r.arrays[0]):
-            check_result("fn", value, r.arrays[0], index if len(values) > 1 else None)
+            check_result("fn", value, r.arrays[0], str(index) if len(values) > 1 else None)
         if value.shape != r.shape:
             try:
                 value = xp.broadcast_to(value, r.shape)
             except (ValueError, RuntimeError, TypeError):  # the error differs between libraries
+                if len(r.axes) == 1 and value.ndim > len(r.shape) and value.shape[: len(r.shape)] == r.shape:
+                    broadcast.append(value)
+                    continue
                 raise ValueError(
                     f"fn returned shape {tuple(value.shape)}, which does not broadcast to that of arrays, {r.shape}"
                 ) from None
@@ -460,6 +490,12 @@ def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Call
     return extremum
 
 
+def refused_shapes(r: Checked) -> str | None:
+    """Return the reason why no kernel computes a scan or a reduction of arrays of several shapes, or None."""
+    shapes: tuple[tuple[int, ...], ...] | None = getattr(r, "shapes", None)
+    return None if shapes is None else f"the arrays have several shapes, {', '.join(map(str, shapes))}"
+
+
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
     """Return the call, on CPUs with its initial element as arrays; raise if there is no element to begin with."""
     if r.initial is None and r.n:
@@ -472,13 +508,18 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
     return begun(xp, r, dtypes)
 
 
+def names_of_start(op: Operator, count: int) -> tuple[str, ...]:
+    """Return the names of the parts of ``initial`` in messages."""
+    return ("initial",) * count if op._structure is None else names_of_leaves(op, count, "initial")
+
+
 def begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
     """Return the call with ``initial`` as arrays of these dtypes, if a prepared call may hold them."""
     assert r.initial is not None
     check_entries("initial", r.initial, len(dtypes))  # the number of values of a map may be known from another call
-    shape, on = r.result_shape, device(r.arrays[0])
-    pairs = zip(r.initial, dtypes, strict=True)
-    initial = tuple([as_array("initial", value, xp, dtype, device=on, shape=shape) for value, dtype in pairs])
+    on, shapes = device(r.arrays[0]), map(r.reduced, r.shapes or [r.shape] * len(dtypes))
+    parts = zip(names_of_start(r.op, len(dtypes)), r.initial, dtypes, shapes, strict=True)
+    initial = tuple([as_array(name, value, xp, dtype, device=on, shape=shape) for name, value, dtype, shape in parts])
     # A prepared call may run on another stream of a GPU, which does not wait for arrays of this stream. JAX programs
     # hold numbers.
     waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
@@ -521,17 +562,19 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     The result shares no memory with an input, although a single element may be an input, and an operator may return
     one.
     """
-    shape, op = r.result_shape, values.op
+    shapes, op = values.result_shapes(r), values.op
     like = values.arrays if totals is None else totals
     copied = r.n > 1 and BUILT_IN.get(op.name) is op
     if totals is not None:
-        totals = tuple([total if total.shape == shape else xp.reshape(total, shape) for total in totals])
+        pairs = zip(totals, shapes, strict=True)
+        totals = tuple([total if total.shape == shape else xp.reshape(total, shape) for total, shape in pairs])
     if totals is None and r.initial is None:
         identity = op.identity(*(dtype_name(x.dtype) for x in like))
         if identity is None:
             raise ValueError(_no_identity(r, op))
         totals = tuple(
-            xp.full(shape, value, dtype=x.dtype, device=device(x)) for value, x in zip(identity, like, strict=True)
+            xp.full(shape, value, dtype=x.dtype, device=device(x))
+            for value, x, shape in zip(identity, like, shapes, strict=True)
         )
     if r.initial is not None:
         start = tuple(
@@ -541,16 +584,27 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
                     value if r.begun else as_array("initial", value, xp, dtype, device=device(x), shape=shape),
                     x.dtype,
                 )
-                for value, dtype, x in zip(r.initial, values.dtypes, like, strict=True)
+                for value, dtype, x, shape in zip(r.initial, values.dtypes, like, shapes, strict=True)
             ]
         )
-        totals = start if totals is None else op(start, totals)
+        totals = start if totals is None else _after_start(xp, r, op, start=start, totals=totals)
     assert totals is not None
     result = tuple(
         as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
         for total, dtype in zip(totals, values.dtypes, strict=True)
     )
     return values.result(result)
+
+
+def _after_start(
+    xp: Namespace, r: Reduction, op: Operator, *, start: tuple[Array, ...], totals: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Return the combination of the initial element and totals, in which an operator of the caller's sees the axis."""
+    if r.keepdims or len(r.axes) != 1 or not is_own(op):
+        return op(start, totals)
+    (axis,) = r.axes
+    elements = [tuple([xp.expand_dims(x, axis=axis) for x in element]) for element in (start, totals)]
+    return tuple([xp.squeeze(x, axis=axis) for x in op(*elements)])
 
 
 def result_of_empty(xp: Namespace, r: Reduction) -> Any:
@@ -563,7 +617,8 @@ def empty(xp: Namespace, r: Reduction) -> Any:
     values = evaluate(xp, r)
     if r.n == 0:
         return finish(xp, r, values, None)
-    totals = tuple([xp.empty(r.result_shape, dtype=x.dtype, device=device(x)) for x in values.arrays])
+    pairs = zip(values.arrays, values.result_shapes(r), strict=True)
+    totals = tuple([xp.empty(shape, dtype=x.dtype, device=device(x)) for x, shape in pairs])
     return finish(xp, r, values, totals)
 
 
@@ -584,24 +639,27 @@ def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
     single, inputs = type(asked[name]) is not tuple, asked.flat
     if not inputs:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({name if single else f"{name}[{index}]": x for index, x in enumerate(inputs)})
-    arrays = tuple(admitted)
+    names = (name,) if single else names_of_leaves(operator, len(inputs), name)
+    xp, admitted = admit(dict(zip(names, inputs, strict=True)))
+    arrays, differ = tuple(admitted), False
     if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
         fn = None
-    if fn is None and operator.flags and any(x.shape != arrays[0].shape for x in arrays):
-        arrays = flags_broadcast(xp, operator, arrays)
-    if not single and any(x.shape != arrays[0].shape for x in arrays):
-        shapes = ", ".join(str(x.shape) for x in arrays)
-        if fn is None:
-            raise ValueError(f"x must be arrays of equal shape, got {shapes}")
+    if fn is None:
+        arrays, differ = of_equal_shapes(xp, operator, arrays)
+    elif not single and any(x.shape != arrays[0].shape for x in arrays):
         shape = broadcast_to_one(arrays)
         arrays = tuple(fitted(xp, x, x.dtype, shape) for x in arrays)
-    axes = normalize_axes(asked["axis"], arrays[0].ndim)
+    shapes, axis = tuple([tuple(x.shape) for x in arrays]), asked["axis"]
+    if differ:
+        axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
+        axis = shared_axis(axis, shapes, names)
+    axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", asked["keepdims"]), as_dtypes(xp, dtype)
     r = Reduction(
         arrays=arrays,
         key=asked.key_of(*arrays),
         shape=tuple(arrays[0].shape),
+        shapes=shapes if differ else None,
         fn=fn,
         single=single,
         op=operator,

@@ -23,7 +23,14 @@ from parprims._operators.operator import BUILT_IN, Operator
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce import native
 from parprims._primitives.reduce.array import array
-from parprims._primitives.reduce.call import OWN_MAPS, Reduction, assembled, conjugate_product, result_dtypes
+from parprims._primitives.reduce.call import (
+    OWN_MAPS,
+    Reduction,
+    assembled,
+    conjugate_product,
+    refused_shapes,
+    result_dtypes,
+)
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
 _LANES = 512
@@ -226,7 +233,7 @@ def _plan(
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
-    reason = _cpu.refusal(xp, r.arrays, differentiable=True)
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True) or refused_shapes(r)
     if reason is not None:
         return reason
     try:

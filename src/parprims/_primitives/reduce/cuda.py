@@ -22,7 +22,7 @@ from parprims._operators.operator import BUILT_IN, Operator, as_operator, captur
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
 from parprims._primitives.reduce import native
 from parprims._primitives.reduce.array import array
-from parprims._primitives.reduce.call import Map, Reduction, assembled, conjugate_product, is_nonzero
+from parprims._primitives.reduce.call import Map, Reduction, assembled, conjugate_product, is_nonzero, refused_shapes
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def _chunks(tiles: int, blocks: int) -> int:
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
-    reason = _cuda.refusal(xp, r.arrays)
+    reason = _cuda.refusal(xp, r.arrays) or refused_shapes(r)
     if reason is not None:
         return reason
     try:

@@ -60,6 +60,7 @@ from parprims._primitives.reduce.call import (
     is_nonzero,
     library_routine,
     mapped,
+    refused_shapes,
     result_dtypes,
     result_of_empty,
     widened,
@@ -80,6 +81,8 @@ _TORCH_ROUTINES = {**_ROUTINES, "maximum": "amax", "minimum": "amin"}
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the reason why the library has no routine for the call, or None."""
+    if r.shapes is not None:
+        return refused_shapes(r)
     if _is_extremum(r.op):
         readable = in_numpy(xp, r.arrays) or has_values(xp, r.arrays)
         if not readable or carries_derivative(xp, r.arrays):

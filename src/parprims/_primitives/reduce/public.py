@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._core.arrays import Array, admit
-from parprims._core.elements import flat, is_structured, only_array
+from parprims._core.elements import flat, is_tree, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
 from parprims._dispatch.by_device import by_device
@@ -29,6 +29,7 @@ from parprims._primitives.reduce.call import (
     never_warns,
     reduced_values,
 )
+from parprims._primitives.scan.parts import of_reduction, or_components, run_reduction
 
 
 @primitive
@@ -51,9 +52,10 @@ def reduce(
 
     Parameters
     ----------
-    x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
-        components of each element; they may be nested, and a dict is taken in the order of its keys.
+    x : array, or tree of array
+        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
+        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
+        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -85,7 +87,7 @@ def reduce(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, of the shape of x without the axes, or with length 1 there, and with the structure of x. With
         offsets, one combination for each segment along the axis.
 
@@ -95,7 +97,8 @@ def reduce(
         If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
-        If shapes differ, an argument has an unknown value, or there is nothing to combine and no identity.
+        If lengths along the axis differ, an argument has an unknown value, or there is nothing to combine and no
+        identity.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -136,7 +139,7 @@ def reduce(
     >>> int(index)
     1
     """
-    if isinstance(x, (tuple, dict)) and is_structured(x):
+    if is_tree(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
             method=method, axis_name=axis_name, **others,
@@ -198,7 +201,7 @@ def map_reduce(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, as in `reduce`, with the structure of the values of fn.
 
     Raises
@@ -682,12 +685,16 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
+def _or_components(method: Method) -> Method:
+    return or_components(method, of_reduction, run_reduction, directly(array.array))
+
+
 def _declared(name: str, **defaults: Any) -> Primitive:
     methods = Methods(
         name,
         kernel=by_device(
-            Method(cuda.prepare, cuda.refusal, cuda.slower),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _or_components(Method(cuda.prepare, cuda.refusal, cuda.slower)),
+            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
         ),
         native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
         array=Method(directly(array.array), array.refusal),

@@ -47,7 +47,8 @@ Measured on shapes from (8192,) to (10000, 2) along either axis; the size of the
 
 def array(xp: Namespace, r: Scan) -> Any:
     """Return the scan by pairs and step doubling."""
-    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs)), inclusive)
+    axis = None if r.shapes is None else r.axis
+    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis=axis)), inclusive)
 
 
 def array_refusal(xp: Namespace, r: Scan) -> str | None:
@@ -101,7 +102,7 @@ def scanned(
         xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
     # One element is copied, because a result never shares memory with an input. Empty arrays are copied too: the
     # library may have no arithmetic for their dtype.
-    combines = xs[0].shape[axis] > 1 and 0 not in xs[0].shape
+    combines = xs[0].shape[axis] > 1 and not all(0 in x.shape for x in xs)
     ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
     if identity is not None:
         heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
@@ -123,7 +124,7 @@ def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     program would grow with n, short lanes are scanned side by side.
     """
     n = xs[0].shape[axis]
-    if n <= (LANE if in_programs(xp) else 2) or math.prod(xs[0].shape) <= _FEW:
+    if n <= (LANE if in_programs(xp) else 2) or max([math.prod(x.shape) for x in xs]) <= _FEW:
         return doubled(xp, xs, op, axis)
     if in_programs(xp):
         return _by_lanes(xp, xs, op, axis)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parprims._core.arrays import (
@@ -16,6 +16,7 @@ from parprims._core.arrays import (
     dtype_name,
     normalize_axis,
     ring_dtype,
+    shared_axis,
     sum_dtype,
 )
 from parprims._core.options import as_dtypes, check_entries
@@ -23,11 +24,11 @@ from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, maker
 from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
-from parprims._operators.flags import flags_broadcast
+from parprims._operators.flags import of_equal_shapes
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import Operator, as_operator, check_components
-from parprims._primitives.reduce.call import SUMS
+from parprims._operators.operator import Operator, as_operator, check_components, names_of_leaves
+from parprims._primitives.reduce.call import SUMS, names_of_start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +38,9 @@ class Scan(Checked):
     Parameters
     ----------
     shape : tuple of int
-        The shape of every input.
+        The shape of every input, or of the first if they differ.
+    shapes : tuple of tuple of int, optional
+        The shapes of the inputs if they differ; their lengths along the axis are equal.
     single : bool
         Whether x is one array, not a tuple.
     op : Operator
@@ -58,6 +61,7 @@ class Scan(Checked):
     """
 
     shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...] | None = None
     single: bool
     op: Operator
     operation: Any = None
@@ -87,14 +91,18 @@ class Scan(Checked):
     def trial(self, xp: Namespace) -> str | None:
         """Combine a few elements; return the reason why the operator fails, or None."""
         most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
-        return operator_failure(
-            xp, self.op, Few(self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=self.working)
+        few = Few(
+            self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=self.working, shapes=self.shapes
         )
+        return operator_failure(xp, self.op, few)
 
     def empty(self, xp: Namespace) -> Any:
         """Return uninitialised arrays of the shape and dtypes of the result."""
-        shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
-        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
+        shapes = self.shapes or [self.shape] * len(self.dtypes)
+        pairs = zip(
+            [(*shape[: self.axis], self.n, *shape[self.axis + 1 :]) for shape in shapes], self.dtypes, strict=True
+        )
+        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for shape, dtype in pairs])
         return ys[0] if self.single else ys
 
 
@@ -124,14 +132,24 @@ def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tupl
 
 
 def start_elements(
-    xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
+    xp: Namespace,
+    initial: tuple[Any, ...],
+    like: Array,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: tuple[Any, ...],
+    axis: int,
+    names: Sequence[str] | None = None,
 ) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
     """Return the initial element as arrays, of length 1 along the axis, and a converter.
 
-    The converter makes arrays of later initial elements with an equal signature.
+    ``shapes`` are the shapes of the components, and ``names`` those of their initial elements in messages. The
+    converter makes arrays of later initial elements with an equal signature.
     """
-    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
-    arguments = [("initial", value, xp, dtype, on, across, axis) for value, dtype in zip(initial, dtypes, strict=True)]
+    on = device(like)
+    names = ("initial",) * len(dtypes) if names is None else names
+    across = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
+    parts = zip(names, initial, dtypes, across, strict=True)
+    arguments = [(name, value, xp, dtype, on, shape, axis) for name, value, dtype, shape in parts]
     arrays, makers = (
         tuple([as_array(*argument) for argument in arguments]),
         [maker(*argument) for argument in arguments],
@@ -149,15 +167,14 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     inputs: tuple[Array, ...] = (x,) if single else x
     if not inputs:
         raise ValueError("x must hold at least one array")
-    xp, admitted = admit({"x" if single else f"x[{index}]": x for index, x in enumerate(inputs)})
+    names = ("x",) if single else names_of_leaves(operator, len(inputs))
+    xp, admitted = admit(dict(zip(names, inputs, strict=True)))
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
-    if any(x.shape != xs[0].shape for x in xs):
-        xs = flags_broadcast(xp, operator, xs)
-    if any(x.shape != xs[0].shape for x in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(x.shape)) for x in xs)}")
-    axis = only_axis(asked["axis"], xs[0].ndim)
+    xs, differ = of_equal_shapes(xp, operator, xs)
+    shapes = tuple([tuple(x.shape) for x in xs])
+    axis = shared_axis(asked["axis"], shapes, names) if differ else only_axis(asked["axis"], xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))
     working = working_dtypes(xp, operator, dtypes)
     starts: tuple[Any, ...] = ()
@@ -165,7 +182,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     if initial is not None:
         entries = _entries(initial)
         check_entries("initial", entries, len(xs))
-        starts, begin = start_elements(xp, entries, like=xs[0], shape=xs[0].shape, dtypes=dtypes, axis=axis)
+        named = names_of_start(operator, len(xs))
+        starts, begin = start_elements(xp, entries, like=xs[0], shapes=shapes, dtypes=dtypes, axis=axis, names=named)
         count = len(xs)
 
         def complete(*values: Any) -> tuple[Array, ...]:
@@ -181,6 +199,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
         key=asked.key if as_given and not (exclusive and operator.flags) else None,
         complete=complete,
         shape=xs[0].shape,
+        shapes=shapes if differ else None,
         single=single,
         op=operator,
         operation=lasting_key(asked["op"]),

@@ -30,6 +30,7 @@ from parprims._operators.operator import BUILT_IN, Operator, check_components
 from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
+from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
 
@@ -407,7 +408,7 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
-    reason = reason or _cpu.too_many(r.inputs)
+    reason = reason or refused_shapes(r) or _cpu.too_many(r.inputs)
     if reason is not None or not isinstance(r, Scan):
         return reason
     return _cpu.untraceable(lambda: _traced(xp, r))

@@ -17,6 +17,7 @@ from parprims._operators.operator import Operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, state_size
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
+from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan import tiling
 from parprims._primitives.scan.call import Scan
@@ -227,7 +228,7 @@ def refusal(xp: Namespace, call: Call) -> str | None:
     arrays = call.arrays
     if isinstance(call, Recurrence):  # the dispatch adds its derivative
         arrays = tuple([derivative_rules.detached(x) for x in arrays])
-    reason = _cuda.refusal(xp, arrays)
+    reason = _cuda.refusal(xp, arrays) or refused_shapes(call)
     if reason is not None:
         return reason
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace, filled
-from parprims._core.elements import is_structured, only_array
+from parprims._core.elements import is_tree, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
@@ -17,6 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
+from parprims._primitives.scan.parts import of_scan, or_components, run_scan
 
 
 @primitive
@@ -40,9 +41,10 @@ def scan(
 
     Parameters
     ----------
-    x : array, or tuple, NamedTuple or dict of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays of equal shape are the
-        components of each element; they may be nested, and a dict is taken in the order of its keys.
+    x : array, or tree of array
+        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
+        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
+        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -77,7 +79,7 @@ def scan(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple.
 
     Raises
@@ -86,8 +88,8 @@ def scan(
         If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
-        If shapes differ, an argument has an unknown value, or an exclusive scan has neither ``initial`` nor an
-        identity to start with.
+        If lengths along the axis differ, an argument has an unknown value, or an exclusive scan has neither
+        ``initial`` nor an identity to start with.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -134,7 +136,7 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
-    if isinstance(x, (tuple, dict)) and is_structured(x):
+    if is_tree(x):
         return by_leaves(
             scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
             offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
@@ -275,16 +277,21 @@ def cumulative_prod(
 
 def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan. Exclusive scans with a segmented operator restart at every flag."""
+    of_shapes = Methods.__call__ if r.shapes is not None else derivative_rules.scan
     if not (r.exclusive and r.op.flags):
-        return derivative_rules.scan(methods, method, xp, r)
+        return of_shapes(methods, method, xp, r)
     count, starts = r.op.flags, r.starts
     if starts:  # no flag before the first element, so that the flags of results show which flags came before
         r = r.on(*r.inputs, *(xp.zeros_like(x) for x in starts[:count]), *starts[count:])
-    ys = derivative_rules.scan(methods, method, xp, r)
+    ys = of_shapes(methods, method, xp, r)
     if not starts:
         assert r.identity is not None
         starts = tuple([filled(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True)])
     return restarted(xp, r.op, r.inputs[:count], starts, bool(r.starts), ys)
+
+
+def _or_components(method: Method) -> Method:
+    return or_components(method, of_scan, run_scan, array.operations)
 
 
 def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
@@ -292,8 +299,8 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
     methods = Methods(
         name,
         kernel=by_device(
-            Method(cuda.prepare, cuda.refusal),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _or_components(Method(cuda.prepare, cuda.refusal)),
+            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
         ),
         native=Method(
             array.prepare_native,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace
-from parprims._core.elements import is_structured
+from parprims._core.elements import is_tree
 from parprims._core.options import is_array
 from parprims._dispatch.ascending import as_offsets
 from parprims._dispatch.dispatch import Methods, primitive
@@ -119,7 +119,7 @@ def segment_reduce(
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
     """
-    if isinstance(x, tuple | dict) and is_structured(x):
+    if is_tree(x):
 
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
             return segment_reduce(leaves, ids, num_segments, flat_op, **options)
