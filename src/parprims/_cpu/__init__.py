@@ -12,9 +12,11 @@ from parprims._cpu.crossovers import (
     of_columns,
     of_elements,
     of_lines,
+    way,
 )
 from parprims._cpu.language import NUMBA, register_cast, register_type, untraceable
 from parprims._cpu.memory import (
+    arranged,
     bits_dtype,
     bytes_of,
     first,
@@ -28,6 +30,7 @@ from parprims._cpu.memory import (
     strides,
     too_many,
     unknown_dtype,
+    viewed,
 )
 from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
 from parprims._cpu.text import View
@@ -38,6 +41,7 @@ __all__ = [
     "Lines",
     "Plan",
     "View",
+    "arranged",
     "bits_dtype",
     "bytes_of",
     "compiles_in_vain",
@@ -67,4 +71,6 @@ __all__ = [
     "too_many",
     "unknown_dtype",
     "untraceable",
+    "viewed",
+    "way",
 ]

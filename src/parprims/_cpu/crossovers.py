@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parprims._compiling.tables import Measured, Table
-from parprims._core.arrays import NAMES, dtype_bits, dtype_kind
+from parprims._core.arrays import NAMES, Array, Namespace, dtype_bits, dtype_kind, library
+from parprims._core.jax_arrays import is_traced
 from parprims._cpu import processor
+
+
+IN_PROGRAMS = "jax programs"
+"""The name in tables of JAX inside jit, vmap and grad, where XLA calls kernels, and computes by fused operations."""
+
+
+def way(xp: Namespace, arrays: Sequence[Array]) -> str:
+    """Return the name in tables of the way in which a library computes a call on these arrays."""
+    name = library(xp)
+    return IN_PROGRAMS if name == "jax" and any(map(is_traced, arrays)) else name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +45,10 @@ class Crossovers(Measured):
     def slower(self, library: str, kind: str, size: int) -> str | None:
         """Return the sentence why a kernel is not preferred for a size of a kind of call, or None."""
         least = self.least.get(kind, {}).get(library)
+        name = "JAX" if library == IN_PROGRAMS else NAMES.get(library, library)
         if least is None:
-            return f"{NAMES.get(library, library)}'s own way is preferred at any size"
-        return f"{NAMES.get(library, library)}'s own way is preferred below {least} elements" if size < least else None
+            return f"{name}'s own way is preferred at any size"
+        return f"{name}'s own way is preferred below {least} elements" if size < least else None
 
 
 def crossovers(module: str) -> Table[str, Crossovers]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from parprims._compiling.plan_capture import observed
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array
+from parprims._core.jax_arrays import is_traced
 from parprims._core.layout import broadcast_strides, lines_along, row_major
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
@@ -173,6 +174,11 @@ class Plan:
             launch.name, self.texts, read=tuple(groups), written=tuple(written), begins=tuple(self._named())
         )
 
+    @property
+    def all_numbers(self) -> tuple[int, ...]:
+        """The numbers, and behind them the words of captured numbers."""
+        return *self.numbers, *(word for captured in self.captured for word in captured.words)
+
     def _named(self) -> Iterator[str]:
         """Return the lines that assign captured numbers to their names in the texts."""
         at = len(self.numbers)
@@ -198,6 +204,10 @@ def runner(
     ``readers`` return each array with one axis; by default `memory.reader` makes them.
     """
     observed(plan, tuple(like))
+    if any(map(is_traced, like)):
+        each = [memory.reader(x) for x in like] if readers is None else readers
+        embed = memory.xla().embedded
+        return lambda *arrays: embed(plan, [read(x) for read, x in zip(each, arrays, strict=True)])
     are_flat = readers is None and all(memory.is_flat(x) for x in like)
     readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [
@@ -210,8 +220,7 @@ def runner(
         )
         for at, one in enumerate(plan.launches)
     ]
-    words = [word for captured in plan.captured for word in captured.words]
-    numbers = np.array((*plan.numbers, *words), dtype=np.int64)
+    numbers = np.array(plan.all_numbers, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     seen = None if plan.seen is None else [memory.bits_dtype(dtype) for dtype in plan.seen]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]

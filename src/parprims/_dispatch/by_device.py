@@ -7,6 +7,7 @@ from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Namespace
+from parprims._dispatch.cpu_programs import runs_here
 from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import Checked, Method
 
@@ -28,11 +29,20 @@ def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
     return Method(prepare, refusal, slower, **options)
 
 
-def by_device(gpu: Method, cpu: Method) -> Method:
-    """Return the method that is ``cpu`` for arrays in the memory of a CPU, and ``gpu`` for all others."""
+def by_device(gpu: Method, cpu: Method, program: Method | None = None) -> Method:
+    """Return the method that is ``cpu`` for arrays in the memory of a CPU, and ``gpu`` for all others.
+
+    With ``program`` (see `cpu_programs.in_programs`), it is this method inside programs of JAX for CPUs.
+    """
     assert gpu.derivative is cpu.derivative
+
+    def of(xp: Namespace, call: Checked) -> Method:
+        if _cpu.on_cpu(xp, call.arrays):
+            return cpu
+        return program if program is not None and runs_here(xp, call.arrays) else gpu
+
     return either_of(
-        lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu,
+        of,
         derivative=gpu.derivative,
         quiet=cpu.quiet,
         rehearsed=gpu.rehearsed,

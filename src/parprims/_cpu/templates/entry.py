@@ -1,7 +1,7 @@
-"""The entry that Python calls to run a kernel, and the memory that a kernel allocates.
+"""The entries of a kernel, by which Python and programs of XLA call it, and the memory that a kernel allocates.
 
-`kernel` compiles a function to object code, which needs Numba no more: it takes arrays of NumPy as they are, and calls
-functions of Python and C alone. Every process that loads it runs the same instructions.
+`kernel` compiles a function to object code, which needs Numba no more: it takes arrays of NumPy as they are, or
+addresses, and calls functions of Python and C alone. Every process that loads it runs the same instructions.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-subclassing-any
@@ -113,20 +113,33 @@ class _Library(codegen.JITCodeLibrary):
 
 
 @global_compiler_lock
-def _object_code(function, signature):
-    """Return object code with the function NAME, which Python calls (METH_FASTCALL) with arguments of a signature."""
+def _object_code(functions, add_entries):
+    """Return object code with functions, given with their signatures, and the entries that ``add_entries`` adds."""
     context, typing = cpu_target.target_context, _typing()
     flags = compiler.Flags()
     cpu_target.options.parse_as_flags(flags, {"nopython": True, "nogil": True, "error_model": "numpy"})
     flags.nrt = False  # no array here belongs to Numba
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
     library = _Library(context.codegen(), NAME)
-    arguments = (*signature.args, types.CPointer(types.voidptr))
-    result = signature.return_type
-    made = compiler.compile_extra(typing, context, function, arguments, result, flags, {}, library, _Pipeline)
-    _add_entry(library, context, made.fndesc)
+    described = []
+    for function, signature in functions:
+        arguments, result = signature.args, signature.return_type
+        made = compiler.compile_extra(typing, context, function, arguments, result, flags, {}, library, _Pipeline)
+        described.append(made.fndesc)
+    module = context.create_module(NAME)
+    add_entries(context, module, *described)
+    library.add_ir_module(module)
     library.finalize()
     return library.code
+
+
+def _called_function(context, builder, described, arguments):
+    """Call a function of Numba; return its status and its result."""
+    kind = context.call_conv.get_function_type(described.restype, described.argtypes)
+    function = cgutils.get_or_insert_function(builder.module, kind, described.llvm_func_name)
+    return context.call_conv.call_function(
+        builder, function, described.restype, described.argtypes, arguments, attrs=("noinline",)
+    )
 
 
 def _free(builder, memory):
@@ -142,10 +155,13 @@ def _free(builder, memory):
     builder.position_at_end(end)
 
 
-def _add_entry(library, context, described):
-    module = context.create_module(NAME)
-    kind = context.call_conv.get_function_type(described.restype, described.argtypes)
-    function = ir.Function(module, kind, described.llvm_func_name)
+def _add_entries(context, module, described):
+    _add_entry_of_python(context, module, described)
+    _add_entry_of_programs(context, module, described)
+
+
+def _add_entry_of_python(context, module, described):
+    """Add the function NAME, which Python calls (METH_FASTCALL) with arrays of NumPy and integers."""
     entry = ir.Function(module, ir.FunctionType(_POINTER, (_POINTER, _POINTER.as_pointer(), _SIZE)), NAME)
     builder = ir.IRBuilder(entry.append_basic_block())
     none, given, _ = entry.args
@@ -161,18 +177,34 @@ def _add_entry(library, context, described):
         else:
             values.append(_called(builder, "PyLong_AsLongLong", _SIZE, one))
     thread = _called(builder, "PyEval_SaveThread", _POINTER)
-    arguments = [*values, memory]
-    status, _ = context.call_conv.call_function(
-        builder, function, described.restype, described.argtypes, arguments, attrs=("noinline",)
-    )
+    status, _ = _called_function(context, builder, described, [*values, memory])
     _free(builder, memory)
     _called(builder, "PyEval_RestoreThread", ir.VoidType(), thread)
     with builder.if_then(status.is_error, likely=False):
         builder.ret(_called(builder, "PyErr_NoMemory", _POINTER))
     _called(builder, "Py_IncRef", ir.VoidType(), none)
     builder.ret(none)
-    library.add_ir_module(module)
+
+
+def _add_entry_of_programs(context, module, described):
+    """Add the function NAME_in_programs, which takes the addresses of all arrays, and the range of the tasks.
+
+    It returns 0, or 1 if no memory is left. A kernel does not read the lengths of its arrays, so they are 0.
+    """
+    kind = ir.FunctionType(_SIZE, (_POINTER.as_pointer(), _SIZE, _SIZE))
+    entry = ir.Function(module, kind, f"{NAME}_in_programs")
+    builder = ir.IRBuilder(entry.append_basic_block())
+    given, begin, end = entry.args
+    memory = cgutils.alloca_once_value(builder, ir.Constant(_POINTER, None))
+    arrays = [
+        _array(context, builder, kind, builder.load(builder.gep(given, [_number(at)])), _number(0))
+        for at, kind in enumerate(described.argtypes[:-3])
+    ]
+    status, _ = _called_function(context, builder, described, [*arrays, begin, end, memory])
+    _free(builder, memory)
+    builder.ret(builder.zext(status.is_error, _SIZE))
 
 
 def kernel(signature):
-    return lambda function: _object_code(function, signature)
+    whole = signature.return_type(*signature.args, types.CPointer(types.voidptr))
+    return lambda function: _object_code([(function, whole)], _add_entries)

@@ -303,10 +303,10 @@ def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Cal
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     order = kept + r.axes
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.permute_dims(_cpu.host(x), order))
+    def copied(x: Array) -> Any:
+        return _cpu.arranged(x, lambda numpy, x: numpy.permute_dims(x, order))
 
-    copies = tuple([copied(x) for x in r.arrays])
+    copies = tuple([_cpu.host(copied(x)) for x in r.arrays])
     axes = tuple(range(len(kept), len(r.shape)))
     plan = _plan(
         code, outputs, dataclasses.replace(r, arrays=(), shape=copies[0].shape, axes=axes, keepdims=False), copies

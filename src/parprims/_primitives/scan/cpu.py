@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -454,6 +455,16 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     return lambda *arrays: run(*arrays)[0]
 
 
+def batched(xp: Namespace, r: Call, arrays: tuple[Array, ...]) -> Call:
+    """Return the call on arrays with one more leading axis."""
+    ndim, size = len(r.shape), max(x.shape[0] for x in arrays)
+    arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+    kept = 0 if isinstance(r, Scan) else 2  # the inputs of a recurrence broadcast
+    arrays = (*arrays[:kept], *(xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[kept:]))
+    changed = {} if isinstance(r, Scan) else {"constant": False}
+    return dataclasses.replace(r, arrays=arrays, shape=(size, *r.shape), axis=r.axis + 1, key=None, **changed)
+
+
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
     """Return a function from the arrays of a call to the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
@@ -462,11 +473,11 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     plan = _plan(xp, r, hosts, names)
     if plan is None:
 
-        def copied(x: Array) -> np.ndarray[Any, Any]:
-            return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
+        def copied(x: Array) -> Any:
+            return _cpu.arranged(x, lambda numpy, x: numpy.broadcast_to(x, shape))
 
         copies = [copied] * count + [_cpu.in_order] * len(r.starts)
-        hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
+        hosts = [_cpu.host(copy(x)) for copy, x in zip(copies, r.arrays, strict=True)]
         plan = _plan(xp, r, hosts, names)
         readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
     assert plan is not None

@@ -9,6 +9,7 @@ from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_structured, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device
+from parprims._dispatch.cpu_programs import in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
@@ -288,11 +289,13 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
 
 def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
     """Return the declaration of a scan with fixed values of some options."""
+    on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            on_cpu,
+            in_programs(on_cpu, directly(array.array), cpu.batched),
         ),
         native=Method(
             array.prepare_native,

@@ -244,10 +244,10 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
         return lambda *arrays: run(*arrays)[0]
     shape, axis = s.shape, s.axis
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.moveaxis(np.broadcast_to(_cpu.host(x), shape), axis, -1))
+    def copied(x: Array) -> Any:
+        return _cpu.arranged(x, lambda numpy, x: numpy.moveaxis(numpy.broadcast_to(x, shape), axis, -1))
 
-    copies = [copied(x) for x in s.arrays]
+    copies = [_cpu.host(copied(x)) for x in s.arrays]
     plan = _plan(s, copies[0].shape, -1, copies, columns=False)
     assert plan is not None
     run = _cpu.runner(plan, s.arrays, [lambda x: copied(x).reshape(-1)] * 4)

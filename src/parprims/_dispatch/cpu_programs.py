@@ -1,0 +1,153 @@
+"""The methods ``kernel`` of CPUs inside programs of JAX: jit, vmap, grad, loops, and parts of meshes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cpu, _cuda
+from parprims._core.arrays import Array, Namespace, is_jax
+from parprims._core.jax_arrays import is_sharded, is_traced, varying_alike
+from parprims._dispatch.dispatch import Checked, Method
+
+Run = Callable[..., Any]
+Prepare = Callable[[Namespace, Any], Run]
+Batched = Callable[[Namespace, Any, tuple[Array, ...]], Checked | None]
+"""Takes the namespace, a call without arrays, and its arrays with one more leading axis, of length 1 where an array is
+the same for the whole batch. It returns the call on these arrays, or None if rows must be computed one by one."""
+
+
+def runs_here(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether arrays belong to a program of JAX that will run on a CPU, as far as can be known."""
+    if not is_jax(xp) or not any(map(is_traced, arrays)) or _cuda.has_devices():
+        return False
+    import jax
+
+    return bool(jax.default_backend() == "cpu")
+
+
+def in_programs(kernel: Method, otherwise: Prepare, batched: Batched | None = None) -> Method:
+    """Return the method ``kernel`` for calls inside programs.
+
+    ``otherwise`` prepares the computation by operations of JAX: derivatives are taken through it, and programs hold it
+    on other devices, and if they are exported.
+    """
+
+    def prepare(xp: Namespace, call: Checked) -> Run:
+        return _Program(kernel, otherwise, batched, xp, call.on(*(None,) * len(call.arrays))).run
+
+    return dataclasses.replace(kernel, prepare=prepare)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """A call in programs, without its arrays. The functions take the arrays."""
+
+    method: Method
+    operations: Prepare
+    batch: Batched | None
+    xp: Namespace
+    bare: Any
+
+    def kernel(self, *arrays: Array) -> Any:
+        call = self.bare.on(*arrays)
+        return self.method.prepare(self.xp, call)(*arrays)
+
+    def otherwise(self, *arrays: Array) -> Any:
+        return self.operations(self.xp, self.bare.on(*arrays))(*arrays)
+
+    def batched(self, *arrays: Array) -> Any:
+        """Return the results of a whole batch, given arrays with one more leading axis."""
+        import jax
+
+        more = None if self.batch is None else self.batch(self.xp, self.bare, arrays)
+        if more is not None:
+            whole = _Program(self.method, self.operations, self.batch, self.xp, more.on(*(None,) * len(more.arrays)))
+            return whole.run(*more.arrays)
+        size = max(x.shape[0] for x in arrays)
+        broadcast = tuple(jax.numpy.broadcast_to(x, (size, *x.shape[1:])) for x in arrays)
+        return jax.lax.map(lambda rows: self.run(*rows), broadcast)
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The call as a function of its arrays, with derivatives."""
+        import jax
+
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
+        def differentiable(*arrays: Array) -> Any:
+            return _bound(self, arrays)
+
+        @differentiable.defjvp  # type: ignore[untyped-decorator]
+        def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
+            _, derivative = jax.jvp(self.otherwise, primals, tangents)
+            return differentiable(*primals), derivative
+
+        run: Run = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+        return run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    """The trace of a call by the kernel, and the call."""
+
+    program: _Program
+    closed: Any
+    tree: Any
+
+    def otherwise(self, *arrays: Array) -> list[Array]:
+        import jax
+
+        leaves: list[Array] = jax.tree.leaves(self.program.otherwise(*arrays))
+        return leaves
+
+
+def _bound(program: _Program, arrays: tuple[Array, ...]) -> Any:
+    """Return the results of a call as one operation of the program."""
+    import jax
+
+    closed, results = jax.make_jaxpr(program.kernel, return_shape=True)(*arrays)
+    found = _operation().bind(*arrays, traced=_Traced(program, closed, jax.tree.structure(results)))
+    return jax.tree.unflatten(jax.tree.structure(results), found)
+
+
+@functools.cache
+def _operation() -> Any:
+    """Return the operation that is the kernel where a program runs on a CPU of this process, else operations of JAX.
+
+    A program that is exported holds the operations: another process may have no kernels.
+    """
+    import jax
+    from jax.extend import core
+    from jax.interpreters import batching, mlir
+
+    operation = core.Primitive("parprims_kernel")
+    operation.multiple_results = True
+    operation.def_abstract_eval(lambda *_, traced: traced.closed.out_avals)
+    operation.def_impl(lambda *arrays, traced: jax.jit(core.jaxpr_as_fun(traced.closed))(*arrays))
+
+    def on_others(context: Any, *arrays: Any, traced: _Traced) -> Any:
+        return mlir.lower_fun(traced.otherwise, multiple_results=True)(context, *arrays)
+
+    def on_cpus(context: Any, *arrays: Any, traced: _Traced) -> Any:
+        if getattr(context.module_context.lowering_parameters, "for_export", False):
+            return on_others(context, *arrays, traced=traced)
+        return mlir.lower_fun(core.jaxpr_as_fun(traced.closed), multiple_results=True)(context, *arrays)
+
+    mlir.register_lowering(operation, on_others)
+    mlir.register_lowering(operation, on_cpus, platform="cpu")
+
+    def batch(arrays: tuple[Array, ...], places: tuple[int | None, ...], traced: _Traced) -> Any:
+        pairs = zip(arrays, places, strict=True)
+        moved = tuple(x[None] if at is None else jax.numpy.moveaxis(x, at, 0) for x, at in pairs)
+        if any(is_sharded(x) for x in moved):  # the batch is sharded too, and other methods do not move it
+            axes = tuple(None if at is None else 0 for at in places)
+            moved = tuple(x[0] if at is None else x for x, at in zip(moved, places, strict=True))
+            results = jax.vmap(traced.otherwise, axes)(*moved)
+        else:
+            results = jax.tree.leaves(traced.program.batched(*moved))
+        return results, [0] * len(results)
+
+    batching.primitive_batchers[operation] = batch
+    return operation
