@@ -31,6 +31,7 @@ from parprims._cpu.memory import (
     too_many,
     unknown_dtype,
     viewed,
+    with_axis,
 )
 from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
 from parprims._cpu.text import View
@@ -73,4 +74,5 @@ __all__ = [
     "untraceable",
     "viewed",
     "way",
+    "with_axis",
 ]

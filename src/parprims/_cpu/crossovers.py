@@ -12,7 +12,6 @@ from parprims._core.arrays import NAMES, Array, Namespace, dtype_bits, dtype_kin
 from parprims._core.jax_arrays import is_traced
 from parprims._cpu import processor
 
-
 IN_PROGRAMS = "jax programs"
 """The name in tables of JAX inside jit, vmap and grad, where XLA calls kernels, and computes by fused operations."""
 

@@ -6,6 +6,7 @@ returns a `Layout`, and the readers return arrays of the program.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
@@ -113,9 +114,20 @@ def _in_memory(x: Array) -> Callable[[Array], Any] | None:
 class Layout:
     """The layout of an array of a program: that of a NumPy array in row-major order, without elements."""
 
+    flags = np.empty(0).flags
+
     def __init__(self, x: Array) -> None:
         self.shape, self.dtype = tuple(x.shape), bits_dtype(dtype_name(x.dtype))
         self.strides = tuple([step * self.dtype.itemsize for step in row_major(self.shape)])
+
+
+def with_axis(x: Any, axis: int) -> Any:
+    """Return an array or a layout with one more axis of length 1, without a copy."""
+    if type(x) is not Layout:
+        return np.expand_dims(x, axis)
+    made = copy.copy(x)
+    made.shape, made.strides = (*x.shape[:axis], 1, *x.shape[axis:]), (*x.strides[:axis], 0, *x.strides[axis:])
+    return made
 
 
 def host(x: Array) -> Any:
@@ -196,7 +208,8 @@ def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[An
 
 def in_order(x: Array) -> np.ndarray[Any, Any]:
     """Return the elements of an array in row-major order, as `host` returns them, or a copy."""
-    return arranged(x, lambda _, x: x)
+    found: np.ndarray[Any, Any] = arranged(x, lambda _, x: x)
+    return found
 
 
 def arranged(x: Array, arrange: Callable[[Any, Any], Any]) -> Any:

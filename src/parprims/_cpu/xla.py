@@ -86,7 +86,7 @@ def release_refusal(release: tuple[int, ...]) -> str | None:
     if OLDEST <= release[:2] <= NEWEST:
         return None
     oldest, newest, this = (".".join(map(str, one)) for one in (OLDEST, NEWEST, release))
-    return f"inside jit, vmap and grad, kernels for CPUs are tested with JAX {oldest} to {newest}, and this is JAX {this}"
+    return f"kernels for CPUs in programs are tested with JAX {oldest} to {newest}, and this is JAX {this}"
 
 
 @functools.cache

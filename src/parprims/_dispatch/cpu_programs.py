@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _cpu, _cuda
+from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, is_jax
 from parprims._core.jax_arrays import is_sharded, is_traced, varying_alike
 from parprims._dispatch.dispatch import Checked, Method

@@ -103,11 +103,17 @@ def _of_c(name, result, *kinds):
         return _number(0)
 
     signature = types.int64(*[types.int64] * len(kinds))
-    if len(kinds) == 0:
-        return intrinsic(lambda typing: (signature, generate))
-    if len(kinds) == 1:
-        return intrinsic(lambda typing, first: (signature, generate))
-    return intrinsic(lambda typing, first, second: (signature, generate))
+
+    def of_none(typing):
+        return signature, generate
+
+    def of_one(typing, first):
+        return signature, generate
+
+    def of_two(typing, first, second):
+        return signature, generate
+
+    return intrinsic((of_none, of_one, of_two)[len(kinds)])
 
 
 allocate = _of_c("PyMem_RawMalloc", _ADDRESS, _WORD)
@@ -272,8 +278,9 @@ def failed_with(frame, message, code):
     return error
 
 
-# Returns the address of a kernel, or 0 if this process has none of the digest. The table of kernels, which Python fills,
-# is its length, a power of two, the most threads, and entries of three words: the two words of a digest, and an address.
+# Returns the address of a kernel, or 0 if this process has none of the digest. The table of kernels, which Python
+# fills, is its length, a power of two, the most threads, and entries of three words: the two words of a digest, and an
+# address.
 @function
 def found(kernels, first, second):
     last = word(kernels) - 1

@@ -301,7 +301,9 @@ def slower(xp: Namespace, p: Product) -> str | None:
         reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
         if reason is not None:
             return reason
-    least = _cpu.for_processor(CROSSOVERS).of(library(xp))
+    least = _cpu.for_processor(CROSSOVERS).of(_cpu.way(xp, p.arrays))
+    if "operators" not in least:
+        return f"{library_title(xp)}'s own way is preferred at any size"
     if k < least.get("length of operators", 0):
         return (
             f"{library_title(xp)}'s own way is preferred for sums of fewer than {least['length of operators']} products"

@@ -159,9 +159,7 @@ def adjoint(
     return (result, None) if x is None else result
 
 
-_ON_CPU = Method(
-    scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True
-)
+_ON_CPU = Method(scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True)
 LINEAR_RECURRENCE = Primitive(
     name="linear_recurrence",
     check=checked,

@@ -267,7 +267,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
     call_kind = kind(xp, r)
     is_callers = call_kind == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), call_kind, math.prod(r.shape))
+    return reason or _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, r.arrays), call_kind, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
@@ -291,6 +291,13 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     if code.structure is None and code.single:
         return lambda *arrays: run(*arrays)[0]
     return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
+
+
+def batched(xp: Namespace, r: Reduction, arrays: tuple[Array, ...]) -> Reduction | None:
+    """Return the call on arrays with one more leading axis, or None if every row has its initial element."""
+    if r.begun:
+        return None
+    return r.of(*xp.broadcast_arrays(*arrays), axes=tuple([axis + 1 for axis in r.axes]))
 
 
 def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Callable[..., tuple[Array, ...]]:

@@ -440,7 +440,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
             return None
     is_callers = isinstance(r, Scan) and is_own(r.op)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(xp, r), math.prod(r.shape))
+    return reason or _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, r.arrays), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
@@ -461,8 +461,9 @@ def batched(xp: Namespace, r: Call, arrays: tuple[Array, ...]) -> Call:
     arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
     kept = 0 if isinstance(r, Scan) else 2  # the inputs of a recurrence broadcast
     arrays = (*arrays[:kept], *(xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[kept:]))
-    changed = {} if isinstance(r, Scan) else {"constant": False}
-    return dataclasses.replace(r, arrays=arrays, shape=(size, *r.shape), axis=r.axis + 1, key=None, **changed)
+    if isinstance(r, Recurrence):
+        r = dataclasses.replace(r, constant=False)
+    return dataclasses.replace(r, arrays=arrays, shape=(size, *r.shape), axis=r.axis + 1, key=None)
 
 
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
