@@ -116,6 +116,10 @@ class Layout:
 
     flags = np.empty(0).flags
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
     def __init__(self, x: Array) -> None:
         self.shape, self.dtype = tuple(x.shape), bits_dtype(dtype_name(x.dtype))
         self.strides = tuple([step * self.dtype.itemsize for step in row_major(self.shape)])

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _cuda
+from parprims import _cpu, _cuda
 from parprims._core.arrays import Array, Namespace, is_jax
 from parprims._core.jax_arrays import is_sharded, is_traced, varying_alike
 from parprims._dispatch.dispatch import Checked, Method
@@ -26,6 +26,11 @@ def runs_here(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     import jax
 
     return bool(jax.default_backend() == "cpu")
+
+
+def is_of_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether a CPU computes with arrays: they are in its memory, or belong to a program for it."""
+    return _cpu.on_cpu(xp, arrays) or runs_here(xp, arrays)
 
 
 def in_programs(kernel: Method, otherwise: Prepare, batched: Batched | None = None) -> Method:

@@ -207,7 +207,7 @@ class _Cut:
 def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
     """Return how the product of factors of these layouts is cut."""
     x, y = hosts[0], hosts[1]
-    x, y = x if x.ndim > 1 else x[None, :], y if y.ndim > 1 else y[:, None]
+    x, y = x if x.ndim > 1 else _cpu.with_axis(x, 0), y if y.ndim > 1 else _cpu.with_axis(y, 1)
     (m, k), n = x.shape[-2:], y.shape[-1]
     steps = [_cpu.strides(one) for one in (x, y)]
     (down, along_a), (along_b, across) = (one[-2:] for one in steps)
