@@ -33,12 +33,16 @@ def is_of_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     return _cpu.on_cpu(xp, arrays) or runs_here(xp, arrays)
 
 
-def in_programs(kernel: Method, otherwise: Prepare, batched: Batched | None = None) -> Method:
+def in_programs(kernel: Method, *ways: Method, batched: Batched | None = None) -> Method:
     """Return the method ``kernel`` for calls inside programs.
 
-    ``otherwise`` prepares the computation by operations of JAX: derivatives are taken through it, and programs hold it
-    on other devices, and if they are exported.
+    ``ways`` compute by operations of JAX. Derivatives are taken through the first that does not refuse, and programs
+    hold it on other devices, and if they are exported.
     """
+
+    def otherwise(xp: Namespace, call: Checked) -> Run:
+        serving = (one for one in ways if one.refusal is None or one.refusal(xp, call) is None)
+        return next(serving).prepare(xp, call)
 
     def prepare(xp: Namespace, call: Checked) -> Run:
         return _Program(kernel, otherwise, batched, xp, call.on(*(None,) * len(call.arrays))).run
@@ -125,7 +129,7 @@ def _operation() -> Any:
     """
     import jax
     from jax.extend import core
-    from jax.interpreters import batching, mlir
+    from jax.interpreters import ad, batching, mlir
 
     operation = core.Primitive("parprims_kernel")
     operation.multiple_results = True
@@ -154,5 +158,18 @@ def _operation() -> Any:
             results = jax.tree.leaves(traced.program.batched(*moved))
         return results, [0] * len(results)
 
+    def transpose(given: Any, *arrays: Any, traced: _Traced) -> Any:
+        asked = [at for at, x in enumerate(arrays) if ad.is_undefined_primal(x)]
+
+        def linear(*xs: Array) -> list[Array]:
+            known = dict(zip(asked, xs, strict=True))
+            return traced.otherwise(*(known.get(at, x) for at, x in enumerate(arrays)))
+
+        shapes = [jax.ShapeDtypeStruct(arrays[at].aval.shape, arrays[at].aval.dtype) for at in asked]
+        found = jax.linear_transpose(linear, *shapes)([ad.instantiate_zeros(one) for one in given])
+        by_place = dict(zip(asked, found, strict=True))
+        return [by_place.get(at) for at in range(len(arrays))]
+
     batching.primitive_batchers[operation] = batch
+    ad.primitive_transposes[operation] = transpose
     return operation

@@ -196,7 +196,7 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
         kernel=by_device(
             either_of(lambda _, s: _BY_TRIDIAGONAL if s.widths == (1, 1) else _ON_GPU),
             _ON_CPU,
-            in_programs(_ON_CPU, directly(array)),
+            in_programs(_ON_CPU, Method(directly(array))),
         ),
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array)),

@@ -182,7 +182,7 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
         kernel=by_device(
             Method(lambda xp, f: cuda.prepare(xp, f, _with_kernel), cuda.refusal),
             on_cpu,
-            in_programs(on_cpu, directly(array), cpu.batched),
+            in_programs(on_cpu, Method(directly(array)), batched=cpu.batched),
         ),
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array), array_refusal),

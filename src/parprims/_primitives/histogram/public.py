@@ -129,7 +129,7 @@ _HISTOGRAM = Primitive(
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, rehearsed=True),
             _ON_CPU,
-            in_programs(_ON_CPU, directly(array)),
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
         ),
         native=Method(native.prepare, native.refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
         array=Method(directly(array), array_refusal),

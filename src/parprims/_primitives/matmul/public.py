@@ -178,7 +178,7 @@ _MATMUL = Primitive(
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, derivative=derivative_rules.product),
             _ON_CPU,
-            in_programs(_ON_CPU, directly(array)),
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
         ),
         array=Method(directly(array), _array_refusal, derivative=derivative_rules.product_under_autocast),
     ),

@@ -168,7 +168,7 @@ LINEAR_RECURRENCE = Primitive(
         kernel=by_device(
             Method(scan_cuda.prepare, scan_cuda.refusal, derivative=derivative_rules.solution),
             _ON_CPU,
-            in_programs(_ON_CPU, directly(recurrence_array.array), scan_cpu.batched),
+            in_programs(_ON_CPU, Method(recurrence_array.prepare_native), batched=scan_cpu.batched),
         ),
         native=Method(
             recurrence_array.prepare_native, recurrence_array.native_refusal, derivative=derivative_rules.solution

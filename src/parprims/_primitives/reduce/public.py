@@ -689,7 +689,9 @@ def _declared(name: str, **defaults: Any) -> Primitive:
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, cuda.slower),
             on_cpu,
-            in_programs(on_cpu, directly(array.array), cpu.batched),
+            in_programs(
+                on_cpu, Method(native.prepare, native.refusal), Method(directly(array.array)), batched=cpu.batched
+            ),
         ),
         native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
         array=Method(directly(array.array), array.refusal),

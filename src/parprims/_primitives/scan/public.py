@@ -295,7 +295,12 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             on_cpu,
-            in_programs(on_cpu, directly(array.array), cpu.batched),
+            in_programs(
+                on_cpu,
+                Method(array.prepare_native, array.native_refusal),
+                Method(directly(array.array)),
+                batched=cpu.batched,
+            ),
         ),
         native=Method(
             array.prepare_native,

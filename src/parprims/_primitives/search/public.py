@@ -234,7 +234,11 @@ _SEARCHSORTED = Primitive(
     normalize=with_array,
     methods=Methods(
         "searchsorted",
-        kernel=by_device(Method(cuda.prepare, cuda.refusal), _ON_CPU, in_programs(_ON_CPU, directly(array))),
+        kernel=by_device(
+            Method(cuda.prepare, cuda.refusal),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
+        ),
         native=Method(native.prepare, native.refusal),
         array=Method(directly(array)),
     ),
@@ -255,7 +259,7 @@ def _merges(name: str) -> Methods:
         kernel=by_device(
             or_by_parts(Method(merge_cuda.prepare, lambda xp, c: merge_cuda.refusal(xp, c.arrays)), _BY_SORTING),
             or_by_parts(_MERGES_ON_CPU, _BY_SORTING),
-            in_programs(_MERGES_ON_CPU, directly(merges_array.array)),
+            in_programs(_MERGES_ON_CPU, Method(directly(merges_array.array))),
         ),
         native=native_by_numpy(numpy_routines.by_merging, numpy_routines.parts, numpy_routines.prepare),
         array=Method(directly(merges_array.array)),

@@ -294,7 +294,7 @@ def _by_offsets(gpu: Method, compose: Callable[..., Any], parts: Callable[..., l
         return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
 
     on_cpu = Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
-    return by_device(gpu, on_cpu, in_programs(on_cpu, by_array.prepare))
+    return by_device(gpu, on_cpu, in_programs(on_cpu, by_array))
 
 
 def _is_empty(c: Segmented) -> bool:
@@ -499,7 +499,7 @@ def _native_of_sorts() -> Method:
 _IDS_ON_CPU = Method(
     _prepare_cpu, cpu.refusal, lambda xp, c: cpu.slower(xp, c, segments_native.at_numbers(xp, c)), quiet=True
 )
-_ONE_BY_IDS = by_device(_ids_on_gpu(), _IDS_ON_CPU, in_programs(_IDS_ON_CPU, _BY_ARRAY.prepare))
+_ONE_BY_IDS = by_device(_ids_on_gpu(), _IDS_ON_CPU, in_programs(_IDS_ON_CPU, _BY_ARRAY))
 _SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
 
 _BY_IDS = {

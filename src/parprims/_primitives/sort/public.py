@@ -273,7 +273,7 @@ def _declared(name: str) -> Primitive:
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             on_cpu,
-            in_programs(on_cpu, native.prepare, cpu.batched),
+            in_programs(on_cpu, Method(native.prepare), batched=cpu.batched),
         ),
         native=Method(native.prepare, native.refusal, eager=native.is_eager, quiet=True),
         array=Method(directly(array.array), array.refusal),

@@ -232,7 +232,7 @@ _SOLVE_TRIDIAGONAL = Primitive(
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             _ON_CPU,
-            in_programs(_ON_CPU, directly(array), cpu.batched),
+            in_programs(_ON_CPU, Method(directly(array)), batched=cpu.batched),
         ),
         native=Method(
             native.prepare,
