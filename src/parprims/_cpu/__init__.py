@@ -9,10 +9,11 @@ from parprims._cpu.crossovers import (
     crossovers,
     family,
     for_processor,
+    in_program,
+    measured,
     of_columns,
     of_elements,
     of_lines,
-    way,
 )
 from parprims._cpu.language import NUMBA, register_cast, register_type, untraceable
 from parprims._cpu.memory import (
@@ -53,8 +54,10 @@ __all__ = [
     "for_processor",
     "host",
     "in_order",
+    "in_program",
     "is_memory_bound",
     "lines_of",
+    "measured",
     "of_columns",
     "of_elements",
     "of_lines",
@@ -73,6 +76,5 @@ __all__ = [
     "unknown_dtype",
     "untraceable",
     "viewed",
-    "way",
     "with_axis",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, dtype_name
+from parprims._core.arrays import Array, Namespace, dtype_name, library
 from parprims._dispatch.derivative_rules import by_operations
 from parprims._dispatch.dispatch import directly
 from parprims._primitives.filters.array import array
@@ -33,7 +33,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, f: Filter) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, f.arrays), "any", math.prod(f.shape))
+    return _cpu.measured(CROSSOVERS, xp, f.arrays).slower(library(xp), "any", math.prod(f.shape))
 
 
 def _in_registers(k: int) -> tuple[str, list[str]]:

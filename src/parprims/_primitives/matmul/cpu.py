@@ -301,7 +301,7 @@ def slower(xp: Namespace, p: Product) -> str | None:
         reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
         if reason is not None:
             return reason
-    least = _cpu.for_processor(CROSSOVERS).of(_cpu.way(xp, p.arrays))
+    least = _cpu.measured(CROSSOVERS, xp, p.arrays).of(library(xp))
     if "operators" not in least:
         return f"{library_title(xp)}'s own way is preferred at any size"
     if k < least.get("length of operators", 0):

@@ -267,7 +267,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
     call_kind = kind(xp, r)
     is_callers = call_kind == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, r.arrays), call_kind, math.prod(r.shape))
+    return reason or _cpu.measured(CROSSOVERS, xp, r.arrays).slower(library(xp), call_kind, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:

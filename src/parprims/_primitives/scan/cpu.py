@@ -417,13 +417,18 @@ def kind(xp: Namespace, r: Call) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if not isinstance(r, Scan):
         return "recurrence"
-    if is_jax(xp) or scan_array.native_refusal(xp, r) is not None:
+    in_program = _cpu.in_program(xp, r.arrays)
+    if (is_jax(xp) and not in_program) or scan_array.native_refusal(xp, r) is not None:
+        return "operator"
+    if in_program and not (BUILT_IN.get(r.op.name) is r.op and r.op.name in _MEASURED):
         return "operator"
     whole = _cpu.of_elements(library(xp), r.inputs[0].dtype, r.dtypes[0])
     return f"{_cpu.family(r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
+_MEASURED = ("add", "multiply", "maximum", "minimum", "argmax", "argmin", "logaddexp")
+"""The operators that are kinds of their own in programs of JAX, which scans by any other operator in equal time."""
 
 
 _PAGED = 1 << 25
@@ -440,7 +445,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
             return None
     is_callers = isinstance(r, Scan) and is_own(r.op)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, r.arrays), kind(xp, r), math.prod(r.shape))
+    return reason or _cpu.measured(CROSSOVERS, xp, r.arrays).slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:

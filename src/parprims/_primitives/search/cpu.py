@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, cast, dtype_name
+from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._dispatch.derivative_rules import asked_for, constant
 from parprims._dispatch.dispatch import directly
@@ -55,7 +55,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, c: Search) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, c.arrays), "any", math.prod(c.arrays[1].shape))
+    return _cpu.measured(CROSSOVERS, xp, c.arrays).slower(library(xp), "any", math.prod(c.arrays[1].shape))
 
 
 def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:

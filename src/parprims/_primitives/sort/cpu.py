@@ -18,6 +18,7 @@ from parprims._core.arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    library,
     library_title,
 )
 from parprims._cpu.language import loaded
@@ -334,10 +335,8 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
         return f"{library_title(xp)} is faster below {_FEW} elements"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
-    table = _cpu.for_processor(CROSSOVERS)
-    return table.slower(
-        _cpu.way(xp, call.arrays), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements
-    )
+    table = _cpu.measured(CROSSOVERS, xp, call.arrays)
+    return table.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)
 
 
 def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:

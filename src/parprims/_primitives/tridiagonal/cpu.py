@@ -213,7 +213,7 @@ def slower(xp: Namespace, s: System) -> str | None:
     """
     plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
     kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
-    return _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, s.arrays), kind, math.prod(s.shape))
+    return _cpu.measured(CROSSOVERS, xp, s.arrays).slower(library(xp), kind, math.prod(s.shape))
 
 
 def batched(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> System:

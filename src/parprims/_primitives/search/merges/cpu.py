@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, dtype_name, move_axis
+from parprims._core.arrays import Array, Namespace, dtype_name, library, move_axis
 from parprims._cpu.language import loaded, stored
 from parprims._dispatch.dispatch import directly
 from parprims._primitives.search.merges.array import joined
@@ -62,7 +62,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, c: Merge) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(_cpu.way(xp, c.arrays), "any", math.prod(c.results[0][0]))
+    return _cpu.measured(CROSSOVERS, xp, c.arrays).slower(library(xp), "any", math.prod(c.results[0][0]))
 
 
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:

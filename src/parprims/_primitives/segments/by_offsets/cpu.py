@@ -144,8 +144,8 @@ def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
     """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
-    measured_on = "numpy" if by_numpy else _cpu.way(xp, c.arrays)
-    return reason or _cpu.for_processor(CROSSOVERS).slower(measured_on, kind(c, by_numpy), count)
+    measured_on = "numpy" if by_numpy else library(xp)
+    return reason or _cpu.measured(CROSSOVERS, xp, c.arrays).slower(measured_on, kind(c, by_numpy), count)
 
 
 def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
