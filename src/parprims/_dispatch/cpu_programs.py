@@ -47,7 +47,22 @@ def in_programs(kernel: Method, *ways: Method, batched: Batched | None = None) -
     def prepare(xp: Namespace, call: Checked) -> Run:
         return _Program(kernel, otherwise, batched, xp, call.on(*(None,) * len(call.arrays))).run
 
-    return dataclasses.replace(kernel, prepare=prepare)
+    def slower(xp: Namespace, call: Checked) -> str | None:
+        if _may_be_divided():
+            return "XLA would gather arrays that the program divides among devices"
+        return None if kernel.slower is None else kernel.slower(xp, call)
+
+    return dataclasses.replace(kernel, prepare=prepare, slower=slower)
+
+
+def _may_be_divided() -> bool:
+    """Return whether XLA may divide arrays of the current program: there are several devices, and no part of one."""
+    import jax
+
+    if jax.device_count() == 1:
+        return False
+    kinds = jax.sharding.get_abstract_mesh().axis_types
+    return not kinds or any(kind.name != "Manual" for kind in kinds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
