@@ -28,6 +28,9 @@ from parprims._cpu.threads import limit
 
 SAVED = 1e-5
 """Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for LLVM."""
+FEWEST_IN_PROGRAMS = 1024
+"""The fewest elements for a kernel inside a program of JAX: XLA compiles operations on fewer sooner than Numba a kernel.
+"""
 CHANCE = 1.05
 """The ratio of times that are taken to be equal."""
 
@@ -396,6 +399,8 @@ def kinds_of(primitive: str, *, in_programs: bool) -> Iterator[Kind]:
                 continue
             if "narrow integers" not in kind.name and (primitive != "banded" or "jax" in kind.libraries):
                 sizes = kind.sizes[::2] if len(kind.sizes) > 8 else kind.sizes
+                if primitive not in ("sort", "matmul"):  # which count lengths and products
+                    sizes = tuple(one for one in sizes if one >= FEWEST_IN_PROGRAMS)
                 yield dataclasses.replace(kind, sizes=sizes, libraries=("jax",), compiled=0)
 
 
@@ -429,7 +434,7 @@ def measured(
         given = tuple(map(backend.asarray, arrays))
         other = "native"
         try:
-            compiled(functools.partial(call, method=other))(*given)
+            backend.wait(compiled(functools.partial(call, method=other))(*given))
         except (parprims.MethodRefused, ValueError):  # it refuses, or there is none
             other = "array"
         if other == "array" and kind.has_routine:
@@ -438,7 +443,7 @@ def measured(
         for method in ("kernel", other):
             run = compiled(functools.partial(call, method=method))
             try:
-                run(*given)
+                backend.wait(run(*given))  # a call that still runs would delay the first that is timed
             except parprims.MethodRefused:
                 return {}
             entrants.append(Contender(backend, method, run, [given]))
@@ -474,7 +479,8 @@ def tune_cpu(
                 both = {size: (kernel[size], other[size]) for size in kernel if size in other}
                 found = crossover(both, kind.saved)
                 if found is not None:
-                    least.setdefault(kind.name, {})[backend.name] = 0 if found == sizes[0] else found
+                    is_least = found == sizes[0] and not in_programs
+                    least.setdefault(kind.name, {})[backend.name] = 0 if is_least else found
                 same = {"primitive": f"{primitive} crossovers", "case": kind.name, "backend": backend.name}
                 lines += [{**same, "method": "kernel", "size": size, "seconds": one} for size, one in kernel.items()]
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]
