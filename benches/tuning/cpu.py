@@ -29,8 +29,7 @@ from parprims._cpu.threads import limit
 SAVED = 1e-5
 """Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for LLVM."""
 FEWEST_IN_PROGRAMS = 1024
-"""The fewest elements for a kernel inside a program of JAX: XLA compiles operations on fewer sooner than Numba a kernel.
-"""
+"""The fewest elements for a kernel inside a program: XLA compiles operations on fewer sooner than Numba a kernel."""
 CHANCE = 1.05
 """The ratio of times that are taken to be equal."""
 

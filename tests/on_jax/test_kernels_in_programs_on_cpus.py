@@ -19,7 +19,7 @@ from tests.support.contract import eps
 
 pytest.importorskip("numba")
 
-xla = importlib.import_module("parprims._cpu.xla") if importlib.util.find_spec("jax") else None
+xla = importlib.import_module("parprims._cpu.running.xla") if importlib.util.find_spec("jax") else None
 
 
 @pytest.fixture

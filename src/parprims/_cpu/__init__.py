@@ -34,7 +34,8 @@ from parprims._cpu.memory import (
     viewed,
     with_axis,
 )
-from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
+from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of
+from parprims._cpu.running.runner import runner
 from parprims._cpu.text import View
 
 __all__ = [

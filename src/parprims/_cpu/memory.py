@@ -41,13 +41,6 @@ def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     return kind == "numpy"
 
 
-def xla() -> Any:
-    """Return the module of kernels inside programs of JAX, which imports JAX."""
-    from parprims._cpu import xla
-
-    return xla
-
-
 def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = False) -> str | None:
     """Return the sentence why no kernel can take these arrays on a CPU, or None.
 
@@ -57,8 +50,8 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
     if reason is not None:
         return reason
     if library(xp) == "jax":
-        if any(map(is_traced, arrays)):
-            return None if compiler.believed() else xla().refusal()
+        if any(map(is_traced, arrays)):  # of a program, which `by_device.in_programs` asks about
+            return None
         import jax
 
         single = all(type(x.sharding) is jax.sharding.SingleDeviceSharding for x in arrays)

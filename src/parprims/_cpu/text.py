@@ -53,8 +53,8 @@ def _template(name: str) -> str:
 
 
 def module(templates: Iterable[str], *lines: str) -> str:
-    """Return the text of a module: lines, then modules in templates/."""
-    return "\n".join((*lines, *map(_template, templates)))
+    """Return the text of a module: modules in templates/, then lines."""
+    return "\n".join((*map(_template, templates), *lines))
 
 
 def function(head: str, lines: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The handler that XLA calls to run kernels inside programs of JAX. It runs without Python, on threads of XLA.
 
-A call of XLA holds the plan of its kernels as words, see `words_of` in _cpu/xla.py. The handler finds the kernels in a
+A call of XLA holds the plan of its kernels as words, see `words_of` in _cpu/running/xla.py. The handler finds the kernels in a
 table of this process by their digests, allocates scratch, and runs one kernel after another. Addresses are integers.
 Structures are those of xla/ffi/api/c_api.h; the comment behind an offset names its field.
 """
@@ -13,7 +13,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from parprims._cpu.templates.declarations import MINOR, NAME
-from parprims._cpu.templates.entry import _called, _called_function, _number, _object_code
+from parprims._cpu.templates.entry import call_c, call_numba, object_code, word_of
 
 _WORD, _HALF, _ADDRESS = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 
@@ -74,7 +74,7 @@ def added(typing, address, value):
 
 # Calls a function of C that takes an address and returns an address.
 @intrinsic
-def called(typing, place, argument):
+def call_address(typing, place, argument):
     def generate(context, builder, signature, args):
         return builder.call(_pointer(builder, args[0], ir.FunctionType(_WORD, [_WORD])), [args[1]])
 
@@ -97,10 +97,10 @@ def _of_c(name, result, *kinds):
             builder.trunc(one, kind) if kind is _HALF else builder.inttoptr(one, kind) if kind is _ADDRESS else one
             for one, kind in zip(args, kinds, strict=True)
         ]
-        made = _called(builder, name, result, *given)
+        made = call_c(builder, name, result, *given)
         if result is _ADDRESS:
             return builder.ptrtoint(made, _WORD)
-        return _number(0)
+        return word_of(0)
 
     signature = types.int64(*[types.int64] * len(kinds))
 
@@ -185,7 +185,7 @@ def most_threads(api, context, most):
     put(answer + 16, context)  # ctx
     put(answer + 24, answer + 32)  # num_threads
     put(answer + 32, 1)
-    error = called(word(api + 144), answer)  # XLA_FFI_ThreadPool_NumThreads
+    error = call_address(word(api + 144), answer)  # XLA_FFI_ThreadPool_NumThreads
     found = word(answer + 32)
     if error != 0:
         forget_error(api, error)
@@ -201,7 +201,7 @@ def forget_error(api, error):
         put(given, 24)  # struct_size
         put(given + 8, 0)  # extension_start
         put(given + 16, error)  # error
-        called(word(api + 64), given)  # XLA_FFI_Error_Destroy
+        call_address(word(api + 64), given)  # XLA_FFI_Error_Destroy
         free(given)
 
 
@@ -215,7 +215,7 @@ def ask_for_help(api, context, launch, helper):
     put(given + 16, context)  # ctx
     put(given + 24, helper)  # task
     put(given + 32, launch)  # data
-    error = called(word(api + 136), given)  # XLA_FFI_ThreadPool_Schedule
+    error = call_address(word(api + 136), given)  # XLA_FFI_ThreadPool_Schedule
     free(given)
     if error != 0:
         forget_error(api, error)
@@ -273,7 +273,7 @@ def failed_with(frame, message, code):
     put(given + 8, 0)  # extension_start
     put(given + 16, message)  # message
     put_half(given + 24, code)  # errc
-    error = called(word(api + 48), given)  # XLA_FFI_Error_Create
+    error = call_address(word(api + 48), given)  # XLA_FFI_Error_Create
     free(given)
     return error
 
@@ -357,19 +357,21 @@ def handle(frame, kernels, helper):
 def _add_entries(context, module, handler, help_of_thread):
     """Add the functions NAME, the handler, and NAME_help, the task of a thread, and the variable NAME_table."""
     kernels = ir.GlobalVariable(module, _WORD, f"{NAME}_table")
-    kernels.initializer = _number(0)
+    kernels.initializer = word_of(0)
     helper = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD]), f"{NAME}_help")
     builder = ir.IRBuilder(helper.append_basic_block())
-    _called_function(context, builder, help_of_thread, helper.args)
+    call_numba(context, builder, help_of_thread, helper.args)
     builder.ret_void()
     entry = ir.Function(module, ir.FunctionType(_WORD, [_WORD]), NAME)
     builder = ir.IRBuilder(entry.append_basic_block())
     arguments = (*entry.args, builder.load(kernels), builder.ptrtoint(helper, _WORD))
-    _, error = _called_function(context, builder, handler, arguments)
+    _, error = call_numba(context, builder, handler, arguments)
     builder.ret(error)
 
 
-run = _object_code(
-    [(handle, types.int64(types.int64, types.int64, types.int64)), (help_launch, types.int64(types.int64))],
-    _add_entries,
-)
+def compiled_handler():
+    """Return the object code of the handler."""
+    return object_code(
+        [(handle, types.int64(types.int64, types.int64, types.int64)), (help_launch, types.int64(types.int64))],
+        _add_entries,
+    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Never
 
 from parprims._core.arrays import Array, Namespace
-from parprims._dispatch.by_device import by_device, either_of
+from parprims._dispatch.by_device import by_device, either_of, in_programs
 from parprims._dispatch.composite import Part, by_parts
-from parprims._dispatch.cpu_programs import in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace
-from parprims._dispatch.by_device import by_device
-from parprims._dispatch.cpu_programs import in_programs
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive

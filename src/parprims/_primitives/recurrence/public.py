@@ -9,8 +9,7 @@ from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
-from parprims._dispatch.cpu_programs import in_programs
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import of_two
 from parprims._dispatch.prepared import call_key, recalled

@@ -12,8 +12,7 @@ from parprims._core.arrays import Array, admit
 from parprims._core.elements import flat, is_structured, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
-from parprims._dispatch.by_device import by_device
-from parprims._dispatch.cpu_programs import in_programs
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive, check_apart
@@ -683,19 +682,12 @@ _EXAMPLES: dict[str, MakesCall] = {
 
 
 def _declared(name: str, **defaults: Any) -> Primitive:
+    on_gpu = Method(cuda.prepare, cuda.refusal, cuda.slower)
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
-    methods = Methods(
-        name,
-        kernel=by_device(
-            Method(cuda.prepare, cuda.refusal, cuda.slower),
-            on_cpu,
-            in_programs(
-                on_cpu, Method(native.prepare, native.refusal), Method(directly(array.array)), batched=cpu.batched
-            ),
-        ),
-        native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
-        array=Method(directly(array.array), array.refusal),
-    )
+    by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
+    by_operations = Method(directly(array.array), array.refusal)
+    kernel = by_device(on_gpu, on_cpu, in_programs(on_cpu, by_library, by_operations, batched=cpu.batched))
+    methods = Methods(name, kernel=kernel, native=by_library, array=by_operations)
     return Primitive(
         name=name,
         check=checked_pair if name == "vecdot" else checked,

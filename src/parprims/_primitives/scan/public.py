@@ -8,8 +8,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_structured, only_array
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
-from parprims._dispatch.cpu_programs import in_programs
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Never
 
 from parprims._core.arrays import Array
-from parprims._dispatch.by_device import by_device, or_by_parts
+from parprims._dispatch.by_device import by_device, in_programs, or_by_parts
 from parprims._dispatch.composite import by_parts, composed, native_by_numpy
-from parprims._dispatch.cpu_programs import in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Primitive

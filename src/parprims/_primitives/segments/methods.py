@@ -25,9 +25,8 @@ from parprims._core.arrays import (
     library,
 )
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device, either_of, or_by_parts
+from parprims._dispatch.by_device import by_device, either_of, in_programs, or_by_parts
 from parprims._dispatch.composite import Part, by_parts, composed, gathered, made_once, stand_in
-from parprims._dispatch.cpu_programs import in_programs
 from parprims._dispatch.derivative_rules import asked_for, constant
 from parprims._dispatch.dispatch import Inside, Method, directly
 from parprims._dispatch.watch import unwatched

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, as_result, device, dtype_bits, dtype_kind, library
+from parprims._dispatch.by_device import is_of_cpu
 from parprims._dispatch.composite import Part, stand_in
-from parprims._dispatch.cpu_programs import is_of_cpu
 from parprims._dispatch.derivative_rules import asked_by_torch, asked_for, constant
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, returned
 from parprims._primitives.scan.public import cumulative_sum

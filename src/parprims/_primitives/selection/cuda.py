@@ -13,8 +13,8 @@ from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._cuda.look_back import look_back_bytes
+from parprims._dispatch.by_device import is_of_cpu
 from parprims._dispatch.composite import Compose
-from parprims._dispatch.cpu_programs import is_of_cpu
 from parprims._dispatch.derivative_rules import asked_by_torch, constant
 from parprims._dispatch.dispatch import directly
 from parprims._dispatch.watch import unwatched

@@ -12,8 +12,7 @@ from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
-from parprims._dispatch.cpu_programs import in_programs
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive

@@ -16,7 +16,7 @@ from parprims._core.arrays import Array
 from parprims._core.jax_arrays import varying_alike
 from parprims._cpu import limits, text
 from parprims._cpu.compiler import address, symbol
-from parprims._cpu.plan import Plan
+from parprims._cpu.plan import Launch, Plan
 
 TARGET = "parprims_kernels_of_cpus"
 """The name of the handler in XLA. Programs name it and the digests of their kernels, and hold no address."""
@@ -66,7 +66,7 @@ def _table() -> _Table:
 
 
 def _handler_text() -> str:
-    return text.module(("entry.py", "handler.py"), f"MINOR = {_minor_version()}")
+    return text.module(("entry.py", "handler.py"), f"MINOR = {_minor_version()}", "run = compiled_handler()")
 
 
 @functools.cache
@@ -101,8 +101,6 @@ def _probe_refusal() -> str | None:
         "copy(inputs, outputs, numbers, begin, end)",
         ["for at in range(begin, end):", "    store(outputs[0], at, load(inputs[0], at) + numbers[0])"],
     )
-    from parprims._cpu.plan import Launch
-
     plan = Plan((Launch("copy", 4),), (copy,), ("int32",), (((4,), "int32"),), (), (3,))
     try:
         # The answer is remembered, so it must not depend on the switches of this call.
