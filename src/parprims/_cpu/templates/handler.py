@@ -1,7 +1,8 @@
 """The handler that XLA calls to run kernels inside programs of JAX. It runs without Python, on threads of XLA.
 
-A call of XLA holds the plan of its kernels as words, see `words_of` in _cpu/running/xla.py. The handler finds the kernels in a
-table of this process by their digests, allocates scratch, and runs one kernel after another. Addresses are integers.
+A call of XLA holds the plan of its kernels as words, see `words_of` in _cpu/running/xla.py. The handler finds the
+kernels in a table of this process by their digests, allocates scratch, and runs one kernel after another. Addresses are
+integers.
 Structures are those of xla/ffi/api/c_api.h; the comment behind an offset names its field.
 """
 
