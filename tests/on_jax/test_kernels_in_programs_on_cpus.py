@@ -1,5 +1,6 @@
 """Kernels for CPUs inside programs of JAX: every primitive, every transformation, threads, and other processes."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -389,6 +390,14 @@ class TestThreads:
                 np.testing.assert_array_equal(one, np.sort(row))
                 close(other, np.cumsum(row, dtype=np.float64))
 
+    def test_limit_of_the_process(self, jax):
+        code = """
+            import parprims
+            from parprims._cpu.running import xla
+            print(xla.refusal(), int(xla._table().words[1]))
+        """
+        assert ran(code, PARPRIMS_NUM_THREADS="1", OMP_NUM_THREADS="2") == "None 1"
+
     @pytest.mark.parametrize("most", [1, 2, 7])
     def test_ranges_of_tasks(self, jax, monkeypatch, most):
         """Every task runs once, however many threads share them."""
@@ -549,6 +558,52 @@ class TestTable:
             close(found, np.cumsum(x) + factor * np.arange(200))
             count.append(len(xla._table().known))
         assert count[0] == count[1] == count[2]
+
+
+class TestAuto:
+    @pytest.mark.parametrize(
+        ("function", "shape"),
+        [
+            (parprims.sort, (1 << 14,)),
+            (parprims.argsort, (1 << 14,)),
+            (parprims.cumulative_sum, (1 << 14,)),
+            (lambda x, **how: parprims.linear_recurrence(x, x, **how), (1 << 12,)),
+            (lambda x, **how: parprims.lfilter([1.0, 0.5], [1.0, 0.2], x, **how), (1 << 12,)),
+            (lambda x, **how: parprims.solve_tridiagonal(x, x, x, x, **how), (1 << 12,)),
+            (parprims.unique, (1 << 14,)),
+            (parprims.median, (1 << 14,)),
+        ],
+    )
+    def test_takes_the_kernel_of_many_elements(self, jax, function, shape):
+        how = {"size": 5} if function is parprims.unique else {}
+
+        def chosen(shape):
+            with parprims.explain() as calls:
+                jax.eval_shape(lambda x: function(x, **how), jax.ShapeDtypeStruct(shape, np.float64))
+            return calls[0].method
+
+        assert chosen(shape) == "kernel"
+        assert chosen((4,) * len(shape)) != "kernel"
+
+    def test_leaves_sums_to_xla(self, jax):
+        found = {}
+
+        def listed(x):
+            found.update(parprims.methods(parprims.sum, x))
+            return x
+
+        jax.eval_shape(listed, jax.ShapeDtypeStruct((1 << 20,), np.float64))
+        assert found["kernel"] == "JAX's own way is preferred at any size"
+        assert found["native"] is None
+
+    @pytest.mark.parametrize("name", ["linear_recurrence", "scan by an own operator", "sort_by_key", "lfilter"])
+    def test_no_tracer_outlives_its_program(self, jax, name):
+        function, arrays = CALLS[name]
+        gc.freeze()
+        try:
+            test_jax.TestLeaks().check(jax, lambda *xs: function("kernel", *xs), arrays)
+        finally:
+            gc.unfreeze()
 
 
 class TestReleases:
