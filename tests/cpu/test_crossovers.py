@@ -276,6 +276,20 @@ def test_measuring(monkeypatch, tmp_path, capsys):
     assert read["any"].device == json.loads(path.read_text())["header"]["device"]
 
 
+def test_measuring_in_programs(monkeypatch, tmp_path, capsys):
+    """Calls are compiled, of a thousand elements and more, and the entry and the file have names of their own."""
+    pytest.importorskip("numba")
+    pytest.importorskip("jax")
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    assert command.main(["--quick", "--backend", "jax", "--in-programs", "--tune", "filters"]) == 0
+    (path,) = (tmp_path / "tuning").iterdir()
+    assert path.name.endswith("-in-programs.json")
+    found = json.loads(path.read_text())["records"]
+    assert {one["method"] for one in found} == {"kernel", "array"}
+    assert min(one["size"] for one in found) >= tune_cpu.FEWEST_IN_PROGRAMS
+    assert '    "in programs": {' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("primitive", tune_cpu.KINDS)
 def test_kinds_are_those_of_calls(primitive):
     """Every kind that is measured is the one that the choice of a method finds in such a call."""

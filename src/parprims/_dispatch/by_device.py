@@ -16,7 +16,7 @@ from parprims._core.jax_arrays import is_sharded, is_traced, varying_alike
 from parprims._cpu import compiler
 from parprims._cpu.running import xla
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import Checked, Method
+from parprims._dispatch.dispatch import Checked, Method, MethodRefused
 
 
 def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
@@ -95,8 +95,12 @@ def in_programs(kernel: Method, *ways: Method, batched: Batched | None = None) -
     """
 
     def otherwise(xp: Namespace, call: Checked) -> Run:
-        serving = (one for one in ways if one.refusal is None or one.refusal(xp, call) is None)
-        return next(serving).prepare(xp, call)
+        reason = None
+        for one in ways:
+            reason = None if one.refusal is None else one.refusal(xp, call)
+            if reason is None:
+                return one.prepare(xp, call)
+        raise MethodRefused(f"no operations of JAX replace the kernel: {reason}")
 
     def prepare(xp: Namespace, call: Checked) -> Run:
         return _Program(kernel, otherwise, batched, xp=xp, bare=call.on(*(None,) * len(call.arrays))).run
