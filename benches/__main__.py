@@ -74,6 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--tune", nargs="+", metavar="MODULE", help="compare nothing: search for the kernels' tuning on this machine"
     )
     parser.add_argument(
+        "--in-programs", action="store_true", help="with --tune on a CPU: the crossovers inside programs of JAX"
+    )
+    parser.add_argument(
         "--table", action="store_true", help="compare auto on this CPU with the best of the peers, call by call"
     )
     options = parser.parse_args(arguments)
@@ -98,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = short.chosen(options.primitive, options.case)
         return short.run(rows, present, scale, options.device_results, options.commit)
     if options.tune and not scale.gpu:
-        return tune_cpu.tune_cpu(options.tune, present, scale, options.commit)
+        return tune_cpu.tune_cpu(options.tune, present, scale, options.commit, in_programs=options.in_programs)
     if options.tune:
         return tune(options.tune, present, scale, options.commit)
     selected = [case for case in cases(scale, options.primitive) if re.match(options.case or "", case.name)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benches.auto import calls_reduce, calls_scan, calls_solve, calls_sort
+from benches.auto import calls_programs, calls_reduce, calls_scan, calls_solve, calls_sort
 from benches.auto.calls import Call
 
 EVERY_ROW = (calls_reduce.sum_call, calls_scan.cumulative_sum_call, calls_scan.recurrence_call, calls_sort.sort_call)
@@ -82,6 +82,8 @@ def others(family: str, quick: bool) -> Iterator[Call]:
     if family != "numpy":
         yield calls_scan.gradient_call((long,), 0)
         yield calls_scan.gradient_call((256, long // 256), 0)
+        if family == "jax":
+            yield from calls_programs.calls(quick)
         return
     yield calls_reduce.max_call(long)
     yield calls_reduce.all_call(long)

@@ -3,6 +3,7 @@
 Every kind of call is timed at growing sizes by the kernel and by the library's own way: its routine, or operations
 where it has none. The kernel is preferred from the least size on from which it saves enough, there and at all larger.
 Where other programs run on the machine, OMP_NUM_THREADS=1 in the environment gives times that they disturb least.
+With --in-programs, the calls are compiled by jax.jit.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from benches.core.cases import Scale
 from benches.core.clock import Contender, interleave
 from benches.tuning import entries
 from examples.backends import Backend
-from parprims._cpu.crossovers import Crossovers
+from parprims._cpu.crossovers import IN_PROGRAMS, Crossovers
 from parprims._cpu.threads import limit
 
 SAVED = 1e-5
 """Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for LLVM."""
+FEWEST_IN_PROGRAMS = 1024
+"""The fewest elements for a kernel inside a program: XLA compiles operations on fewer sooner than Numba a kernel."""
 CHANCE = 1.05
 """The ratio of times that are taken to be equal."""
 
@@ -379,6 +382,27 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
 }
 """By primitive, the kinds of calls that its table of crossovers tells apart."""
 
+_ONLY_IN_PROGRAMS: Mapping[str, Sequence[str]] = {"reduce": ("operator",), "matmul": ("operators",)}
+"""By primitive, the only kinds that are measured in programs; XLA's own products and sums are faster there."""
+
+
+def kinds_of(primitive: str, *, in_programs: bool) -> Iterator[Kind]:
+    """Return the kinds of calls of a primitive, or those that are measured inside programs of JAX."""
+    for kind in KINDS[primitive]():
+        if not in_programs:
+            yield kind
+        elif kind.name in _ONLY_IN_PROGRAMS.get(primitive, (kind.name,)) and not any(
+            kind.name.endswith(f", {lines}") for lines in ("short line", "few columns")
+        ):
+            if primitive == "offsets" and kind.name != "operator":  # JAX has no routine for any
+                continue
+            if "narrow integers" not in kind.name and (primitive != "banded" or "jax" in kind.libraries):
+                sizes = kind.sizes[::2] if len(kind.sizes) > 8 else kind.sizes
+                if primitive not in ("sort", "matmul"):  # which count lengths and products
+                    sizes = tuple(one for one in sizes if one >= FEWEST_IN_PROGRAMS)
+                yield dataclasses.replace(kind, sizes=sizes, libraries=("jax",), compiled=0)
+
+
 _OTHER_FILES = {"merge": "search.merges.cpu", "offsets": "segments.by_offsets.cpu"}
 
 
@@ -398,62 +422,70 @@ def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | N
     return found
 
 
-def measured(backend: Backend, kind: Kind, sizes: Sequence[int], budget: float) -> dict[str, dict[int, float]]:
+def measured(
+    backend: Backend, kind: Kind, sizes: Sequence[int], budget: float, *, in_programs: bool = False
+) -> dict[str, dict[int, float]]:
     """Return the seconds by method and size; of one method only where the other does not serve."""
     found: dict[str, dict[int, float]] = {}
+    compiled = backend.compile if in_programs else lambda function: function
     for size in sizes:
         arrays, call = kind.make(size)
         given = tuple(map(backend.asarray, arrays))
         other = "native"
         try:
-            call(*given, method=other)
+            backend.wait(compiled(functools.partial(call, method=other))(*given))
         except (parprims.MethodRefused, ValueError):  # it refuses, or there is none
             other = "array"
         if other == "array" and kind.has_routine:
             return {}  # it is an operator like any other here
         entrants = []
         for method in ("kernel", other):
+            run = compiled(functools.partial(call, method=method))
             try:
-                call(*given, method=method)
+                backend.wait(run(*given))  # a call that still runs would delay the first that is timed
             except parprims.MethodRefused:
                 return {}
-            entrants.append(Contender(backend, method, functools.partial(call, method=method), [given]))
+            entrants.append(Contender(backend, method, run, [given]))
         interleave(entrants, True, budget)
         for one in entrants:
             found.setdefault(one.method, {})[size] = min(one.seconds)  # others on the machine only add
     return found
 
 
-def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str | None) -> int:
+def tune_cpu(
+    wanted: list[str], present: list[Backend], scale: Scale, sha: str | None, *, in_programs: bool = False
+) -> int:
     """Measure the crossovers of primitives, write the records and print the entries; return the exit status."""
     unknown = [name for name in wanted if name not in KINDS]
     if unknown:
         raise SystemExit(f"nothing to tune in {', '.join(unknown)}; there are {', '.join(KINDS)}")
     head = {**records.header(present, {}, sha), "threads": limit()}
-    path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
+    name, title = records.slug(head["device"]), IN_PROGRAMS if in_programs else "any"
+    path = records.RESULTS / "tuning" / f"{name}{'-in-programs' if in_programs else ''}.json"
     record = path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name
     for primitive in wanted:
         lines: list[dict[str, Any]] = []
         least: dict[str, dict[str, int]] = {}
         for backend in present:
-            for kind in KINDS[primitive]():
+            for kind in kinds_of(primitive, in_programs=in_programs):
                 if backend.name not in kind.libraries:
                     continue
                 sizes = kind.sizes[1:4:2] if scale.quick else kind.sizes
-                seconds = measured(backend, kind, sizes, scale.pick(0.01, 0.1, 0.1))
+                seconds = measured(backend, kind, sizes, scale.pick(0.01, 0.1, 0.1), in_programs=in_programs)
                 if len(seconds) < 2:
                     continue
                 kernel, (name, other) = seconds["kernel"], next(one for one in seconds.items() if one[0] != "kernel")
                 both = {size: (kernel[size], other[size]) for size in kernel if size in other}
                 found = crossover(both, kind.saved)
                 if found is not None:
-                    least.setdefault(kind.name, {})[backend.name] = 0 if found == sizes[0] else found
+                    is_least = found == sizes[0] and not in_programs
+                    least.setdefault(kind.name, {})[backend.name] = 0 if is_least else found
                 same = {"primitive": f"{primitive} crossovers", "case": kind.name, "backend": backend.name}
                 lines += [{**same, "method": "kernel", "size": size, "seconds": one} for size, one in kernel.items()]
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]
                 print(f"{primitive}: {kind.name} on {backend.name}: from {found} on", flush=True)
         records.write_results(path, head, lines, [f"{primitive} crossovers"])
         entry = Crossovers(record=record, device=head["device"], least=least)
-        file, text = module_of(primitive).CROSSOVERS.file, entries.entry_text("any", entry)
+        file, text = module_of(primitive).CROSSOVERS.file, entries.entry_text(title, entry)
         print(f"The entry of {file}, of the times in {path}:\n{text}", flush=True)
     return 0

@@ -1,6 +1,7 @@
 """The crossovers of `auto` on CPUs: the tables, what they decide, and how they are measured."""
 
 import dataclasses
+import importlib
 import json
 import time
 
@@ -15,7 +16,7 @@ from benches.tuning import entries
 from examples import backends
 from parprims import _cpu
 from parprims._compiling.tables import typed
-from parprims._cpu.crossovers import Crossovers
+from parprims._cpu.crossovers import IN_PROGRAMS, Crossovers
 from tests.emulation import emulator
 
 pytestmark = pytest.mark.once
@@ -41,7 +42,8 @@ def test_every_entry_has_its_record(name, processor):
         for kind, found in table.least.items()
         for library, least in found.items()
     }
-    saved = {(library, kind.name): kind.saved for kind in tune_cpu.KINDS[name]() for library in kind.libraries}
+    kinds = tune_cpu.kinds_of(name, in_programs=processor == IN_PROGRAMS)
+    saved = {(library, kind.name): kind.saved for kind in kinds for library in kind.libraries}
     for one, sizes in seconds.items():
         both = {size: (times["kernel"], times["other"]) for size, times in sizes.items()}
         assert tune_cpu.crossover(both, saved[one]) == least.pop(one, None), one
@@ -62,9 +64,9 @@ def test_reading_of_a_table():
 @pytest.mark.parametrize(("slow", "processor"), [(False, "any"), (True, "Zen 4")])
 def test_entry_of_the_processor(monkeypatch, slow, processor):
     monkeypatch.setattr(_cpu.processor, "compresses_slowly", lambda: slow)
-    assert {*TABLES["sort"]} == {"any", "Zen 4"}
+    assert {*TABLES["sort"]} == {"any", "Zen 4", IN_PROGRAMS}
     assert _cpu.for_processor(TABLES["sort"]) is TABLES["sort"][processor]
-    assert {*TABLES["scan"]} == {"any"}
+    assert {*TABLES["scan"]} == {"any", IN_PROGRAMS}
     assert _cpu.for_processor(TABLES["scan"]) is TABLES["scan"]["any"]
 
 
@@ -274,6 +276,20 @@ def test_measuring(monkeypatch, tmp_path, capsys):
     assert read["any"].device == json.loads(path.read_text())["header"]["device"]
 
 
+def test_measuring_in_programs(monkeypatch, tmp_path, capsys):
+    """Calls are compiled, of a thousand elements and more, and the entry and the file have names of their own."""
+    pytest.importorskip("numba")
+    pytest.importorskip("jax")
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    assert command.main(["--quick", "--backend", "jax", "--in-programs", "--tune", "filters"]) == 0
+    (path,) = (tmp_path / "tuning").iterdir()
+    assert path.name.endswith("-in-programs.json")
+    found = json.loads(path.read_text())["records"]
+    assert {one["method"] for one in found} == {"kernel", "array"}
+    assert min(one["size"] for one in found) >= tune_cpu.FEWEST_IN_PROGRAMS
+    assert '    "in programs": {' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("primitive", tune_cpu.KINDS)
 def test_kinds_are_those_of_calls(primitive):
     """Every kind that is measured is the one that the choice of a method finds in such a call."""
@@ -325,14 +341,21 @@ def test_every_row_is_used(monkeypatch, name, processor):
     ROWS.clear()
     entry = TABLES[name][processor]
     asked = Asked(**{field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)})
-    own = _cpu.for_processor
-    monkeypatch.setattr(_cpu, "for_processor", lambda table: asked if table is TABLES[name] else own(table))
+    own, in_programs = _cpu.measured, processor == IN_PROGRAMS
+    monkeypatch.setattr(_cpu, "measured", lambda table, *of: asked if table is TABLES[name] else own(table, *of))
+    monkeypatch.setattr(_cpu, "for_processor", lambda table: asked if table is TABLES[name] else table["any"])
     present = [one for one in ("numpy", "torch", "jax") if backends.available(one)]
     for library in present:
         backend = backends.make(library)
-        for kind in tune_cpu.KINDS[name]():
+        shaped = importlib.import_module("jax").eval_shape if in_programs else None
+        for kind in tune_cpu.kinds_of(name, in_programs=in_programs):
             for size in (2**12, kind.sizes[len(kind.sizes) // 2]) if library in kind.libraries else ():
                 arrays, call = kind.make(size)
-                parprims.methods(lambda *x, call=call: call(*x, method="auto"), *map(backend.asarray, arrays))
+                given = tuple(map(backend.asarray, arrays))
+
+                def listed(*x, call=call):
+                    parprims.methods(lambda *x: call(*x, method="auto"), *x)
+
+                shaped(listed, *given) if shaped else listed(*given)
     rows = {(library, kind) for kind, found in entry.least.items() for library in found if library in present}
     assert not rows - ROWS

@@ -14,7 +14,7 @@ import pytest
 import parprims
 from parprims._core.arrays import dtype_kind
 from parprims._cpu import NUMBA
-from parprims._cpu import plan as cpu_plan
+from parprims._cpu.running import runner as cpu_runner
 from parprims._cuda import compiler
 from parprims._operators import languages, tracing
 from tests.emulation import emulator
@@ -52,7 +52,7 @@ def texts(monkeypatch):
 
         monkeypatch.setattr(module, "_compiled" if module is emulator else "compiled", compiled)
 
-    collecting(cpu_plan, lambda kernel: kernel.identity)
+    collecting(cpu_runner, lambda kernel: kernel.identity)
     collecting(compiler, str)
     collecting(emulator, str)
     emulator.forget(monkeypatch)  # kernels that are compiled ask for no text

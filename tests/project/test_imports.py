@@ -131,7 +131,7 @@ def test_rooms_import_lower_rooms():
 def test_loops_are_read_as_text():
     """The loops of kernels for CPUs import declarations and other loops; no module that Python runs imports either."""
     read = {name for name in FILES if name.endswith("_loops")}
-    readers = read | {"parprims._cpu.templates.entry"}
+    readers = read | {f"parprims._cpu.templates.{name}" for name in ("entry", "handler")}
     importers = {name: {module for module, _ in set().union(*parsed(path))} for name, path in FILES.items()}
     only_read = {*read, "parprims._cpu.templates.declarations"}
     assert {name for name, modules in importers.items() if modules & only_read} <= readers

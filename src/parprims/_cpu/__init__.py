@@ -9,12 +9,15 @@ from parprims._cpu.crossovers import (
     crossovers,
     family,
     for_processor,
+    in_program,
+    measured,
     of_columns,
     of_elements,
     of_lines,
 )
 from parprims._cpu.language import NUMBA, register_cast, register_type, untraceable
 from parprims._cpu.memory import (
+    arranged,
     bits_dtype,
     bytes_of,
     first,
@@ -28,8 +31,11 @@ from parprims._cpu.memory import (
     strides,
     too_many,
     unknown_dtype,
+    viewed,
+    with_axis,
 )
-from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of, runner
+from parprims._cpu.plan import Launch, Lines, Plan, is_memory_bound, lines_of
+from parprims._cpu.running.runner import runner
 from parprims._cpu.text import View
 
 __all__ = [
@@ -38,6 +44,7 @@ __all__ = [
     "Lines",
     "Plan",
     "View",
+    "arranged",
     "bits_dtype",
     "bytes_of",
     "compiles_in_vain",
@@ -48,8 +55,10 @@ __all__ = [
     "for_processor",
     "host",
     "in_order",
+    "in_program",
     "is_memory_bound",
     "lines_of",
+    "measured",
     "of_columns",
     "of_elements",
     "of_lines",
@@ -67,4 +76,6 @@ __all__ = [
     "too_many",
     "unknown_dtype",
     "untraceable",
+    "viewed",
+    "with_axis",
 ]

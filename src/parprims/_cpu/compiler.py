@@ -32,11 +32,18 @@ MISSING = "Numba, which compiles kernels for CPUs, is not installed: pip install
 
 def refusal() -> str | None:
     """Return the sentence why no kernel can be compiled for this machine's CPU, or None."""
-    believed = _believing.get()
-    if believed is None or failure.cache_info().currsize or not _is_installed():
+    if failure.cache_info().currsize or not _is_installed() or not believed():
         return failure()
-    believed.append(None)
     return None
+
+
+def believed() -> bool:
+    """Return whether a caller assumes that this Numba works, see `believing`, and let it know that it does."""
+    noted = _believing.get()
+    if noted is None:
+        return False
+    noted.append(None)
+    return True
 
 
 _believing: contextvars.ContextVar[list[None] | None] = contextvars.ContextVar("believing", default=None)
@@ -88,6 +95,17 @@ def compiled(kernel: Kernel | str) -> Callable[..., None]:
     """Return the function of a kernel, or of a text, compiled now or by an earlier process and kept on disk."""
     with _LOCK:
         return loader.load(*_kept(kernel))
+
+
+def symbol(kernel: Kernel | str) -> str:
+    """Return the name of a kernel, or of a text, in its object code: a digest that is equal in all processes."""
+    return str(compiled(kernel).__name__)
+
+
+def address(kernel: Kernel | str, ending: str, *, data: bool = False) -> int:
+    """Return the address of a function beside the kernel's own, or with ``data`` of a variable."""
+    with _LOCK:
+        return loader.address(symbol(kernel) + ending, data=data)
 
 
 _SWITCHES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")

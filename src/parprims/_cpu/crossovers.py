@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parprims._compiling.tables import Measured, Table
-from parprims._core.arrays import NAMES, dtype_bits, dtype_kind
+from parprims._core.arrays import NAMES, Array, Namespace, dtype_bits, dtype_kind, library
+from parprims._core.jax_arrays import is_traced
 from parprims._cpu import processor
 
 
@@ -34,9 +35,10 @@ class Crossovers(Measured):
     def slower(self, library: str, kind: str, size: int) -> str | None:
         """Return the sentence why a kernel is not preferred for a size of a kind of call, or None."""
         least = self.least.get(kind, {}).get(library)
+        name = NAMES.get(library, library)
         if least is None:
-            return f"{NAMES.get(library, library)}'s own way is preferred at any size"
-        return f"{NAMES.get(library, library)}'s own way is preferred below {least} elements" if size < least else None
+            return f"{name}'s own way is preferred at any size"
+        return f"{name}'s own way is preferred below {least} elements" if size < least else None
 
 
 def crossovers(module: str) -> Table[str, Crossovers]:
@@ -49,8 +51,23 @@ def for_processor(table: Mapping[str, Crossovers]) -> Crossovers:
     return table[_ZEN_4 if _ZEN_4 in table and processor.compresses_slowly() else _ANY]
 
 
-_ZEN_4, _ANY = "Zen 4", "any"
-"""The names of entries: of processors that have their own, and of all other processors."""
+def in_program(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether arrays belong to a program of JAX: to jit, vmap or grad."""
+    return library(xp) == "jax" and any(map(is_traced, arrays))
+
+
+def measured(table: Mapping[str, Crossovers], xp: Namespace, arrays: Sequence[Array]) -> Crossovers:
+    """Return the entry of a table for calls on these arrays, on the processor at hand.
+
+    Inside programs, XLA calls kernels, and fuses its own operations.
+    """
+    if not in_program(xp, arrays):
+        return for_processor(table)
+    return table[IN_PROGRAMS] if IN_PROGRAMS in table else Crossovers(record="", device="", least={})
+
+
+_ZEN_4, _ANY, IN_PROGRAMS = "Zen 4", "any", "in programs"
+"""The names of entries: of processors that have their own, of all other processors, and of programs of JAX."""
 
 
 _FEW = 64

@@ -18,11 +18,11 @@ def limit() -> int:
 
     The limit of threadpoolctl for the calling thread comes first, then `PARPRIMS_NUM_THREADS`, then `OMP_NUM_THREADS`.
     """
-    most = _most()
-    return min(getattr(_asked, "threads", None) or most, most)
+    count = most()
+    return min(getattr(_asked, "threads", None) or count, count)
 
 
-def _most() -> int:
+def most() -> int:
     """Return the most threads of a call if threadpoolctl sets no limit."""
     cpus = _cpus()
     return max(1, min(_in_environment() or cpus, quota() or cpus, cpus))
@@ -100,7 +100,7 @@ def _register() -> None:
 
         def set_num_threads(self, num_threads: int) -> None:
             # threadpoolctl restores the earlier limit at its end; the limit of the process means that none is set.
-            _asked.threads = num_threads if num_threads < _most() else None
+            _asked.threads = num_threads if num_threads < most() else None
 
         def get_version(self) -> None:
             return None

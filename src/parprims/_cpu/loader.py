@@ -42,6 +42,16 @@ def load(name: str, code: bytes) -> Callable[..., None]:
     return function
 
 
+def address(name: str, *, data: bool) -> int:
+    """Return the address of a function, or with ``data`` of a variable, in object code that is loaded.
+
+    Only one thread at a time may call this.
+    """
+    engine = _engine()
+    found: int = engine.get_global_value_address(name) if data else engine.get_function_address(name)
+    return found
+
+
 _function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )

@@ -1,7 +1,12 @@
-"""Arrays of kernels for CPUs: readable memory, the position of elements, and the allocation of results."""
+"""Arrays of kernels for CPUs: readable memory, the position of elements, and the allocation of results.
+
+Arrays of a program of JAX have no memory yet. XLA will hand their elements over in row-major order, so that `host`
+returns a `Layout`, and the readers return arrays of the program.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
@@ -12,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, library
+from parprims._core.jax_arrays import is_traced
+from parprims._core.layout import row_major
 from parprims._cpu import compiler
 from parprims._libraries.numpy_bridge import carries_derivative, in_numpy, to_jax
 from parprims._operators.languages import C_TYPES
@@ -43,6 +50,8 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
     if reason is not None:
         return reason
     if library(xp) == "jax":
+        if any(map(is_traced, arrays)):  # of a program, which `by_device.in_programs` asks about
+            return None
         import jax
 
         single = all(type(x.sharding) is jax.sharding.SingleDeviceSharding for x in arrays)
@@ -75,10 +84,10 @@ def too_many(*groups: Sequence[Any]) -> str | None:
     return f"an element has {count} arrays, and a kernel for CPUs takes {_MOST_ARRAYS} at most"
 
 
-def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
+def _in_memory(x: Array) -> Callable[[Array], Any] | None:
     """Return a function that views arrays like one as NumPy's, or None if they are NumPy's already.
 
-    16-bit floats are viewed as their bits.
+    16-bit floats are viewed as their bits. For arrays of a program, the function returns their `Layout`.
     """
     by_bits = dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
     if is_tensor(x):
@@ -88,18 +97,44 @@ def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
         return operator.methodcaller("numpy", force=True)  # a copy if the conjugate is not computed yet
     if isinstance(x, np.ndarray):
         return (lambda x: x.view(np.uint16)) if by_bits else None
+    if is_traced(x):
+        return Layout
     if by_bits:  # of JAX
         return lambda x: np.asarray(x, order="C").view(np.uint16)
     return lambda x: np.asarray(x, order="C")
 
 
-def host(x: Array) -> np.ndarray[Any, Any]:
+class Layout:
+    """The layout of an array of a program: that of a NumPy array in row-major order, without elements."""
+
+    flags = np.empty(0).flags
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __init__(self, x: Array) -> None:
+        self.shape, self.dtype = tuple(x.shape), bits_dtype(dtype_name(x.dtype))
+        self.strides = tuple([step * self.dtype.itemsize for step in row_major(self.shape)])
+
+
+def with_axis(x: Any, axis: int) -> Any:
+    """Return an array or a layout with one more axis of length 1, without a copy."""
+    if type(x) is not Layout:
+        return np.expand_dims(x, axis)
+    made = copy.copy(x)
+    made.shape, made.strides = (*x.shape[:axis], 1, *x.shape[axis:]), (*x.strides[:axis], 0, *x.strides[axis:])
+    return made
+
+
+def host(x: Array) -> Any:
     """Return a view of an array that kernels can read, or a copy if it is not aligned.
 
-    16-bit floats are viewed as their bits.
+    16-bit floats are viewed as their bits. For an array of a program, return its `Layout`.
     """
     read = _in_memory(x)
-    return _aligned(x if read is None else read(x))
+    seen = x if read is None else read(x)
+    return seen if type(seen) is Layout else _aligned(seen)
 
 
 def _aligned(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -109,7 +144,7 @@ def _aligned(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x
 
 
-def strides(x: np.ndarray[Any, Any]) -> tuple[int, ...]:
+def strides(x: np.ndarray[Any, Any] | Layout) -> tuple[int, ...]:
     """Return the strides in elements."""
     itemsize = x.dtype.itemsize
     return tuple([stride // itemsize for stride in x.strides])
@@ -130,7 +165,7 @@ def flat(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.as_strided(x, (high - low // itemsize,), (itemsize,), writeable=False)
 
 
-def first(x: np.ndarray[Any, Any]) -> int:
+def first(x: np.ndarray[Any, Any] | Layout) -> int:
     """Return the position of the first element of an array in `flat`."""
     position: int = sum(
         [(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0]
@@ -149,6 +184,8 @@ def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return a function that computes `flat` of arrays with the library and the layout of one."""
     read = _in_memory(x)
     seen = x if read is None else read(x)
+    if type(seen) is Layout:
+        return lambda x: x
     if seen.flags.c_contiguous and seen.flags.aligned:
         return operator.methodcaller("reshape", -1) if read is None else lambda x: read(x).reshape(-1)
     return lambda x: flat(host(x))
@@ -159,16 +196,35 @@ def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[An
 
     Arrays in another order are copied.
     """
-    if axis in (-1, x.ndim - 1) and host(x).flags.c_contiguous:
+    if axis in (-1, x.ndim - 1) and (is_traced(x) or host(x).flags.c_contiguous):
         return reader(x)
     if axis == -1:
         return flat_in_order
-    return lambda x: np.ascontiguousarray(np.moveaxis(host(x), axis, -1)).reshape(-1)
+    return lambda x: arranged(x, lambda numpy, x: numpy.moveaxis(x, axis, -1)).reshape(-1)
 
 
 def in_order(x: Array) -> np.ndarray[Any, Any]:
     """Return the elements of an array in row-major order, as `host` returns them, or a copy."""
-    return np.ascontiguousarray(host(x))
+    found: np.ndarray[Any, Any] = arranged(x, lambda _, x: x)
+    return found
+
+
+def arranged(x: Array, arrange: Callable[[Any, Any], Any]) -> Any:
+    """Return the elements of an array in row-major order, after ``arrange`` has moved or repeated its axes.
+
+    ``arrange`` takes a module with NumPy's functions, and the array as `host` returns it.
+    """
+    seen = host(x)
+    if type(seen) is Layout:
+        return arrange(sys.modules["jax.numpy"], x)
+    return np.ascontiguousarray(arrange(np, seen))
+
+
+def viewed(
+    x: Array, read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
+) -> Callable[[Array], np.ndarray[Any, Any]]:
+    """Return a reader of arrays like x that views the result of another as a dtype of equal width."""
+    return read if is_traced(x) else lambda x: read(x).view(dtype)
 
 
 def flat_in_order(x: Array) -> np.ndarray[Any, Any]:

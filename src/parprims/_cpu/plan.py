@@ -1,18 +1,16 @@
-"""Plans of kernels for CPUs, the lines that they see arrays as, and the functions that run them."""
+"""Plans of kernels for CPUs, and the lines that they see arrays as."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from parprims._compiling.plan_capture import observed
-from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array
+from parprims._core.arrays import SIXTEEN_BIT_FLOATS
 from parprims._core.layout import broadcast_strides, lines_along, row_major
-from parprims._cpu import memory, text, threads
-from parprims._cpu.compiler import compiled
+from parprims._cpu import memory, text
 from parprims._cpu.language import NUMBA, memory_type, register_type
 from parprims._operators.languages import Captured
 from parprims._operators.operator import Operator
@@ -173,6 +171,11 @@ class Plan:
             launch.name, self.texts, read=tuple(groups), written=tuple(written), begins=tuple(self._named())
         )
 
+    @property
+    def all_numbers(self) -> tuple[int, ...]:
+        """The numbers, and behind them the words of captured numbers."""
+        return *self.numbers, *(word for captured in self.captured for word in captured.words)
+
     def _named(self) -> Iterator[str]:
         """Return the lines that assign captured numbers to their names in the texts."""
         at = len(self.numbers)
@@ -188,72 +191,3 @@ class Plan:
     def parameters(self, at: int = 0) -> tuple[str, ...]:
         """Return the names of the parameters of one kernel, as in its text."""
         return self.kernel(at).parameters
-
-
-def runner(
-    plan: Plan, like: Sequence[Array], readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]] | None = None
-) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like these that runs a plan and returns the outputs.
-
-    ``readers`` return each array with one axis; by default `memory.reader` makes them.
-    """
-    observed(plan, tuple(like))
-    are_flat = readers is None and all(memory.is_flat(x) for x in like)
-    readers = [memory.reader(x) for x in like] if readers is None else readers
-    kernels = [
-        (
-            compiled(plan.kernel(at)),
-            one.tasks,
-            one.least,
-            None if one.reads is None and one.writes else slice(one.reads),
-            slice(0 if one.writes else len(plan.outputs), None),
-        )
-        for at, one in enumerate(plan.launches)
-    ]
-    words = [word for captured in plan.captured for word in captured.words]
-    numbers = np.array((*plan.numbers, *words), dtype=np.int64)
-    shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
-    seen = None if plan.seen is None else [memory.bits_dtype(dtype) for dtype in plan.seen]
-    scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
-    empty, allocate, made = (
-        np.empty,
-        memory.allocator(like[0]),
-        memory.maker(like[0], [dtype for _, dtype in plan.outputs]),
-    )
-    first, tasks, least, *_ = kernels[0]
-    is_single = len(kernels) == 1 and tasks < 2 * least
-    unused = [empty(0, dtype) for _, dtype in scratch]  # all calls may share these
-    has_scratch = any(count for count, _ in scratch)
-    several = list(zip(scratch, unused, strict=True))
-
-    def run(*arrays: Array) -> tuple[Array, ...]:
-        inputs = arrays if are_flat else [read(x) for read, x in zip(readers, arrays, strict=True)]
-        outputs = [allocate(shape, dtype) for shape, dtype in shapes]
-        written = [output.reshape(-1) for output in outputs]
-        if seen is not None:
-            written = [output.view(dtype) for output, dtype in zip(written, seen, strict=True)]
-        written += [empty(n, dtype) if n else none for (n, dtype), none in several] if has_scratch else unused
-        everything = (*inputs, *written, numbers)
-        for kernel, count, enough, reads, writes in kernels:
-            arguments = everything if reads is None else (*inputs[reads], *written[writes], numbers)
-            if count < 2 * enough:  # one thread does them all
-                kernel(*arguments, 0, count)
-            else:
-                _launch(kernel, count, enough, arguments)
-        return made(outputs, arrays)
-
-    if not is_single or has_scratch or len(shapes) > 1 or seen is not None:
-        return run
-    ((shape, dtype),) = shapes
-
-    def run_single(*arrays: Array) -> tuple[Array, ...]:  # `run` for one kernel on one thread, with less overhead
-        output = allocate(shape, dtype)
-        inputs = arrays if are_flat else [read(x) for read, x in zip(readers, arrays, strict=True)]
-        first(*inputs, output if len(shape) == 1 else output.reshape(-1), *unused, numbers, 0, tasks)
-        return made([output], arrays)
-
-    return run_single
-
-
-def _launch(kernel: Callable[..., None], tasks: int, least: int, arguments: tuple[Any, ...]) -> None:
-    threads.run(lambda begin, end: kernel(*arguments, begin, end), tasks, least)

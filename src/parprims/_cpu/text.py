@@ -52,6 +52,11 @@ def _template(name: str) -> str:
     return _DECLARED.sub("", file(f"_cpu/templates/{name}"))
 
 
+def module(templates: Iterable[str], *lines: str) -> str:
+    """Return the text of a module: modules in templates/, then lines."""
+    return "\n".join((*map(_template, templates), *lines))
+
+
 def function(head: str, lines: Iterable[str]) -> str:
     """Return the text of a function."""
     return "\n".join((f"def {head}:", *(f"    {line}" for line in lines), ""))

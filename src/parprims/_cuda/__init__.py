@@ -11,6 +11,7 @@ from typing import overload
 
 from parprims._core.arrays import Array, Namespace, is_jax
 from parprims._core.memo import Memo
+from parprims._cuda import xla
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.memory import (
     arranged,
@@ -100,6 +101,11 @@ def ready(
     return found.with_captured(captured) if captured or place is None else found  # type: ignore[union-attr]
 
 
+def has_devices() -> bool:
+    """Return whether JAX has a CUDA device, for which its programs are taken to be."""
+    return bool(xla.devices())
+
+
 def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:
     """Return the entry of a table of tunings for the device that an array is on."""
     return tuned(table, capability(xp, x)).on(multiprocessors(xp, x))
@@ -140,6 +146,7 @@ __all__ = [
     "contiguous",
     "device_index",
     "device_source",
+    "has_devices",
     "jax_export_checks",
     "layout",
     "model",

@@ -15,6 +15,8 @@ from typing import Any
 
 NAME = ""
 """The name of the kernel in its object code. The compiler sets it."""
+MINOR = 0
+"""The minor version of XLA's interface for foreign functions. `_cpu/running/xla.py` sets it."""
 
 Number = Any
 """A number of a dtype of the call, which only the text of the kernel names."""

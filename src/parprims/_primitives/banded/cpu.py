@@ -41,7 +41,7 @@ def kind(has_routine: bool) -> str:
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the reason why another method is faster, or None."""
     has_routine = native.refusal(xp, s) is None
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
+    return _cpu.measured(CROSSOVERS, xp, s.arrays).slower(library(xp), kind(has_routine), math.prod(s.results[0][0]))
 
 
 def prepare(xp: Namespace, s: System) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from parprims._core.arrays import Array, Namespace
-from parprims._dispatch.by_device import by_device, either_of
+from parprims._dispatch.by_device import by_device, either_of, in_programs
 from parprims._dispatch.composite import Part, by_parts
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
@@ -174,6 +174,7 @@ def _by_tridiagonal_parts(xp: Namespace, s: System) -> list[Part]:
 
 
 _BY_TRIDIAGONAL = by_parts("kernel", _by_tridiagonal, _by_tridiagonal_parts)
+_ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
 _ON_GPU = Method(cuda.prepare, cuda.refusal, cuda.slower)
 
 
@@ -193,7 +194,8 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
         name,
         kernel=by_device(
             either_of(lambda _, s: _BY_TRIDIAGONAL if s.widths == (1, 1) else _ON_GPU),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(directly(array))),
         ),
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array)),

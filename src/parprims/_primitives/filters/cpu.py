@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, f: Filter) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(f.shape))
+    return _cpu.measured(CROSSOVERS, xp, f.arrays).slower(library(xp), "any", math.prod(f.shape))
 
 
 def _in_registers(k: int) -> tuple[str, list[str]]:
@@ -73,6 +74,23 @@ def prepare(xp: Namespace, f: Filter, with_kernel: Callable[[Namespace, Filter],
 
     differentiable = by_operations(xp, f.arrays, computed, lambda: directly(with_kernel)(xp, f))
     return differentiable if f.states else lambda *arrays: differentiable(*arrays)[0]
+
+
+def batched(xp: Namespace, f: Filter, arrays: tuple[Array, ...]) -> Filter | None:
+    """Return the call on signals with one more leading axis, or None if coefficients or states have it elsewhere."""
+    coefficients = 1 + (f.sections is None)
+    if (f.states and f.sections is not None) or any(x.shape[0] > 1 for x in arrays[:coefficients]):
+        return None
+    size = max(x.shape[0] for x in arrays)
+    signals = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[coefficients:]]
+    return dataclasses.replace(
+        f,
+        arrays=(*(x[0, ...] for x in arrays[:coefficients]), *signals),
+        shape=(size, *f.shape),
+        axis=f.axis + 1,
+        results=tuple([((size, *shape), dtype) for shape, dtype in f.results]),
+        key=None,
+    )
 
 
 def _runner(xp: Namespace, f: Filter) -> Callable[..., tuple[Array, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
@@ -175,11 +175,13 @@ def _by_sections(make: Sample) -> Given:
 
 
 def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
+    on_cpu = Method(lambda xp, f: cpu.prepare(xp, f, _with_kernel), cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
         kernel=by_device(
             Method(lambda xp, f: cuda.prepare(xp, f, _with_kernel), cuda.refusal),
-            Method(lambda xp, f: cpu.prepare(xp, f, _with_kernel), cpu.refusal, cpu.slower, quiet=True),
+            on_cpu,
+            in_programs(on_cpu, Method(directly(array)), batched=cpu.batched),
         ),
         native=Method(directly(native.native), native.refusal),
         array=Method(directly(array), array_refusal),

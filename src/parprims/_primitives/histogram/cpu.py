@@ -97,7 +97,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 def slower(xp: Namespace, h: Histogram) -> str | None:
     """Return the reason why another method is faster, or None."""
     kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(h.arrays[0].shape))
+    return _cpu.measured(CROSSOVERS, xp, h.arrays).slower(library(xp), kind, math.prod(h.arrays[0].shape))
 
 
 _runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()

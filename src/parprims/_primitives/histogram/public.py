@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Never
 
 from parprims._core.arrays import Array
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
@@ -119,6 +119,7 @@ def histogram(
 # ---- Declaration --------------------------------------------------------------------------------------------------
 
 
+_ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
 _HISTOGRAM = Primitive(
     name="histogram",
     check=check,
@@ -126,7 +127,8 @@ _HISTOGRAM = Primitive(
         "histogram",
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, rehearsed=True),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
         ),
         native=Method(native.prepare, native.refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
         array=Method(directly(array), array_refusal),

@@ -207,7 +207,7 @@ class _Cut:
 def _cut(p: Product, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
     """Return how the product of factors of these layouts is cut."""
     x, y = hosts[0], hosts[1]
-    x, y = x if x.ndim > 1 else x[None, :], y if y.ndim > 1 else y[:, None]
+    x, y = x if x.ndim > 1 else _cpu.with_axis(x, 0), y if y.ndim > 1 else _cpu.with_axis(y, 1)
     (m, k), n = x.shape[-2:], y.shape[-1]
     steps = [_cpu.strides(one) for one in (x, y)]
     (down, along_a), (along_b, across) = (one[-2:] for one in steps)
@@ -301,7 +301,9 @@ def slower(xp: Namespace, p: Product) -> str | None:
         reason = _cpu.compiles_in_vain(library(xp), math.prod(p.shape) * k)
         if reason is not None:
             return reason
-    least = _cpu.for_processor(CROSSOVERS).of(library(xp))
+    least = _cpu.measured(CROSSOVERS, xp, p.arrays).of(library(xp))
+    if "operators" not in least:
+        return f"{library_title(xp)}'s own way is preferred at any size"
     if k < least.get("length of operators", 0):
         return (
             f"{library_title(xp)}'s own way is preferred for sums of fewer than {least['length of operators']} products"

@@ -9,7 +9,7 @@ from typing import Any, Never
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, lacks_arithmetic, library_title
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, primitive
 from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
@@ -161,6 +161,7 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
     return lacks_arithmetic(xp, (p.working,))
 
 
+_ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, derivative_rules.product, quiet=True)
 _MATMUL = Primitive(
     name="matmul",
     check=checked,
@@ -175,7 +176,8 @@ _MATMUL = Primitive(
         ),
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, derivative=derivative_rules.product),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, derivative_rules.product, quiet=True),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
         ),
         array=Method(directly(array), _array_refusal, derivative=derivative_rules.product_under_autocast),
     ),

@@ -363,6 +363,7 @@ _TOP_K = Primitive(
         kernel=by_device(
             either_of(lambda _, c: _TOP_ON_GPU if cuda.finds_top(c) else _TOP_BY_SORT, rehearsed=True),
             top_k_cpu.or_by_sort(_TOP_BY_PARTS),
+            _TOP_BY_PARTS,
         ),
         native=native_by_numpy(array.top_by_library, array.top_parts, numpy_routines.prepare_top),
     ),
@@ -381,6 +382,7 @@ def _partition(name: str, check: Check, compose: Compose, parts: Parts) -> Primi
         kernel=by_device(
             either_of(lambda _, c: on_gpu if partition_cuda.partitions(c) else by_sort, rehearsed=True),
             numpy_routines.unless_partitions(by_sort),
+            by_sort,
         ),
         native=native_by_numpy(numpy_routines.partitioned(name, compose), parts, alone),
     )
@@ -421,6 +423,7 @@ def _quantiles(name: str, check: Check, example: MakesCall) -> Primitive:
                 lambda _, c: _QUANTILES_ON_GPU if cuda.finds_quantiles(c) else _QUANTILES_BY_SORT, rehearsed=True
             ),
             numpy_routines.unless_partitions(_QUANTILES_BY_PARTS),
+            _QUANTILES_BY_PARTS,
         ),
         native=native_by_numpy(
             numpy_routines.quantiles_by_numpy, array.quantile_parts, numpy_routines.prepare_quantiles

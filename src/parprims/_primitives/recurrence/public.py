@@ -9,7 +9,7 @@ from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import of_two
 from parprims._dispatch.prepared import call_key, recalled
@@ -158,6 +158,7 @@ def adjoint(
     return (result, None) if x is None else result
 
 
+_ON_CPU = Method(scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True)
 LINEAR_RECURRENCE = Primitive(
     name="linear_recurrence",
     check=checked,
@@ -165,9 +166,8 @@ LINEAR_RECURRENCE = Primitive(
         "linear_recurrence",
         kernel=by_device(
             Method(scan_cuda.prepare, scan_cuda.refusal, derivative=derivative_rules.solution),
-            Method(
-                scan_cpu.prepare, scan_cpu.refusal, scan_cpu.slower, derivative=derivative_rules.solution, quiet=True
-            ),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(recurrence_array.prepare_native), batched=scan_cpu.batched),
         ),
         native=Method(
             recurrence_array.prepare_native, recurrence_array.native_refusal, derivative=derivative_rules.solution

@@ -274,7 +274,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
     call_kind = kind(xp, r)
     is_callers = call_kind == "operator" and (is_own(r.op) or r.fn not in OWN_MAPS)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), call_kind, math.prod(r.shape))
+    return reason or _cpu.measured(CROSSOVERS, xp, r.arrays).slower(library(xp), call_kind, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
@@ -300,6 +300,13 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
 
 
+def batched(xp: Namespace, r: Reduction, arrays: tuple[Array, ...]) -> Reduction | None:
+    """Return the call on arrays with one more leading axis, or None if every row has its initial element."""
+    if r.begun:
+        return None
+    return r.of(*xp.broadcast_arrays(*arrays), axes=tuple([axis + 1 for axis in r.axes]))
+
+
 def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Callable[..., tuple[Array, ...]]:
     """Return a function from the arrays of a call to the outputs of the kernel."""
     hosts = tuple([_cpu.host(x) for x in r.arrays])
@@ -310,10 +317,10 @@ def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Cal
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     order = kept + r.axes
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.permute_dims(_cpu.host(x), order))
+    def copied(x: Array) -> Any:
+        return _cpu.arranged(x, lambda numpy, x: numpy.permute_dims(x, order))
 
-    copies = tuple([copied(x) for x in r.arrays])
+    copies = tuple([_cpu.host(copied(x)) for x in r.arrays])
     axes = tuple(range(len(kept), len(r.shape)))
     plan = _plan(
         code, outputs, dataclasses.replace(r, arrays=(), shape=copies[0].shape, axes=axes, keepdims=False), copies

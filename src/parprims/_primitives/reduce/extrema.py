@@ -323,7 +323,8 @@ def _by_kernel() -> Method:
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
-    return by_device(gpu, dataclasses.replace(parts, slower=slower_on_cpu))
+    on_cpu = dataclasses.replace(parts, slower=slower_on_cpu)
+    return by_device(gpu, on_cpu, on_cpu)
 
 
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:

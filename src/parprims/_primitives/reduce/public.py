@@ -12,7 +12,7 @@ from parprims._core.arrays import Array, admit
 from parprims._core.elements import flat, is_tree, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive, check_apart
@@ -690,15 +690,15 @@ def _or_components(method: Method) -> Method:
 
 
 def _declared(name: str, **defaults: Any) -> Primitive:
-    methods = Methods(
-        name,
-        kernel=by_device(
-            _or_components(Method(cuda.prepare, cuda.refusal, cuda.slower)),
-            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
-        ),
-        native=Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager),
-        array=Method(directly(array.array), array.refusal),
+    on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
+    by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
+    by_operations = Method(directly(array.array), array.refusal)
+    kernel = by_device(
+        _or_components(Method(cuda.prepare, cuda.refusal, cuda.slower)),
+        _or_components(on_cpu),
+        _or_components(in_programs(on_cpu, by_library, by_operations, batched=cpu.batched)),
     )
+    methods = Methods(name, kernel=kernel, native=by_library, array=by_operations)
     return Primitive(
         name=name,
         check=checked_pair if name == "vecdot" else checked,

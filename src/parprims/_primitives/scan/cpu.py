@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -418,13 +419,18 @@ def kind(xp: Namespace, r: Call) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if not isinstance(r, Scan):
         return "recurrence"
-    if is_jax(xp) or scan_array.native_refusal(xp, r) is not None:
+    in_program = _cpu.in_program(xp, r.arrays)
+    if (is_jax(xp) and not in_program) or scan_array.native_refusal(xp, r) is not None:
+        return "operator"
+    if in_program and not (BUILT_IN.get(r.op.name) is r.op and r.op.name in _MEASURED):
         return "operator"
     whole = _cpu.of_elements(library(xp), r.inputs[0].dtype, r.dtypes[0])
     return f"{_cpu.family(r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
 
 
 CROSSOVERS = _cpu.crossovers(__name__)
+_MEASURED = ("add", "multiply", "maximum", "minimum", "argmax", "argmin", "logaddexp")
+"""The operators that are kinds of their own in programs of JAX, which scans by any other operator in equal time."""
 
 
 _PAGED = 1 << 25
@@ -441,7 +447,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
             return None
     is_callers = isinstance(r, Scan) and is_own(r.op)
     reason = _cpu.compiles_in_vain(library(xp), math.prod(r.shape)) if is_callers else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), kind(xp, r), math.prod(r.shape))
+    return reason or _cpu.measured(CROSSOVERS, xp, r.arrays).slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
@@ -456,6 +462,17 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     return lambda *arrays: run(*arrays)[0]
 
 
+def batched(xp: Namespace, r: Call, arrays: tuple[Array, ...]) -> Call:
+    """Return the call on arrays with one more leading axis."""
+    ndim, size = len(r.shape), max(x.shape[0] for x in arrays)
+    arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+    kept = 0 if isinstance(r, Scan) else 2  # the inputs of a recurrence broadcast
+    arrays = (*arrays[:kept], *(xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[kept:]))
+    if isinstance(r, Recurrence):
+        r = dataclasses.replace(r, constant=False)
+    return dataclasses.replace(r, arrays=arrays, shape=(size, *r.shape), axis=r.axis + 1, key=None)
+
+
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
     """Return a function from the arrays of a call to the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
@@ -464,11 +481,11 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     plan = _plan(xp, r, hosts, names)
     if plan is None:
 
-        def copied(x: Array) -> np.ndarray[Any, Any]:
-            return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
+        def copied(x: Array) -> Any:
+            return _cpu.arranged(x, lambda numpy, x: numpy.broadcast_to(x, shape))
 
         copies = [copied] * count + [_cpu.in_order] * len(r.starts)
-        hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
+        hosts = [_cpu.host(copy(x)) for copy, x in zip(copies, r.arrays, strict=True)]
         plan = _plan(xp, r, hosts, names)
         readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
     assert plan is not None

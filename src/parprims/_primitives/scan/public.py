@@ -8,7 +8,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace, filled
 from parprims._core.elements import is_tree, only_array
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Primitive
@@ -296,11 +296,20 @@ def _or_components(method: Method) -> Method:
 
 def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
     """Return the declaration of a scan with fixed values of some options."""
+    on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
         kernel=by_device(
             _or_components(Method(cuda.prepare, cuda.refusal)),
-            _or_components(Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)),
+            _or_components(on_cpu),
+            _or_components(
+                in_programs(
+                    on_cpu,
+                    Method(array.prepare_native, array.native_refusal),
+                    Method(directly(array.array)),
+                    batched=cpu.batched,
+                )
+            ),
         ),
         native=Method(
             array.prepare_native,

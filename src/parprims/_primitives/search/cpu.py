@@ -55,7 +55,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, c: Search) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.arrays[1].shape))
+    return _cpu.measured(CROSSOVERS, xp, c.arrays).slower(library(xp), "any", math.prod(c.arrays[1].shape))
 
 
 def prepare(xp: Namespace, c: Search) -> Callable[..., Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from parprims._core.arrays import Array
-from parprims._dispatch.by_device import by_device, or_by_parts
+from parprims._dispatch.by_device import by_device, in_programs, or_by_parts
 from parprims._dispatch.composite import by_parts, composed, native_by_numpy
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, lines
@@ -226,13 +226,18 @@ def _of_pairs(make: Sample) -> Given:
     return (make.sorted(), make(), make.sorted(), make()), {}
 
 
+_ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower)
 _SEARCHSORTED = Primitive(
     name="searchsorted",
     check=check_searchsorted,
     normalize=with_array,
     methods=Methods(
         "searchsorted",
-        kernel=by_device(Method(cuda.prepare, cuda.refusal), Method(cpu.prepare, cpu.refusal, cpu.slower)),
+        kernel=by_device(
+            Method(cuda.prepare, cuda.refusal),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(native.prepare, native.refusal), Method(directly(array))),
+        ),
         native=Method(native.prepare, native.refusal),
         array=Method(directly(array)),
     ),
@@ -241,6 +246,7 @@ _SEARCHSORTED = Primitive(
     single=True,
 )
 
+_MERGES_ON_CPU = Method(merges_cpu.prepare, merges_cpu.refusal, merges_cpu.slower)
 _BY_SORTING = by_parts("kernel", merges_array.by_sorting, merges_array.sort_parts)
 
 
@@ -251,7 +257,8 @@ def _merges(name: str) -> Methods:
         merges_array.sort_parts,
         kernel=by_device(
             or_by_parts(Method(merge_cuda.prepare, lambda xp, c: merge_cuda.refusal(xp, c.arrays)), _BY_SORTING),
-            or_by_parts(Method(merges_cpu.prepare, merges_cpu.refusal, merges_cpu.slower), _BY_SORTING),
+            or_by_parts(_MERGES_ON_CPU, _BY_SORTING),
+            in_programs(_MERGES_ON_CPU, Method(directly(merges_array.array))),
         ),
         native=native_by_numpy(numpy_routines.by_merging, numpy_routines.parts, numpy_routines.prepare),
         array=Method(directly(merges_array.array)),

@@ -109,7 +109,8 @@ def slower(xp: Namespace, c: Segmented, direct: bool) -> str | None:
     """Return the reason why another method is faster, or None."""
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
-    return reason or _cpu.for_processor(CROSSOVERS).slower(library(xp), "direct" if direct else "operator", count)
+    kind = "direct" if direct else "operator"
+    return reason or _cpu.measured(CROSSOVERS, xp, c.arrays).slower(library(xp), kind, count)
 
 
 def prepare(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:

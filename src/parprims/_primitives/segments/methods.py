@@ -25,7 +25,7 @@ from parprims._core.arrays import (
     library,
 )
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device, either_of, or_by_parts
+from parprims._dispatch.by_device import by_device, either_of, in_programs, or_by_parts
 from parprims._dispatch.composite import Part, by_parts, composed, gathered, made_once, stand_in
 from parprims._dispatch.derivative_rules import asked_for, constant
 from parprims._dispatch.dispatch import Inside, Method, directly
@@ -280,8 +280,8 @@ def _reduce_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
 
 
-def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
-    """Return the kernel method for CPUs, which fuses the parts of ``compose``."""
+def _by_offsets(gpu: Method, compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
+    """Return the kernel method, given that of GPUs; the kernel for CPUs fuses the parts of ``compose``."""
     by_array = by_parts("array", compose, parts)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
@@ -292,7 +292,8 @@ def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Pa
     def slower(xp: Namespace, c: Segmented) -> str | None:
         return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
 
-    return Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
+    on_cpu = Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
+    return by_device(gpu, on_cpu, in_programs(on_cpu, by_array))
 
 
 def _is_empty(c: Segmented) -> bool:
@@ -494,15 +495,10 @@ def _native_of_sorts() -> Method:
     return either_of(lambda xp, c: by_numpy if is_numpys(xp, c) else by_sorts, quiet=True, eager=is_numpys)
 
 
-_ONE_BY_IDS = by_device(
-    _ids_on_gpu(),
-    Method(
-        _prepare_cpu,
-        cpu.refusal,
-        lambda xp, c: cpu.slower(xp, c, segments_native.at_numbers(xp, c)),
-        quiet=True,
-    ),
+_IDS_ON_CPU = Method(
+    _prepare_cpu, cpu.refusal, lambda xp, c: cpu.slower(xp, c, segments_native.at_numbers(xp, c)), quiet=True
 )
+_ONE_BY_IDS = by_device(_ids_on_gpu(), _IDS_ON_CPU, in_programs(_IDS_ON_CPU, _BY_ARRAY))
 _SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
 
 _BY_IDS = {
@@ -516,12 +512,12 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=by_device(Method(_by_one_launch(_reduced), cuda.refusal), _by_offsets_on_cpu(_reduced, _reduce_parts)),
+        kernel=_by_offsets(Method(_by_one_launch(_reduced), cuda.refusal), _reduced, _reduce_parts),
         native=_native_of_offsets(),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, _by_offsets_on_cpu(_scanned, _scan_parts)))
+        name: composed(name, _scanned, _scan_parts, kernel=_by_offsets(_SCAN, _scanned, _scan_parts))
         for name in ("scan", "linear_recurrence")
     },
     **{
@@ -529,7 +525,9 @@ METHODS = {
             name,
             _sorted,
             _sort_parts,
-            kernel=by_device(or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refusal), _SORTS), _sorts_on_cpu()),
+            kernel=by_device(
+                or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refusal), _SORTS), _sorts_on_cpu(), _SORTS
+            ),
             native=_native_of_sorts(),
         )
         for name in ("sort", "argsort", "sort_by_key")

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, as_result, device, dtype_bits, dtype_kind, library
+from parprims._dispatch.by_device import is_of_cpu
 from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.derivative_rules import asked_by_torch, asked_for, constant
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, returned
@@ -27,7 +27,7 @@ def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[
     index, n, name = index_dtype(xp), mask.shape[0], library(xp)
     if n == 0:
         return xp.zeros((size or 0,), dtype=index, device=device(mask)), xp.zeros((), dtype=index, device=device(mask))
-    if method == "kernel" and not _cpu.on_cpu(xp, (mask,)):
+    if method == "kernel" and not is_of_cpu(xp, (mask,)):
         places, count = cuda.mover(xp, "places", (mask,), size=size)(mask)
         return places, count
     by_numpy = method in ("native", "kernel") and in_numpy(xp, (mask,))

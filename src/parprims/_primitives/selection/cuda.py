@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _cuda
+from parprims import _cuda
 from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._cuda.look_back import look_back_bytes
+from parprims._dispatch.by_device import is_of_cpu
 from parprims._dispatch.composite import Compose
 from parprims._dispatch.derivative_rules import asked_by_torch, constant
 from parprims._dispatch.dispatch import directly
@@ -229,7 +230,7 @@ def refusal(xp: Namespace, c: Selection) -> str | None:
 
 def launches(xp: Namespace, c: Selection, method: str) -> bool:
     """Return whether kernels of a GPU are to compute a call."""
-    return method == "kernel" and 0 not in c.arrays[0].shape and not _cpu.on_cpu(xp, c.arrays)
+    return method == "kernel" and 0 not in c.arrays[0].shape and not is_of_cpu(xp, c.arrays)
 
 
 def prepare(results: str, compose: Compose, xp: Namespace, c: Selection) -> Run:

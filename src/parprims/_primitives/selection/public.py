@@ -294,7 +294,8 @@ def _methods(name: str, results: str, compose: Compose, parts: Parts, alone: Cal
         return cuda.prepare(results, compose, xp, c)
 
     gpu = Method(prepare, cuda.refusal, rehearsed=True)
-    kernel = by_device(gpu, cpu.by_sort(compose, parts))
+    on_cpu = cpu.by_sort(compose, parts)
+    kernel = by_device(gpu, on_cpu, on_cpu)
     return composed(name, compose, parts, kernel=kernel, native=native_by_numpy(compose, parts, alone))
 
 
@@ -364,6 +365,7 @@ _UNIQUE = _sized(
         kernel=by_device(
             dataclasses.replace(_UNIQUE_BY_SORT, prepare=_prepare_unique, rehearsed=True),
             cpu.runs_in_order(_UNIQUE_BY_SORT),
+            _UNIQUE_BY_SORT,
         ),
         native=native_by_numpy(array.unique, array.unique_parts, numpy_routines.prepare_unique),
     ),

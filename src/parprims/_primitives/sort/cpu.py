@@ -335,7 +335,7 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
         return f"{library_title(xp)} is faster below {_FEW} elements"
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
-    table = _cpu.for_processor(CROSSOVERS)
+    table = _cpu.measured(CROSSOVERS, xp, call.arrays)
     return table.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)
 
 
@@ -353,19 +353,18 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
     views = [_cpu.bits_dtype(one) for one in read_as]
     plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
     if plan is not None:
-        readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
+        readers = [_cpu.viewed(x, _cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
         return _cpu.runner(plan, call.arrays, readers)
 
     plan = _plan(call, kind, names, [_cpu.in_order(x) for x in call.arrays])
     assert plan is not None
-    return _cpu.runner(plan, call.arrays, [viewed(_cpu.flat_in_order, view) for view in views])
+    readers = [_cpu.viewed(x, _cpu.flat_in_order, view) for x, view in zip(call.arrays, views, strict=True)]
+    return _cpu.runner(plan, call.arrays, readers)
 
 
-def viewed(
-    read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
-) -> Callable[[Array], np.ndarray[Any, Any]]:
-    """Return a loader that views the result of another loader as a dtype of equal width."""
-    return lambda x: read(x).view(dtype)
+def batched(xp: Namespace, call: Sorting, arrays: tuple[Array, ...]) -> Sorting:
+    """Return the call on arrays with one more leading axis."""
+    return dataclasses.replace(call, arrays=tuple(xp.broadcast_arrays(*arrays)), axis=call.axis + 1, key=None)
 
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:

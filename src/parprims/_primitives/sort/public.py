@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from parprims._core.arrays import Array
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import of_an_array, of_two
 from parprims._dispatch.primitive import Primitive
@@ -266,11 +266,13 @@ def sort_by_key(
 
 
 def _declared(name: str) -> Primitive:
+    on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower)
     methods = Methods(
         name,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
-            Method(cpu.prepare, cpu.refusal, cpu.slower),
+            on_cpu,
+            in_programs(on_cpu, Method(native.prepare), batched=cpu.batched),
         ),
         native=Method(native.prepare, native.refusal, eager=native.is_eager, quiet=True),
         array=Method(directly(array.array), array.refusal),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, library, move_axis
+from parprims._core.arrays import Array, Namespace, broadcast_shapes, dtype_name, is_jax, library, move_axis
 from parprims._core.layout import before_and_behind, broadcast_strides, merged, row_major
 from parprims._core.memo import Memo
 from parprims._core.signature import signature
@@ -212,7 +213,18 @@ def slower(xp: Namespace, s: System) -> str | None:
     """
     plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
     kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), kind, math.prod(s.shape))
+    return _cpu.measured(CROSSOVERS, xp, s.arrays).slower(library(xp), kind, math.prod(s.shape))
+
+
+def batched(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> System:
+    """Return the systems of arrays with one more leading axis."""
+    # Every array gets axes of length 1 after the new axis, up to the number of axes of the solution.
+    ndim = len(s.shape) + 1
+    aligned = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays])
+    shape: tuple[int, ...] = broadcast_shapes(*(x.shape for x in aligned))
+    rows = broadcast_shapes(*(x.shape for x in aligned[:3]), (shape[s.axis], *(1,) * (-1 - s.axis)))
+    found: System = dataclasses.replace(s, arrays=aligned, rows=tuple(rows), shape=tuple(shape), key=None)
+    return found
 
 
 _runs: Memo[Callable[..., Array]] = Memo()
@@ -244,10 +256,10 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
         return lambda *arrays: run(*arrays)[0]
     shape, axis = s.shape, s.axis
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.moveaxis(np.broadcast_to(_cpu.host(x), shape), axis, -1))
+    def copied(x: Array) -> Any:
+        return _cpu.arranged(x, lambda numpy, x: numpy.moveaxis(numpy.broadcast_to(x, shape), axis, -1))
 
-    copies = [copied(x) for x in s.arrays]
+    copies = [_cpu.host(copied(x)) for x in s.arrays]
     plan = _plan(s, copies[0].shape, -1, copies, columns=False)
     assert plan is not None
     run = _cpu.runner(plan, s.arrays, [lambda x: copied(x).reshape(-1)] * 4)

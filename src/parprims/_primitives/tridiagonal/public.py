@@ -12,7 +12,7 @@ from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
-from parprims._dispatch.by_device import by_device
+from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
@@ -223,6 +223,7 @@ def _example(make: Sample) -> Given | None:
     return ((make(), make() + make.of(4.0), make(), make()), {}) if make.is_last else None
 
 
+_ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
 _SOLVE_TRIDIAGONAL = Primitive(
     name="solve_tridiagonal",
     check=checked,
@@ -230,7 +231,8 @@ _SOLVE_TRIDIAGONAL = Primitive(
         "solve_tridiagonal",
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
-            Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True),
+            _ON_CPU,
+            in_programs(_ON_CPU, Method(directly(array)), batched=cpu.batched),
         ),
         native=Method(
             native.prepare,

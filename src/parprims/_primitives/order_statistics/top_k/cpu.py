@@ -13,7 +13,7 @@ from parprims._dispatch.derivative_rules import asked_by_torch
 from parprims._dispatch.dispatch import Method
 from parprims._primitives.order_statistics import numpy_routines
 from parprims._primitives.order_statistics.call import Selection
-from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_texts, viewed
+from parprims._primitives.sort.cpu import NARROW, Kind, flip, seen_as, sorting_texts
 
 _BLOCK, _BLOCK_OF_WIDE = 32, 64
 """Elements compared for each test that may end early: 32, or 64 if they have 64 bits."""
@@ -80,7 +80,8 @@ def _prepare(xp: Namespace, c: Selection) -> Callable[..., Any]:
     last, name = x.ndim - 1, dtype_name(x.dtype)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :], c.places[0])
     plan = _plan(c, name, dtype_name(c.results[1][1]), shape)
-    run = _cpu.runner(plan, c.arrays, [viewed(_cpu.reader_in_order(x, axis), _cpu.bits_dtype(plan.inputs[0]))])
+    read = _cpu.viewed(x, _cpu.reader_in_order(x, axis), _cpu.bits_dtype(plan.inputs[0]))
+    run = _cpu.runner(plan, c.arrays, [read])
     if axis == last:
         return run
     return lambda x: tuple([move_axis(xp, y, -1, axis) for y in run(x)])

@@ -62,7 +62,7 @@ CROSSOVERS = _cpu.crossovers(__name__)
 
 def slower(xp: Namespace, c: Merge) -> str | None:
     """Return the reason why another method is faster, or None."""
-    return _cpu.for_processor(CROSSOVERS).slower(library(xp), "any", math.prod(c.results[0][0]))
+    return _cpu.measured(CROSSOVERS, xp, c.arrays).slower(library(xp), "any", math.prod(c.results[0][0]))
 
 
 def prepare(xp: Namespace, c: Merge) -> Callable[..., tuple[Array, ...]]:

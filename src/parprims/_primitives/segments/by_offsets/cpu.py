@@ -145,7 +145,7 @@ def slower(xp: Namespace, c: Segmented, by_numpy: bool) -> str | None:
     count = math.prod(c.arrays[0].shape)
     reason = _cpu.compiles_in_vain(library(xp), count) if is_own(c.op) else None
     measured_on = "numpy" if by_numpy else library(xp)
-    return reason or _cpu.for_processor(CROSSOVERS).slower(measured_on, kind(c, by_numpy), count)
+    return reason or _cpu.measured(CROSSOVERS, xp, c.arrays).slower(measured_on, kind(c, by_numpy), count)
 
 
 def prepare(xp: Namespace, c: Segmented, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -171,16 +171,13 @@ def _prepared(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
 
 def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     r, count, axis = as_scan(xp, c), c.count, c.axis
-
-    def like_starts(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return np.expand_dims(x, axis)
-
     elements, starts = [_cpu.host(x) for x in c.arrays[:count]], [_cpu.host(x) for x in c.starts]
     readers = [_cpu.reader(x) for x in c.arrays]
     readers[count] = _cpu.reader_in_order(c.arrays[count])
-    plan = _plan(xp, c, r, [*elements, *map(like_starts, starts)])
+    plan = _plan(xp, c, r, [*elements, *(_cpu.with_axis(x, axis) for x in starts)])
     if plan is None:
-        plan = _plan(xp, c, r, [*map(_cpu.in_order, elements), *(like_starts(_cpu.in_order(x)) for x in starts)])
+        elements, starts = ([_cpu.host(_cpu.in_order(x)) for x in given] for given in (c.arrays[:count], c.starts))
+        plan = _plan(xp, c, r, [*elements, *(_cpu.with_axis(x, axis) for x in starts)])
         readers = [_cpu.flat_in_order] * len(readers)
     elif _cpu.host(c.arrays[count]).flags.c_contiguous:
         return _cpu.runner(plan, c.arrays)
