@@ -80,12 +80,25 @@ class Parts:
         def combine(earlier: Any, later: Any) -> Any:
             return op.combine(earlier, later) if packed else op.combine(earlier[0], later[0])
 
+        def on_arrays(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
+            return self.split(op(self.joined(xp, earlier), self.joined(xp, later)))
+
         def on_components(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
             if isinstance(earlier[0], Scalar):
                 return combined(combine, self.axes, self.shapes, (earlier, later))
-            return self.split(op(self.joined(xp, earlier), self.joined(xp, later)))
+            run = on_arrays
+            for _ in range(earlier[0].ndim - self.axes):  # a program of JAX has an axis more for each vmap around it
+                run = _vmap(run)
+            return run(earlier, later)
 
         return Operator(on_components, commutative=op.commutative, name=op.name, components=self.count)
+
+
+def _vmap(run: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    import jax
+
+    mapped: Callable[..., tuple[Array, ...]] = jax.vmap(run)
+    return mapped
 
 
 def parts_of(shapes: Sequence[tuple[int, ...]], axis: int, *, differ: bool) -> Parts | str | None:
