@@ -277,3 +277,16 @@ def or_components(
         return (lambda *arrays: whole(*arrays)[0]) if r.single else whole
 
     return dataclasses.replace(method, prepare=prepare, refusal=refusal, slower=slower)
+
+
+Operations = Callable[[Namespace, Any], Callable[..., Any]]
+
+
+def of_scans(method: Method, operations: Operations) -> Method:
+    """Return a kernel method of scans that also takes elements of small matrices (see `or_components`)."""
+    return or_components(method, of_scan, run_scan, operations)
+
+
+def of_reductions(method: Method, operations: Operations) -> Method:
+    """Return a kernel method of reductions that also takes elements of small matrices (see `or_components`)."""
+    return or_components(method, of_reduction, run_reduction, operations)
