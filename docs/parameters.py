@@ -237,8 +237,9 @@ SHARED = (
     Shared(
         "x",
         "array, or tree of array",
-        "The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts or "
-        "other trees of JAX, are the components of an element. They may have different axes behind the axis of the call.",
+        "The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts "
+        "or other trees of JAX, are the components of an element. They may have different axes behind the axis of the "
+        "call.",
         _same("reduce scan"),
     ),
     Shared(
