@@ -237,9 +237,9 @@ SHARED = (
     Shared(
         "x",
         "array, or tree of array",
-        "The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each "
-        "element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict "
-        "is taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.",
+        "The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts "
+        "or other trees of JAX, are the components of an element. They may have different axes behind the axis of the "
+        "call.",
         _same("reduce scan"),
     ),
     Shared(

@@ -29,7 +29,7 @@ from parprims._primitives.reduce.call import (
     never_warns,
     reduced_values,
 )
-from parprims._primitives.scan.parts import of_reduction, or_components, run_reduction
+from parprims._primitives.scan.parts import of_reductions
 
 
 @primitive
@@ -53,9 +53,8 @@ def reduce(
     Parameters
     ----------
     x : array, or tree of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
-        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
-        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
+        The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts or
+        other trees of JAX, are the components of an element. They may have different axes behind the axis of the call.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -97,8 +96,7 @@ def reduce(
         If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
-        If lengths along the axis differ, an argument has an unknown value, or there is nothing to combine and no
-        identity.
+        If lengths differ along the axis, an argument has an unknown value, or an empty reduction has no identity.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -139,7 +137,7 @@ def reduce(
     >>> int(index)
     1
     """
-    if is_tree(x):
+    if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
             method=method, axis_name=axis_name, **others,
@@ -685,18 +683,14 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
-def _or_components(method: Method) -> Method:
-    return or_components(method, of_reduction, run_reduction, directly(array.array))
-
-
 def _declared(name: str, **defaults: Any) -> Primitive:
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
     by_operations = Method(directly(array.array), array.refusal)
     kernel = by_device(
-        _or_components(Method(cuda.prepare, cuda.refusal, cuda.slower)),
-        _or_components(on_cpu),
-        _or_components(in_programs(on_cpu, by_library, by_operations, batched=cpu.batched)),
+        of_reductions(Method(cuda.prepare, cuda.refusal, cuda.slower), directly(array.array)),
+        of_reductions(on_cpu, directly(array.array)),
+        of_reductions(in_programs(on_cpu, by_library, by_operations, batched=cpu.batched), directly(array.array)),
     )
     methods = Methods(name, kernel=kernel, native=by_library, array=by_operations)
     return Primitive(

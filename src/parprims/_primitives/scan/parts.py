@@ -80,12 +80,25 @@ class Parts:
         def combine(earlier: Any, later: Any) -> Any:
             return op.combine(earlier, later) if packed else op.combine(earlier[0], later[0])
 
+        def on_arrays(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
+            return self.split(op(self.joined(xp, earlier), self.joined(xp, later)))
+
         def on_components(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
             if isinstance(earlier[0], Scalar):
                 return combined(combine, self.axes, self.shapes, (earlier, later))
-            return self.split(op(self.joined(xp, earlier), self.joined(xp, later)))
+            run = on_arrays
+            for _ in range(earlier[0].ndim - self.axes):  # a program of JAX has an axis more for each vmap around it
+                run = _vmap(run)
+            return run(earlier, later)
 
         return Operator(on_components, commutative=op.commutative, name=op.name, components=self.count)
+
+
+def _vmap(run: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    import jax
+
+    mapped: Callable[..., tuple[Array, ...]] = jax.vmap(run)
+    return mapped
 
 
 def parts_of(shapes: Sequence[tuple[int, ...]], axis: int, *, differ: bool) -> Parts | str | None:
@@ -264,3 +277,16 @@ def or_components(
         return (lambda *arrays: whole(*arrays)[0]) if r.single else whole
 
     return dataclasses.replace(method, prepare=prepare, refusal=refusal, slower=slower)
+
+
+Operations = Callable[[Namespace, Any], Callable[..., Any]]
+
+
+def of_scans(method: Method, operations: Operations) -> Method:
+    """Return a kernel method of scans that also takes elements of small matrices (see `or_components`)."""
+    return or_components(method, of_scan, run_scan, operations)
+
+
+def of_reductions(method: Method, operations: Operations) -> Method:
+    """Return a kernel method of reductions that also takes elements of small matrices (see `or_components`)."""
+    return or_components(method, of_reduction, run_reduction, operations)

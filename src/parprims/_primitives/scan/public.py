@@ -17,7 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
-from parprims._primitives.scan.parts import of_scan, or_components, run_scan
+from parprims._primitives.scan.parts import of_scans
 
 
 @primitive
@@ -42,9 +42,8 @@ def scan(
     Parameters
     ----------
     x : array, or tree of array
-        The elements, of any shape and any dtype that the operator takes. Several arrays are the components of each
-        element, in a tuple, NamedTuple, list, dict or class registered with JAX or PyTorch, nested at will; a dict is
-        taken in the order of its keys. They have equal lengths along the axis, and may have other axes behind it.
+        The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts or
+        other trees of JAX, are the components of an element. They may have different axes behind the axis of the call.
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
@@ -136,7 +135,7 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
-    if is_tree(x):
+    if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
             scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
             offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
@@ -290,25 +289,22 @@ def _computed(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     return restarted(xp, r.op, r.inputs[:count], starts, bool(r.starts), ys)
 
 
-def _or_components(method: Method) -> Method:
-    return or_components(method, of_scan, run_scan, array.operations)
-
-
 def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) -> Primitive:
     """Return the declaration of a scan with fixed values of some options."""
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
         kernel=by_device(
-            _or_components(Method(cuda.prepare, cuda.refusal)),
-            _or_components(on_cpu),
-            _or_components(
+            of_scans(Method(cuda.prepare, cuda.refusal), array.operations),
+            of_scans(on_cpu, array.operations),
+            of_scans(
                 in_programs(
                     on_cpu,
                     Method(array.prepare_native, array.native_refusal),
                     Method(directly(array.array)),
                     batched=cpu.batched,
-                )
+                ),
+                array.operations,
             ),
         ),
         native=Method(

@@ -119,7 +119,7 @@ def segment_reduce(
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
     """
-    if is_tree(x):
+    if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
 
         def of_leaves(leaves: Any, flat_op: Any, **options: Any) -> Any:
             return segment_reduce(leaves, ids, num_segments, flat_op, **options)
