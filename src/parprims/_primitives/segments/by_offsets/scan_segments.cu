@@ -14,6 +14,8 @@
 //      with a flag that says whether a head has occurred, gives it the prefix of its elements within the tile.
 //   3. The tile gets its own prefix from other blocks (see Carry), also with flags.
 //   4. Every thread goes over its elements again, and stores the results.
+// The search for bounds and the wait for the state are written here: with find_bounds of search.cuh and wait_for_state of
+// tile_scan.cuh, some kernels take up to 8 registers more or spill.
 // A head takes the initial state, if there is one, and nothing from before it. The first element of a line is always a
 // head. The grouping of elements depends on shape and offsets alone, so the same input gives the same bits. Wrong
 // offsets give wrong results, but never accesses outside the arrays.
@@ -121,9 +123,11 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
 
     const auto boundary = [&](Index at) { return REVERSE ? n - (Index)offsets[segments - at] : (Index)offsets[at]; };
     marks.clear(threadIdx.x, THREADS);
-    find_bounds(
-        bounds, begin, begin + TILE, [&](Index) { return segments + 1; },
-        [&](Index at, Index limit) { return boundary(at) < limit; });
+    if (warp == 0) {
+        const Index limit = lane < HALF_WARP ? begin : begin + TILE;
+        const Index found = count_before(segments + 1, [&](Index at) { return boundary(at) < limit; });
+        if (lane % HALF_WARP == 0) bounds[lane / HALF_WARP] = found;
+    }
     __syncthreads();  // separates the writes of bounds and the cleared marks from what follows
     mark_boundaries<TILE, THREADS>(marks, begin, bounds[0], bounds[1], boundary);
     if (begin == 0 && threadIdx.x == 0) marks.set(0);
@@ -165,8 +169,14 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
         const TileStates<FlaggedState> states = {tile.slots, lines, tiles};
         if (threadIdx.x == 0) Scan::before_publishing(tile.number);
         if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
-        tile_prefix =
-            wait_for_state<FlaggedOp, CARRY, WARPS>(states, line, tile.number, total, tile_prefix, state_before, groups);
+        if (CARRY == LOOK_BACK)
+            tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix, groups);
+        else if (threadIdx.x == 0)
+            tile_prefix = chain<FlaggedOp>(states, line, tile.number, total, tile_prefix);
+        if (threadIdx.x == 0 && tile.number > 0) state_before = tile_prefix.state;
+        __syncthreads();  // separates the write of state_before from its reads
+        tile_prefix.valid = tile.number > 0;
+        if (tile.number > 0) tile_prefix.state = state_before;
     }
     if (prefix.valid) before = lane > 0 ? FlaggedOp::combine(prefix.state, before) : prefix.state;
     if (tile_prefix.valid)
