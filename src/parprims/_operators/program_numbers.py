@@ -26,7 +26,7 @@ from parprims._core.programs import one_program
 from parprims._operators.constants import leaves, with_own_numbers
 from parprims._operators.function_key import lasting_key
 from parprims._operators.operator import Operator, segmented, with_combine
-from parprims._operators.tracing import Scalar
+from parprims._operators.tracing import Scalar, Untraceable
 
 
 class _UnsharedError(Exception):
@@ -396,7 +396,10 @@ def shared(
 
         def run(*arrays: Array) -> Any:
             def prepared() -> Callable[..., Any]:
-                return prepare(_with_stand_ins(bare.on(*arrays), functions))
+                try:
+                    return prepare(_with_stand_ins(bare.on(*arrays), functions))
+                except Untraceable:  # the kernel takes the function, but not with a traced number in a number's place
+                    raise _UnsharedError from None
 
             if not held:
                 try:
