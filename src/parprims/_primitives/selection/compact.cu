@@ -413,7 +413,12 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
         upto[w] = 0;
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) upto[w] |= (unsigned)__popc(marked[r]) << r % 4 * 8;
-        upto[w] = scan_lanes<Sum<unsigned>, WARP_SIZE>(upto[w], lane);
+        // Not by scan_lanes, with which the largest elements make a kernel spill 16 bytes.
+#pragma unroll
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+            const unsigned before = __shfl_up_sync(ALL_LANES, upto[w], distance);
+            if (lane >= distance) upto[w] += before;
+        }
         totals[w] = __shfl_sync(ALL_LANES, upto[w], WARP_SIZE - 1);
 #pragma unroll
         for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) count += (int)(totals[w] >> r % 4 * 8 & 0xff);
