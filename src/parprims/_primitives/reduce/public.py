@@ -29,7 +29,7 @@ from parprims._primitives.reduce.call import (
     never_warns,
     reduced_values,
 )
-from parprims._primitives.scan.parts import of_reductions
+from parprims._primitives.scan.trailing_axes.parts import of_reductions
 
 
 @primitive

@@ -17,7 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
-from parprims._primitives.scan.parts import of_scans
+from parprims._primitives.scan.trailing_axes.parts import of_scans
 
 
 @primitive

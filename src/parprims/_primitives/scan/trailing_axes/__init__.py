@@ -1,0 +1,1 @@
+"""Scans and reductions of elements that have axes of their own."""
