@@ -270,20 +270,20 @@ FUNCTIONS = {
 def test_docs_list_the_functions_that_serve_chunks():
     dask = pytest.importorskip("dask.array")
     page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
-    rows = re.findall(r"^\| (served|refused) \|(.*)$", page, re.MULTILINE)
+    rows = re.findall(r"^\| (taken|refused) \|(.*)$", page, re.MULTILINE)
     listed = {kind: set(re.findall(r"`(\w+)=?`", row)) for kind, row in rows}
     public = [getattr(parprims, name) for name in parprims.__all__]
     computing = {
         one.__name__ for one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters
     }
-    assert computing == FUNCTIONS.keys() == listed["served"] | (listed["refused"] - {"offsets", "return_indices"})
+    assert computing == FUNCTIONS.keys() == listed["taken"] | (listed["refused"] - {"offsets", "return_indices"})
 
     def halves(x):
         return dask.from_array(x, chunks=tuple(max(n // 2, 1) for n in x.shape))
 
     for name, arguments in FUNCTIONS.items():
         given = [halves(one) if isinstance(one, np.ndarray) else one for one in arguments]
-        if name in listed["served"]:
+        if name in listed["taken"]:
             range_ = {"range": (0.0, 1.0)} if name == "histogram" else {}
             getattr(parprims, name)(*given, **range_)
         else:

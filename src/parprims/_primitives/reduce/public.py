@@ -687,11 +687,9 @@ def _declared(name: str, **defaults: Any) -> Primitive:
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
     by_operations = Method(directly(array.array), array.refusal)
-    kernel = by_device(
-        of_reductions(Method(cuda.prepare, cuda.refusal, cuda.slower), directly(array.array)),
-        of_reductions(on_cpu, directly(array.array)),
-        of_reductions(in_programs(on_cpu, by_library, by_operations, batched=cpu.batched), directly(array.array)),
-    )
+    in_program = in_programs(on_cpu, by_library, by_operations, batched=cpu.batched)
+    ways = (Method(cuda.prepare, cuda.refusal, cuda.slower), on_cpu, in_program)
+    kernel = by_device(*[of_reductions(one, directly(array.array)) for one in ways])
     methods = Methods(name, kernel=kernel, native=by_library, array=by_operations)
     return Primitive(
         name=name,
