@@ -134,7 +134,10 @@ class TestOfJax:
         if backend.family == "jax":
             both(backend, op, given, 500 * EPS)
             return
-        found = parprims.scan(tuple(map(backend.asarray, given)), op, axis=0, method="kernel")
+        arrays = tuple(map(backend.asarray, given))
+        if "Numba" in (parprims.methods(parprims.scan, arrays, "affine", axis=0)["kernel"] or ""):
+            pytest.skip("needs Numba")
+        found = parprims.scan(arrays, op, axis=0, method="kernel")
         expected = op(tuple(jnp.asarray(x[:1]) for x in given), tuple(jnp.asarray(x[1:]) for x in given))
         for one, other in zip(found, map(np.asarray, expected), strict=True):
             compare(backend, one[1:], other, 500 * EPS * (1 + np.max(abs(other))))
@@ -197,7 +200,7 @@ def test_refused(backend, name):
     x = backend.asarray(np.ones((4, 3, 3)))
     reason = parprims._dispatch.dispatch.reasons(parprims.scan, x, op, axis=0, named=True)["kernel"]
     assert reason is not None
-    if "there is no kernel" not in reason:
+    if "there is no kernel" not in reason and "Numba" not in reason:
         assert re.search(words, reason), reason
 
 

@@ -659,6 +659,7 @@ def test_jax_plumbing(monkeypatch, axis):
 
 def _check_jax_plumbing(jax, monkeypatch, axis):
     monkeypatch.setattr(_cpu, "on_cpu", lambda *_: False)
+    monkeypatch.setattr(_cuda, "has_devices", lambda: True)
     monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
     monkeypatch.setattr(_cuda, "layout", lambda _, x: (row_major(x.shape), 0))
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
