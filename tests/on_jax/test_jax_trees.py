@@ -82,7 +82,7 @@ class TestAsJaxItself:
             agree(jax, found, expected)
 
     def test_the_function_gets_the_axis(self, jax, scan):
-        """The function gets elements along the axis; those of one call are equally many."""
+        """The function gets many elements along the axis: in one call, as many earlier as later ones."""
         x = {"m": jax.numpy.ones((7, 2, 2)), "v": jax.numpy.ones((7, 2))}
         seen = set()
 

@@ -267,7 +267,7 @@ def namespace_named(name: str, x: Array) -> Namespace:
 
 
 def spread(xp: Namespace, flags: Array, x: Array) -> Array:
-    """Return flags with as many axes as x, of which the axes of flags are the first."""
+    """Return flags with axes of length 1 appended, so that they have as many axes as x."""
     return flags if flags.ndim == x.ndim else xp.reshape(flags, (*flags.shape, *(1,) * (x.ndim - flags.ndim)))
 
 

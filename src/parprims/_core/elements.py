@@ -16,8 +16,8 @@ ITS_NAMESPACE = "array_api_compat.array_namespace(x)"
 Structure = Any
 """The structure of an element: None for a leaf, else (type, keys, structures of the parts).
 
-The type is None for the node None. ``keys`` are those of a dict, the data that a registered class keeps besides its
-parts, or None.
+The type is None for the node None. ``keys`` are the keys of a dict, or the data that a registered class keeps besides
+its parts, or None.
 """
 
 

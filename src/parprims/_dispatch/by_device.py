@@ -151,9 +151,7 @@ class _Program:
         more = None if self.batch is None else self.batch(self.xp, self.bare, arrays)
         if more is not None:
             return dataclasses.replace(self, bare=more.on(*(None,) * len(more.arrays))).run(*more.arrays)
-        size = max(x.shape[0] for x in arrays)
-        broadcast = tuple(jax.numpy.broadcast_to(x, (size, *x.shape[1:])) for x in arrays)
-        return jax.lax.map(lambda rows: self.run(*rows), broadcast)
+        return _cuda.row_by_row(lambda *rows: tuple(jax.tree.leaves(self.run(*rows))))(*arrays)
 
     @functools.cached_property
     def run(self) -> Run:

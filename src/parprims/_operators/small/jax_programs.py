@@ -154,7 +154,7 @@ def _reduced(combine: Callable[..., Any]) -> Callable[..., Small]:
 
 
 def _of_linear_solve(lanes: Lanes, options: Any, operands: list[Any]) -> Small:
-    """Return the solution of systems of equations, whose matrix is the constant of the product ``matvec``."""
+    """Return the solution of systems of equations. The program ``matvec`` multiplies by their matrix, its constant."""
     matvec = options["jaxprs"].matvec
     if options["const_lengths"].matvec != 1:
         raise Untraceable("it solves equations that a function defines")

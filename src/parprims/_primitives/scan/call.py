@@ -142,7 +142,7 @@ def start_elements(
 ) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
     """Return the initial element as arrays, of length 1 along the axis, and a converter.
 
-    ``shapes`` are the shapes of the components, and ``names`` those of their initial elements in messages. The
+    ``shapes`` are the shapes of the components. Messages call the components' initial values by ``names``. The
     converter makes arrays of later initial elements with an equal signature.
     """
     on = device(like)

@@ -142,9 +142,10 @@ def of_scan(xp: Namespace, r: Scan) -> Divided | str | None:
     )
 
 
-def run_scan(xp: Namespace, r: Scan, parts: Parts, compute: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of the arrays of a scan; ``compute`` scans the components."""
-    count = len(r.inputs)
+def _on_components(
+    xp: Namespace, count: int, parts: Parts, compute: Callable[..., Any]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of ``count`` arrays, and of initial values; ``compute`` takes and returns components."""
 
     def split(*arrays: Array) -> tuple[Array, ...]:
         return (*parts.split(arrays[:count]), *(parts.split(arrays[count:]) if len(arrays) > count else ()))
@@ -155,6 +156,11 @@ def run_scan(xp: Namespace, r: Scan, parts: Parts, compute: Callable[..., Any]) 
     if is_jax(xp):  # single operations of JAX take long
         split, joined = one_program(split), one_program(joined)
     return lambda *arrays: joined(*compute(*split(*arrays)))
+
+
+def run_scan(xp: Namespace, r: Scan, parts: Parts, compute: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of the arrays of a scan; ``compute`` scans the components."""
+    return _on_components(xp, len(r.inputs), parts, compute)
 
 
 def of_reduction(xp: Namespace, r: Reduction) -> Divided | str | None:
@@ -185,19 +191,11 @@ def run_reduction(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a function of the arrays of a reduction; ``compute`` reduces the components."""
     bare = r.on(*(None,) * len(r.arrays))
-
-    def split(*arrays: Array) -> tuple[Array, ...]:
-        return parts.split(arrays)
-
-    def joined(*components: Array) -> tuple[Array, ...]:
-        return parts.joined(xp, components)
-
-    if is_jax(xp):
-        split, joined = one_program(split), one_program(joined)
+    reduced = _on_components(xp, len(r.arrays), parts, compute)
     dtypes = reduced_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        totals = joined(*compute(*split(*arrays)))
+        totals = reduced(*arrays)
         if bare.initial is None:
             return totals
         values = Values(arrays, dtypes, single=False, op=bare.op, differ=True)
