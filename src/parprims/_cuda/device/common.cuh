@@ -514,7 +514,7 @@ struct Word<16> {
     using Type = uint4;
 };
 
-// load_vector and store_vector move N adjacent elements as one vector. Addresses are multiples of the vector's size.
+// Loads, and stores, N adjacent elements as one vector, to whose size `from` and `to` are aligned.
 template <class T, int N>
 DEVICE void load_vector(T (&to)[N], const T* from) {
     using Vector = typename Word<N * sizeof(T)>::Type;
