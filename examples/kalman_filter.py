@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import common
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 import parprims
 
@@ -42,7 +42,7 @@ class Element(NamedTuple):
 def combine(earlier: Element, later: Element) -> Element:
     """Return the element of the earlier and the later stretch of time together."""
     xp = array_namespace(earlier.b)
-    turned = earlier.c @ later.j + xp.eye(2, dtype=earlier.b.dtype)
+    turned = earlier.c @ later.j + xp.eye(2, dtype=earlier.b.dtype, device=device(earlier.b))
     forward = xp.matrix_transpose(xp.linalg.solve(xp.matrix_transpose(turned), xp.matrix_transpose(later.a)))
     backward = xp.matrix_transpose(xp.linalg.solve(turned, earlier.a))
 

@@ -87,6 +87,7 @@ class Small:
 
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1000
+    device = None  # arrays of an operator are made where its kernel runs
 
     def __init__(self, lanes: Lanes, entries: Any) -> None:
         self._lanes, self._entries = lanes, np.asarray(entries, dtype=object)

@@ -276,7 +276,9 @@ def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: 
 
     if steps_in_jax():
         return _by_steps(xp, xs, op, axis)
-    scanned: tuple[Array, ...] = jax.lax.associative_scan(op, xs, axis=axis)
+    # XLA's compiler for GPUs aborts at some products of matrices that are parts of a concatenation, as with the initial
+    # element before the others ("triton_tiling_propagation.cc: Check failed"). The barrier hides the concatenation.
+    scanned: tuple[Array, ...] = jax.lax.associative_scan(op, jax.lax.optimization_barrier(xs), axis=axis)
     return scanned
 
 
