@@ -379,10 +379,10 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     extern __shared__ __align__(16) uint4 memory[];
     Staged* const staged = reinterpret_cast<Staged*>(memory);
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    __shared__ unsigned long long drawn;  // here, for inside the branch below it makes kernels spill up to 32 bytes
     TileStates<State> states = {{nullptr, 0}, 1, tiles};
     Tile tile = {0, 0, 0, 0};
     if (tiles > 1) {
-        __shared__ unsigned long long drawn;
         const Ticket ticket = draw_ticket(scratch, 1, tiles, drawn);
         tile.number = ticket.number();
         states.slots = first_slot<State>(scratch, ticket);
