@@ -456,6 +456,13 @@ def segmented(op: Any) -> Operator:
         Its elements are (flag, *components): flag, of dtype bool, is True on the first element of a segment, and
         the components are those of ``op``. Flags broadcast against the components.
 
+    Raises
+    ------
+    ValueError
+        If op is a name that no operator has.
+    TypeError
+        If op is no name, Operator or function.
+
     See Also
     --------
     Operator : An operator of your own.
@@ -482,6 +489,11 @@ def segmented(op: Any) -> Operator:
     >>> flag, before = parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented("add"), exclusive=True)
     >>> before
     array([0, 1, 0, 3])
+
+    With an operator of your own:
+
+    >>> parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented(lambda earlier, later: later))[1]
+    array([1, 2, 3, 4])
     """
     inner = as_operator(op)
 

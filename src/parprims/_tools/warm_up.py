@@ -37,7 +37,7 @@ def warm(
     *functions : str or callable
         The primitives or their names, by default all. `map_reduce` has no usual call, and neither have operators that
         are functions: a call of your own compiles their kernels.
-    dtypes : sequence of str
+    dtypes : sequence of str, default ("float32", "float64", "int64")
         The dtypes of the elements.
     like : array, optional
         An array of the library and on the device to compile for, by default a NumPy array.
@@ -48,6 +48,18 @@ def warm(
     -------
     int
         The number of calls made.
+
+    Raises
+    ------
+    ValueError
+        If a function is no primitive, or an entry of dtypes is no dtype of the library.
+    TypeError
+        If like is no array, or a primitive does not take a dtype.
+
+    See Also
+    --------
+    launches : List the kernels that a call would launch.
+    compare : Time the methods of a call.
 
     Examples
     --------

@@ -91,6 +91,20 @@ def lfilter(
     >>> x = np.array([1.0, 0.0, 0.0, 0.0])
     >>> parprims.lfilter(np.array([1.0]), np.array([1.0, -0.5]), x)
     array([1.   , 0.5  , 0.25 , 0.125])
+
+    Part by part: the second part begins with the state after the first.
+
+    >>> b, a = np.array([1.0]), np.array([1.0, -0.5])
+    >>> y, state = parprims.lfilter(b, a, x[:2], zi=np.zeros(1))
+    >>> parprims.lfilter(b, a, x[2:], zi=state)[0]
+    array([0.25 , 0.125])
+
+    Along the first axis:
+
+    >>> parprims.lfilter(b, a, np.ones((3, 2)), axis=0)
+    array([[1.  , 1.  ],
+           [1.5 , 1.5 ],
+           [1.75, 1.75]])
     """
     return _LFILTER(others, {"b": b, "a": a, "x": x, "zi": zi}, method, axis=axis)
 
@@ -148,6 +162,13 @@ def sosfilt(
     >>> sos = np.array([[1.0, 0.0, 0.0, 1.0, -0.5, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]])
     >>> parprims.sosfilt(sos, np.array([1.0, 0.0, 0.0, 0.0]))
     array([1.   , 1.5  , 0.75 , 0.375])
+
+    Along the first axis:
+
+    >>> parprims.sosfilt(sos, np.eye(3)[:, :2], axis=0)
+    array([[1.  , 0.  ],
+           [1.5 , 1.  ],
+           [0.75, 1.5 ]])
     """
     return _SOSFILT(others, {"sos": sos, "x": x, "zi": zi}, method, axis=axis)
 
