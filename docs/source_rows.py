@@ -92,7 +92,7 @@ def table(results: Path = RESULTS) -> str:
     """Return the table: for each problem its fastest row in the record, and the number of checks that passed."""
     rows = list(found((results / f"{EXAMPLES}.md").read_text()))
     lines = [
-        "| row | problem | time in the source | fastest here | library | speed to the vendor's routine | checks passed |",
+        "| row | problem | time in the source | fastest here | library | speed to vendor's routine | checks passed |",
         "|---" * 7 + "|",
     ]
     for one in ROWS:

@@ -236,7 +236,7 @@ def map_reduce(
     if others:
         raise unknown_option("map_reduce", others)
     if not callable(fn):
-        raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+        raise TypeError(f"fn must be callable, and come before the arrays, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
     if offsets is not None:
