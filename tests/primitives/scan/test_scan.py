@@ -499,7 +499,7 @@ class TestBadInput:
             parprims.scan(x, "affine")
         with pytest.raises(TypeError, match="x must have an integer"):
             parprims.scan(flags, "maximum")
-        with pytest.raises(TypeError, match="x must have an integer"):
+        with pytest.raises(TypeError, match="x must have a bool dtype"):
             parprims.scan(x, "logical_and")
         with pytest.raises(ValueError, match="initial"):
             parprims.scan(x, lambda earlier, later: earlier + later, exclusive=True)
