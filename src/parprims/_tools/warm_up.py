@@ -30,7 +30,7 @@ def warm(
 
     It makes these calls by ``auto``, on 1-d arrays and along both axes of 2-d arrays, of a hundred to a million
     elements. Use it for container images and clusters: later processes find the kernels in ``PARPRIMS_CACHE_DIR``.
-    ``python -m parprims --warm`` does the same.
+    The command ``python -m parprims --warm`` calls this function.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _name(function: Any) -> str:
 
 
 def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the usual calls of a primitive, with what they are called on."""
+    """Yield the usual calls of a primitive, each with a description of its arrays."""
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):

@@ -68,8 +68,9 @@ def lfilter(
     Work and depth: by array, a filter of one or two poles takes about 70 + 4k multiplications for a sample, in a chain
     of log2 n / 2 matrix products. With more poles it takes 200 + 3k multiplications in n / 64 steps, on JAX on a CPU
     2k + 1 in n steps. Kernel and native take 2k + 1 in n steps; kernel on a GPU takes 4k + 2 and a scan of states.
-    Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
-    float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
+    Error: by kernel on a CPU, native and array within ten times SciPy's error in the dtype of the call. Filters are
+    computed in float64 or complex128 and rounded once (in float32 by JAX without jax_enable_x64, except by kernel on
+    GPUs).
     Reproducibility: the same input gives the same bits, run after run, by every method.
     Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
     the memory of a CPU), array.

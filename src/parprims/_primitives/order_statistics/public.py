@@ -350,7 +350,7 @@ def quantile(
 
     Notes
     -----
-    Work and depth: those of `sort`. Native is NumPy's partition on NumPy's arrays and PyTorch's CPU arrays. Kernel on
+    Work and depth: as for `sort`. Native is NumPy's partition on NumPy's arrays and PyTorch's CPU arrays. Kernel on
     GPUs, for up to three quantiles of 256 elements or more without a derivative on PyTorch, passes over x once for each
     quantile and each 11 bits of an element.
     Error: 2 units in the last place of the larger of the two elements; none without interpolation.

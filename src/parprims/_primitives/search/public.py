@@ -30,7 +30,7 @@ def searchsorted(
     x1 : array
         The sorted elements, of one dimension and of integer or real floating dtype, in the order of `sort`: NaN last.
     x2 : array, or int or float
-        The elements to search for, of any shape and of a dtype that promotes with that of x1.
+        The elements to search for, of any shape and of a dtype that promotes with x1's.
     side : {"left", "right"}, default "left"
         Whether an index is before all equal elements, x1[i - 1] < x2 <= x1[i], or behind them,
         x1[i - 1] <= x2 < x1[i].

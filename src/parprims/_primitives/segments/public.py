@@ -95,7 +95,7 @@ def segment_reduce(
 
     See Also
     --------
-    reduce : Combine all elements, or with offsets those of adjacent segments.
+    reduce : Combine all elements, or with offsets the elements of each segment.
     sort_by_key : Sort keys, and move values with them.
     unique : The distinct elements, and their counts.
 
@@ -109,7 +109,7 @@ def segment_reduce(
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
     Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, with few segments in one dimension,
     and all calls for which `sort_by_key` and `reduce` have a kernel), native (NumPy, PyTorch on CPUs), array.
-    Derivatives: by x on PyTorch and JAX, those of the operations.
+    Derivatives: by x on PyTorch and JAX, as the library's operations have them.
     Memory and more: the page "Segments: offsets, and segment_reduce" of the documentation.
 
     Examples

@@ -265,7 +265,7 @@ def unique(
 
     Notes
     -----
-    The notes of `select` apply, and for the sort those of `sort`.
+    The notes of `select` apply, and the notes of `sort` for the sort.
 
     Examples
     --------
