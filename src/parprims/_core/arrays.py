@@ -294,7 +294,9 @@ def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[st
     if axis is None or (least != most and normalize_axis(axis, ranks[most]) != axis):
         if least == most:
             shown = " and ".join(sorted({str(tuple(shape)) for shape in shapes}))
-            raise ValueError(f"{name} must be arrays of equal shape, or of equal length along a given axis: {shown}")
+            raise ValueError(
+                f"{name} must be arrays of equal shape, or of equal length along a given axis, got {shown}"
+            )
         raise ValueError(
             f"{name} must be arrays of equal shape, or axis must count from the front: {names[least]} has "
             f"{ranks[least]} dimensions, {names[most]} has {ranks[most]}, and axis is {axis}"
