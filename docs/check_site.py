@@ -1,7 +1,7 @@
-"""Check a built site: ``python docs/check_site.py docs/_build/html`` fails if a page names what is not there.
+"""Check a built site: ``python docs/check_site.py docs/_build/html`` fails if the target of a link is missing.
 
-Sphinx says which references it cannot resolve; this reads what it wrote: every link, anchor, picture and style of every
-page, and that no page loads anything from elsewhere.
+Sphinx reports references that it cannot resolve. This command reads the pages that Sphinx wrote: all links, anchors,
+pictures and styles must have targets, and no page may load files from other sites.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src")}
 
 
 class Page(HTMLParser):
-    """The targets that a page names, its anchors, and what it loads from elsewhere."""
+    """The targets that a page names, its anchors, and the files that it loads from other sites."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -93,7 +93,7 @@ def summary(name: str) -> str:
 
 
 def ordered(pages: Iterable[str]) -> list[str]:
-    """Return pages in the order in which the README names them, others after them."""
+    """Return pages in the README's order; pages that it does not name come last."""
     listed = re.findall(r"\]\(docs/(\w+)\.md\)", (FOLDER.parent / "README.md").read_text(encoding="utf-8"))
     places = {page: at for at, page in enumerate(dict.fromkeys(listed))}
     return sorted(dict.fromkeys(pages), key=lambda page: (places.get(page, len(places)), page))
@@ -222,7 +222,7 @@ def labelled(lines: list[str]) -> list[str]:
 
 
 def setup(app: Any) -> None:
-    """Connect what is written here."""
+    """Connect the functions of this file to Sphinx."""
     app.connect("config-inited", write_pages)
     app.connect("source-read", link_site)
     app.connect("autodoc-process-docstring", as_written)

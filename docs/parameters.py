@@ -82,12 +82,12 @@ SHARED = (
     Shared(
         "offsets",
         "array or sequence of int, optional",
-        "The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis. "
+        "The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. "
         "Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is "
         "accepted with every library. Each segment is {}.",
         {
             "reduce": ("combined separately, along a single axis",),
-            "map_reduce": ("combined separately, along a single axis; all values of fn are stored",),
+            "map_reduce": ("combined separately, along a single axis; values of fn are stored",),
             "scan": ("scanned separately, with ``initial`` before it",),
             "linear_recurrence": ("a recurrence of its own, with ``initial`` before it",),
             **_same("sort sort_by_key", "sorted separately"),
@@ -109,7 +109,7 @@ SHARED = (
     ),
     Shared(
         "keepdims",
-        "bool",
+        "bool, default False",
         "Whether the {} axes stay, with length 1.",
         {
             **_same("max min any all argmax argmin median quantile", "searched"),
@@ -133,7 +133,7 @@ SHARED = (
     ),
     Shared(
         "axis",
-        "int or None",
+        "int or None, default None",
         "The axis to {} along; None only for an array of one dimension.",
         {
             **_same("cumulative_sum cumulative_logsumexp", "sum"),
@@ -143,13 +143,13 @@ SHARED = (
     ),
     Shared(
         "axis",
-        "int or None",
+        "int or None, default None",
         "The axis to search; None for all elements in row-major order. There must be at least one element.",
         _same("argmax argmin"),
     ),
     Shared(
         "axis",
-        "int, tuple of int or None",
+        "int, tuple of int or None, default None",
         "The axes to {}",
         {
             "sum": ("sum over; None for all.",),
@@ -183,25 +183,25 @@ SHARED = (
     ),
     Shared(
         "op",
-        "str, Operator or callable",
+        'str, Operator or callable, default "add"',
         OPERATOR + "{}",
         {"reduce": ("",), "scan": (" It need not be commutative.",)},
     ),
     Shared(
         "include_initial",
-        "bool",
+        "bool, default False",
         "Whether the empty {} comes first; the result is then longer by one.",
         {"cumulative_sum": ("sum, 0,",), "cumulative_prod": ("product, 1,",)},
     ),
     Shared(
         "return_indices",
-        "bool",
+        "bool, default False",
         "Whether the positions of these elements are returned too.",
         _same("cumulative_max cumulative_min"),
     ),
     Shared(
         "descending",
-        "bool",
+        "bool, default False",
         "Whether the {} come first{}.",
         {
             "sort": ("largest elements", ""),
@@ -226,7 +226,7 @@ SHARED = (
     ),
     Shared(
         "fill_value",
-        "scalar",
+        "scalar, default 0",
         "The value that fills results up to ``size``, if {}.",
         {
             "select": ("fewer elements are kept",),

@@ -1,8 +1,8 @@
-"""What works where: ``python -m docs.support`` tries it on every library present and keeps what it saw.
+"""The support of each library: ``python -m docs.support`` tries dtypes and transformations, and writes records.
 
-Every primitive is called on small arrays of every dtype, by ``auto`` and by the kernel, then inside the library's own
-transformations, and held to the same call outside of them. A record for each library is kept in docs/support/; the
-tables of the README and of docs/support.md are made of the records.
+The command calls every primitive on small arrays of every dtype, by ``auto`` and by the kernel. Then it makes the call
+inside the library's transformations, and compares the results. docs/support/ has a record for each library; the records
+make the tables of the README and of docs/support.md.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def transformed(on: Backend, name: str) -> Iterator[str]:
 
 
 def record(on: Backend, *, transformations: bool = True) -> dict[str, Any]:
-    """Return what works on a library's arrays: for each primitive the dtypes by method, and the transformations."""
+    """Return the support of a library: for each primitive the dtypes by method, and the transformations."""
     return {
         name: {
             "auto": list(dtypes(on, functools.partial(example, name), "auto")),
@@ -207,7 +207,7 @@ def short_table() -> str:
 
 
 def _spelled(dtypes: list[str]) -> str:
-    """Return dtypes in short: those of one kind together."""
+    """Return a short text of dtypes, in which the dtypes of a kind are together."""
     kinds: dict[str, list[str]] = {}
     for dtype in dtypes:
         kind = dtype.rstrip("0123456789")
@@ -216,7 +216,7 @@ def _spelled(dtypes: list[str]) -> str:
 
 
 def _by_kernel(row: Mapping[str, Any]) -> str:
-    """Return for which of a primitive's dtypes there is a kernel."""
+    """Return the text of the dtypes of a primitive that have a kernel."""
     missing = [dtype for dtype in row["auto"] if dtype not in row["kernel"]]
     return "no" if missing == row["auto"] else f"but {_spelled(missing)}" if missing else "yes"
 

@@ -1,6 +1,6 @@
-"""The abilities of this installation: ``python -m parprims`` prints versions, devices, compilers, and what is missing.
+"""The report of this installation: ``python -m parprims`` prints versions, devices, compilers and missing packages.
 
-``python -m parprims --warm`` compiles ahead what the usual calls need.
+``python -m parprims --warm`` compiles the kernels of the usual calls ahead.
 """
 
 from __future__ import annotations

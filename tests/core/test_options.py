@@ -379,6 +379,12 @@ def test_options_after_all_arrays():
     for call in (parprims.reduce, parprims.scan):
         with pytest.raises(TypeError, match=r"^op must be a name, .*, got int: write axis=0$"):
             call(np.ones((3, 3)), 0)
+    ids = np.array([0, 1, 0])
+    for op, written in (("add", r"'add'"), ("sum", "op"), (np.add, "op"), (parprims.Operator(max), "op")):
+        shown = rf"write segment_reduce\(x, ids, num_segments, {written}\)$"
+        for more in ((), (2,)):
+            with pytest.raises(TypeError, match=rf"^num_segments must be an integer, got .+: {shown}"):
+                parprims.segment_reduce(np.ones(3), ids, op, *more)
 
 
 OTHER_VALUES = {

@@ -343,6 +343,12 @@ class TestErrors:
     def function(self, request):
         return functools.partial(request.param, axis=0)
 
+    def test_unequal_lengths_without_an_axis(self, backend):
+        x = backend.asarray(np.ones(3)), backend.asarray(np.arange(2))
+        words = r"^x must be arrays of equal shape, or of equal length along a given axis, got \(2,\) and \(3,\)$"
+        with pytest.raises(ValueError, match=words):
+            parprims.reduce(x, "argmax")
+
     def test_of_shapes(self, backend, function):
         x = {"a": backend.asarray(np.ones((3, 2, 2))), "b": [backend.asarray(np.ones((4, 2)))]}
         words = r"equal length along axis 0: x\['a'\] has shape \(3, 2, 2\), x\['b'\]\[0\] has \(4, 2\)"

@@ -292,6 +292,11 @@ def shared_axis(axis: Any, shapes: Sequence[tuple[int, ...]], names: Sequence[st
     ranks = [len(shape) for shape in shapes]
     least, most = ranks.index(min(ranks)), ranks.index(max(ranks))
     if axis is None or (least != most and normalize_axis(axis, ranks[most]) != axis):
+        if least == most:
+            shown = " and ".join(sorted({str(tuple(shape)) for shape in shapes}))
+            raise ValueError(
+                f"{name} must be arrays of equal shape, or of equal length along a given axis, got {shown}"
+            )
         raise ValueError(
             f"{name} must be arrays of equal shape, or axis must count from the front: {names[least]} has "
             f"{ranks[least]} dimensions, {names[most]} has {ranks[most]}, and axis is {axis}"
@@ -434,7 +439,15 @@ def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
     if dtype_kind(x.dtype) not in kinds:
         if kinds == ("bool",):
             raise TypeError(f"{name} must have dtype bool, got {dtype_name(x.dtype)}: write {name} != 0")
-        raise TypeError(f"{name} must have a dtype of kind {' or '.join(kinds)}, got {dtype_name(x.dtype)}")
+        raise TypeError(f"{name} must have {one_of_kinds(kinds)}, got {dtype_name(x.dtype)}")
+
+
+def one_of_kinds(kinds: Sequence[str]) -> str:
+    """Return the words of an error for a dtype of one of the kinds, such as "an integer or floating dtype"."""
+    words = ("floating" if kind == "float" else kind.replace("int", "integer") for kind in kinds if kind != "uint")
+    *first, last = words
+    text = f"{', '.join(first)} or {last}" if first else last
+    return f"{'an' if text.startswith('i') else 'a'} {text} dtype"
 
 
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:

@@ -181,7 +181,7 @@ def as_text(structure: Structure) -> str:
 def flat(name: str, value: Any, structure: Structure = None) -> Any:
     """Return an argument as a plain tuple if it has an entry for each part of an element, else unchanged.
 
-    Raises TypeError, which names the argument, if its structure is not that of the element.
+    Raises TypeError, which names the argument, if it has another structure than the element.
     """
     if value is None or not (is_structured(value) or (structure is not None and _opened(value, name) is not None)):
         return value

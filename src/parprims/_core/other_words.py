@@ -39,7 +39,7 @@ _INSTEAD = {
     "overwrite_ab": (None, "inputs are never written"),
     "overwrite_b": (None, "inputs are never written"),
     "check_finite": (None, "infinities and NaN are computed with"),
-    "where": (None, "where of the array library puts what changes nothing in the place of other elements"),
+    "where": (None, "write x = where(mask, x, identity) before the call, with where of the array library"),
 }
 """Options without an equivalent here: the nearest option, if any, and a sentence."""
 

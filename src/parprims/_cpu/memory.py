@@ -59,7 +59,7 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
     if not in_numpy(xp, arrays):
         return (
             "a transformation of torch.func, a forward derivative or a compiler is under way, "
-            "which does not see what the kernel does"
+            "which does not see the operations of the kernel"
         )
     if not differentiable and carries_derivative(xp, arrays):
         return "a gradient is asked for, which the kernel does not carry"

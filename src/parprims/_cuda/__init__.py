@@ -114,9 +114,9 @@ def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:
 def on_readable(
     xp: Namespace, arrays: tuple[Array, ...], find: Callable[[tuple[Array, ...]], Run | None], otherwise: Run
 ) -> Run:
-    """Return a function of arrays like these: what ``find`` returns for their readable forms (see `plain`).
+    """Return the function that ``find`` returns for the readable forms of arrays (see `plain`), as one of such arrays.
 
-    If ``find`` returns None, it is ``otherwise``.
+    If ``find`` returns None, return ``otherwise``.
     """
     readable = tuple([plain(xp, x) for x in arrays])
     run = find(readable)

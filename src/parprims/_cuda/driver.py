@@ -275,7 +275,7 @@ class Driver:
         """Return scratch of one kind for kernels that are captured into a graph on one stream.
 
         These kernels follow each other in the graph too. Scratch that must start at zero is zeroed by the graph, before
-        the first of them. All scratch of one kind and stream is at most four times what the largest launch needs.
+        the first of them. All scratch of a kind and stream is at most four times the scratch of the largest launch.
         """
         if not nbytes:
             return 0

@@ -188,7 +188,7 @@ class Plan:
     Parameters
     ----------
     launches : tuple of Launch
-        The launches in order. Each finds in memory what the earlier ones left.
+        The launches in order. Each finds the results of earlier launches in memory.
     inputs : int
         The number of inputs.
     outputs : tuple of (shape, dtype)

@@ -35,6 +35,15 @@ def jax_export_checks() -> list[Any]:
     list of jax.export.DisabledSafetyCheck
         The value of ``disabled_checks`` for ``jax.export.export``. Programs exported for a CPU need none.
 
+    Raises
+    ------
+    ImportError
+        If JAX is not installed.
+
+    See Also
+    --------
+    launches : List the kernels that a call would launch.
+
     Examples
     --------
     >>> import parprims

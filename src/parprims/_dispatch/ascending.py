@@ -142,7 +142,7 @@ def reading(xp: Namespace, x: Array) -> Callable[[Array], np.ndarray[Any, Any]] 
 def checked_values(
     xp: Namespace, x: Array, at: int, check: Callable[[np.ndarray[Any, Any]], None]
 ) -> Callable[..., tuple[Array, ...]] | None:
-    """Check the values of an array; return what checks the ``at``-th of the arrays of a later call, and returns them.
+    """Check the values of an array; return a function that checks array ``at`` of a later call and returns its arrays.
 
     None if the values cannot be read at once.
     """

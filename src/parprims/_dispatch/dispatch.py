@@ -478,6 +478,11 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     dict of str to (str or None)
         For each method the reason why ``auto`` would pass over it, or None if it could compute the call.
 
+    Raises
+    ------
+    TypeError
+        If function is no primitive of this library. An invalid call raises the errors of the function.
+
     See Also
     --------
     explain : Record the methods of the calls in a block.

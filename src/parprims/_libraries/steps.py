@@ -1,4 +1,4 @@
-"""Loops over the steps of an algorithm, such as those of step doubling."""
+"""Loops over the steps of an algorithm, such as step doubling."""
 
 from __future__ import annotations
 

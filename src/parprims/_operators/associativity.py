@@ -69,6 +69,11 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
     Traceback (most recent call last):
     ...
     ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
+
+    Elements of two components:
+
+    >>> parprims.check_associative("affine", (np.array([2.0, 3.0, 4.0]), np.ones(3)))
+    True
     """
     if more:
         raise by_position("check_associative", more)

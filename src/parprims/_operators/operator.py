@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of, spread
+from parprims._core.arrays import Array, dtype_kind, dtype_name, namespace_of, one_of_kinds, spread
 from parprims._core.elements import Structure, as_text, flat, flattened, is_structured, leaf_count, leaf_names, rebuilt
 from parprims._operators.built_in import affine, all_bits, by_function, extremum, highest, logaddexp, lowest, welford
 from parprims._operators.failures import check_result, explain_failure
@@ -363,7 +363,7 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x", *, 
 
 def _check_kinds(outer_op: Operator, dtypes: tuple[Any, ...], name: str, *, requested: bool) -> None:
     """Check the dtypes of the components, in which a segmented operator has flags before its inner operator's."""
-    blamed, have = ("dtype", "be") if requested else (name, "have a dtype")
+    blamed, have = ("dtype", "be") if requested else (name, "have")
     op, first = outer_op, 0
     while op._segments is not None:
         if len(dtypes) == 1:
@@ -383,7 +383,7 @@ def _check_kinds(outer_op: Operator, dtypes: tuple[Any, ...], name: str, *, requ
     for index, (dtype, allowed) in enumerate(zip(dtypes, kinds, strict=True)):
         if dtype_kind(dtype) not in allowed:
             raise TypeError(
-                f"{blamed} must {have} of kind {' or '.join(allowed)} for op {op.name}"
+                f"{blamed} must {have} {one_of_kinds(allowed)} for op {op.name}"
                 f"{f' in component {first + index}' if first or len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
                 f"{f': write {name} != 0' if allowed == ('bool',) and not requested and len(dtypes) == 1 else ''}"
             )
@@ -456,6 +456,13 @@ def segmented(op: Any) -> Operator:
         Its elements are (flag, *components): flag, of dtype bool, is True on the first element of a segment, and
         the components are those of ``op``. Flags broadcast against the components.
 
+    Raises
+    ------
+    ValueError
+        If op is a name that no operator has.
+    TypeError
+        If op is no name, Operator or function.
+
     See Also
     --------
     Operator : An operator of your own.
@@ -482,6 +489,11 @@ def segmented(op: Any) -> Operator:
     >>> flag, before = parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented("add"), exclusive=True)
     >>> before
     array([0, 1, 0, 3])
+
+    With an operator of your own:
+
+    >>> parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented(lambda earlier, later: later))[1]
+    array([1, 2, 3, 4])
     """
     inner = as_operator(op)
 

@@ -30,14 +30,14 @@ def warm(
 
     It makes these calls by ``auto``, on 1-d arrays and along both axes of 2-d arrays, of a hundred to a million
     elements. Use it for container images and clusters: later processes find the kernels in ``PARPRIMS_CACHE_DIR``.
-    ``python -m parprims --warm`` does the same.
+    The command ``python -m parprims --warm`` calls this function.
 
     Parameters
     ----------
     *functions : str or callable
         The primitives or their names, by default all. `map_reduce` has no usual call, and neither have operators that
         are functions: a call of your own compiles their kernels.
-    dtypes : sequence of str
+    dtypes : sequence of str, default ("float32", "float64", "int64")
         The dtypes of the elements.
     like : array, optional
         An array of the library and on the device to compile for, by default a NumPy array.
@@ -48,6 +48,18 @@ def warm(
     -------
     int
         The number of calls made.
+
+    Raises
+    ------
+    ValueError
+        If a function is no primitive, or an entry of dtypes is no dtype of the library.
+    TypeError
+        If like is no array, or a primitive does not take a dtype.
+
+    See Also
+    --------
+    launches : List the kernels that a call would launch.
+    compare : Time the methods of a call.
 
     Examples
     --------
@@ -80,7 +92,7 @@ def _name(function: Any) -> str:
 
 
 def _calls(name: str, dtype: str, xp: Namespace, where: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the usual calls of a primitive, with what they are called on."""
+    """Yield the usual calls of a primitive, each with a description of its arrays."""
     for size in _SIZES:
         side = round(size**0.5)
         for shape, axis in (((size,), 0), ((side, side), 0), ((side, side), 1)):

@@ -265,7 +265,7 @@ def test_arguments_named(backend):
         (lambda: banded((1, 2), ab, b), ValueError, r"ab must have shape \(..., 4, n\)"),
         (lambda: banded((1, 1), ab, b[:4]), ValueError, r"b must have shape \(5,\), or one axis more"),
         (lambda: banded((1, 1), ab[:, :2], b[:2], periodic=True), ValueError, "ab must have more than 2 columns"),
-        (lambda: banded((1, 1), ab > 0, b), TypeError, "ab must have a dtype of kind float"),
+        (lambda: banded((1, 1), ab > 0, b), TypeError, "ab must have a floating or complex dtype"),
         (lambda: banded((1, 1), ab, b, periodic=1), TypeError, "periodic must be True or False"),
         (lambda: block(ab, blocks, blocks, rows), ValueError, r"lower must have shape \(..., n, k, k\)"),
         (

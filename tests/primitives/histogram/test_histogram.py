@@ -398,7 +398,7 @@ class TestErrors:
             parprims.histogram(x, x, range=(0, 1))
         with pytest.raises(ValueError, match=r"^weights must have the shape of x"):
             parprims.histogram(x, weights=x[:3])
-        with pytest.raises(TypeError, match=r"^x must have a dtype of kind"):
+        with pytest.raises(TypeError, match=r"^x must have an? .* dtype"):
             parprims.histogram(x > 0)
         with pytest.raises(TypeError, match=r"^x must be an array"):
             parprims.histogram([1.0, 2.0])

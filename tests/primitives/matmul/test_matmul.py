@@ -307,9 +307,9 @@ class TestMatmul:
 
     def test_bad_dtype_named(self, backend, run, method, rng):
         number, truth = (backend.asarray(random(rng, (3, 3), dtype)) for dtype in ("int32", "bool"))
-        with pytest.raises(TypeError, match=r"^a must have a dtype"):
+        with pytest.raises(TypeError, match=r"^a must have an"):
             run(parprims.matmul, truth, number, method=method)
-        with pytest.raises(TypeError, match=r"^b must have a dtype"):
+        with pytest.raises(TypeError, match=r"^b must have an"):
             run(parprims.matmul, number, truth, method=method)
 
     def test_bad_tile_named(self, backend, run, method, rng, subtests):

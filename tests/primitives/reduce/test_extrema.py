@@ -171,7 +171,7 @@ def test_nothing_named(backend):
             with pytest.raises(ValueError, match=r"^x must not be empty along the axes of an arg"):
                 function(x, **options)
         assert function(x, axis=0).shape == (0,)
-        with pytest.raises(TypeError, match=r"^x must have a dtype of kind"):
+        with pytest.raises(TypeError, match=r"^x must have an? .* dtype"):
             function(backend.xp.astype(x, backend.xp.complex64), axis=0)
         with pytest.raises(TypeError, match=r"^axis must be an integer"):
             function(x, axis=(0, 1))

@@ -497,9 +497,9 @@ class TestBadInput:
             parprims.scan(())
         with pytest.raises(ValueError, match="op affine works on tuples of 2"):
             parprims.scan(x, "affine")
-        with pytest.raises(TypeError, match="x must have a dtype"):
+        with pytest.raises(TypeError, match="x must have an integer"):
             parprims.scan(flags, "maximum")
-        with pytest.raises(TypeError, match="x must have a dtype"):
+        with pytest.raises(TypeError, match="x must have a bool dtype"):
             parprims.scan(x, "logical_and")
         with pytest.raises(ValueError, match="initial"):
             parprims.scan(x, lambda earlier, later: earlier + later, exclusive=True)

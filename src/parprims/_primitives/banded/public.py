@@ -34,7 +34,7 @@ def solve_banded(
     b : array
         The right-hand sides, of shape (..., n), or (..., n, columns) with as many dimensions as ab. The leading
         axes broadcast against the leading axes of ab.
-    periodic : bool
+    periodic : bool, default False
         Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -84,6 +84,14 @@ def solve_banded(
     >>> ab = np.array([[0.0, 1.0, 1.0], [4.0, 4.0, 4.0], [1.0, 1.0, 0.0]])
     >>> parprims.solve_banded((1, 1), ab, np.array([5.0, 6.0, 5.0])).round(6)
     array([1., 1., 1.])
+
+    Two systems of one matrix, in the rows of b, and a periodic system:
+
+    >>> parprims.solve_banded((1, 1), ab[None], np.array([[5.0, 6.0, 5.0], [10.0, 12.0, 10.0]])).round(6)
+    array([[1., 1., 1.],
+           [2., 2., 2.]])
+    >>> parprims.solve_banded((1, 1), np.ones((3, 4)) + [[0], [3], [0]], np.full(4, 6.0), periodic=True).round(6)
+    array([1., 1., 1., 1.])
     """
     return _SOLVE_BANDED(others, {"ab": ab, "b": b}, method, l_and_u=l_and_u, periodic=periodic)
 
@@ -113,7 +121,7 @@ def solve_block_tridiagonal(
         The blocks above the diagonal. upper[n-1] is not read, unless periodic.
     rhs : array
         The right-hand sides, of shape (..., n, k), or (..., n, k, columns) with as many dimensions as the blocks.
-    periodic : bool
+    periodic : bool, default False
         Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.

@@ -68,8 +68,9 @@ def lfilter(
     Work and depth: by array, a filter of one or two poles takes about 70 + 4k multiplications for a sample, in a chain
     of log2 n / 2 matrix products. With more poles it takes 200 + 3k multiplications in n / 64 steps, on JAX on a CPU
     2k + 1 in n steps. Kernel and native take 2k + 1 in n steps; kernel on a GPU takes 4k + 2 and a scan of states.
-    Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
-    float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
+    Error: by kernel on a CPU, native and array within ten times SciPy's error in the dtype of the call. Filters are
+    computed in float64 or complex128 and rounded once (in float32 by JAX without jax_enable_x64, except by kernel on
+    GPUs).
     Reproducibility: the same input gives the same bits, run after run, by every method.
     Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
     the memory of a CPU), array.
@@ -91,6 +92,20 @@ def lfilter(
     >>> x = np.array([1.0, 0.0, 0.0, 0.0])
     >>> parprims.lfilter(np.array([1.0]), np.array([1.0, -0.5]), x)
     array([1.   , 0.5  , 0.25 , 0.125])
+
+    Part by part: the second part begins with the state after the first.
+
+    >>> b, a = np.array([1.0]), np.array([1.0, -0.5])
+    >>> y, state = parprims.lfilter(b, a, x[:2], zi=np.zeros(1))
+    >>> parprims.lfilter(b, a, x[2:], zi=state)[0]
+    array([0.25 , 0.125])
+
+    Along the first axis:
+
+    >>> parprims.lfilter(b, a, np.ones((3, 2)), axis=0)
+    array([[1.  , 1.  ],
+           [1.5 , 1.5 ],
+           [1.75, 1.75]])
     """
     return _LFILTER(others, {"b": b, "a": a, "x": x, "zi": zi}, method, axis=axis)
 
@@ -148,6 +163,13 @@ def sosfilt(
     >>> sos = np.array([[1.0, 0.0, 0.0, 1.0, -0.5, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]])
     >>> parprims.sosfilt(sos, np.array([1.0, 0.0, 0.0, 0.0]))
     array([1.   , 1.5  , 0.75 , 0.375])
+
+    Along the first axis:
+
+    >>> parprims.sosfilt(sos, np.eye(3)[:, :2], axis=0)
+    array([[1.  , 0.  ],
+           [1.5 , 1.  ],
+           [0.75, 1.5 ]])
     """
     return _SOSFILT(others, {"sos": sos, "x": x, "zi": zi}, method, axis=axis)
 

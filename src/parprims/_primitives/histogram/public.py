@@ -36,7 +36,7 @@ def histogram(
     ----------
     x : array
         The elements, of any shape and of an integer or real floating dtype.
-    bins : int, array or sequence of float
+    bins : int, array or sequence of float, default 10
         The number of bins of equal width, or their edges: one dimension, at least two elements, ascending. Edges that
         do not ascend raise ValueError in the memory of a CPU; on a GPU, and in a traced program, they are not checked,
         and give unspecified counts.
@@ -45,7 +45,7 @@ def histogram(
         equal, 0.5 below and above them; if x is empty, 0 and 1.
     weights : array, optional
         The weight of each element, of the shape of x and of an integer or real floating dtype. The default is 1.
-    density : bool
+    density : bool, default False
         Whether to divide counts by their sum and by the widths of the bins, so that the histogram has area 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -89,7 +89,7 @@ def histogram(
     Non-finite elements: without range, if x holds an infinity or NaN, all edges are NaN and all counts are 0.
     Reproducibility: the same input gives the same bits by kernel and array; by native too, except for weights on a GPU.
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
-    Derivatives: none.
+    Derivatives: by weights on PyTorch, by array, and on JAX. Counts have none.
     Memory besides the result: a few MB by kernel; in CUDA, 14 bytes for each element if weights of float32 are sorted,
     20 with more than 65 535 bins.
     More: the page "histogram" of the documentation.
@@ -110,6 +110,15 @@ def histogram(
     array([1., 2., 3., 4.])
     >>> parprims.histogram(np.array([1, 2, 2, 9]), np.array([0, 2, 4]), weights=np.array([0.5, 1.0, 2.0, 4.0]))[0]
     array([0.5, 3. ])
+
+    A probability density, and a range that does not depend on x, inside a program of JAX:
+
+    >>> parprims.histogram(np.array([1.0, 2.0, 2.5, 5.0]), 2, density=True)[0]
+    array([0.375, 0.125])
+    >>> import jax
+    >>> counts = jax.jit(lambda x: parprims.histogram(x, 2, range=(0.0, 4.0))[0])
+    >>> counts(jax.numpy.array([1.0, 3.0, 3.5])).tolist()
+    [1, 2]
     """
     arrays, options = named(x, weights, {"bins": bins, "range": range, "density": density})
     counts, edges = _HISTOGRAM(others, arrays, method, axis_name, **options)

@@ -47,11 +47,11 @@ def matmul(
         The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too if the
         operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a vector
         of length k, and the result then lacks the axis of length m or n.
-    add : str, Operator or callable
+    add : str, Operator or callable, default "add"
         The associative operator that combines the products, in the order of k.
-    multiply : str, Operator or callable
+    multiply : str, Operator or callable, default "multiply"
         The operator that multiplies an element of a by an element of b, in this order.
-    precision : {"float32", "tf32", "highest", "residues"}
+    precision : {"float32", "tf32", "highest", "residues"}, default "float32"
         The precision of products of float32. "float32": the error of a chain of float32 products and sums. "tf32":
         factors may first be rounded, or truncated, to 10 fraction bits. "highest": computed in float64 and rounded
         once. "residues": as exact as "float32", and for large matrices of float32 and float64 faster on GPUs with fast
@@ -130,6 +130,17 @@ def matmul(
     array([[0., 3., 4.],
            [6., 0., 1.],
            [5., 8., 0.]])
+
+    With functions of your own:
+
+    >>> parprims.matmul(ways, ways, add=lambda p, q: np.minimum(p, q), multiply=lambda p, q: p + q)[0]
+    array([0., 3., 4.])
+
+    Batches of matrices, inside a program of JAX:
+
+    >>> import jax
+    >>> jax.jit(parprims.matmul)(jax.numpy.ones((5, 2, 3)), jax.numpy.ones((3, 4))).shape
+    (5, 2, 4)
     """
     options = {"add": add, "multiply": multiply, "precision": precision, "kernel": kernel, "tile": tile}
     return _MATMUL(others, {"a": a, "b": b}, method, axis_name, **options)

@@ -119,9 +119,9 @@ class Tuning(_cuda.Tuning):
         smaller errors in ordinary registers.
     preferred, preferred_in_jax : dict of str to Least
         The least sizes for which `auto` takes the kernel, by the family of the product (see `crossover`): in calls of
-        CuPy and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
-        ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json are among what was
-        measured.
+        CuPy and PyTorch, and in programs of JAX, which calls its own routine at no cost. They come from the cases
+        ``tf32``, ``highest``, ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json, and
+        from others.
     small, small_matrices : int
         The most rows, columns and length summed over, and the most matrices of a batch, up to which a call of the
         kernel takes less time than a call of the libraries' own routine, which takes longer than the product itself

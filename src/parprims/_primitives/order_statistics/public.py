@@ -48,9 +48,9 @@ def top_k(
         The number of elements to find, at most the length of the axis.
     axis : int, default -1
         The axis to search along.
-    mode : {"largest", "smallest"}
+    mode : {"largest", "smallest"}, default "largest"
         Which elements to find.
-    sorted : bool
+    sorted : bool, default True
         Whether the results must be in order, the largest or the smallest first. They always are.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -99,6 +99,17 @@ def top_k(
     >>> values, indices = parprims.top_k(np.array([3, 9, 1, 9]), 2)
     >>> values, indices
     (array([9, 9]), array([1, 3]))
+
+    The smallest, along the first axis:
+
+    >>> parprims.top_k(np.array([[3, 9], [1, 4]]), 1, axis=0, mode="smallest")[0]
+    array([[1, 4]])
+
+    Inside a program of JAX, for which k is a constant:
+
+    >>> import jax
+    >>> jax.jit(parprims.top_k, static_argnums=1)(jax.numpy.array([3, 9, 1]), 2)[0].tolist()
+    [9, 3]
     """
     values, indices = _TOP_K(others, {"x": x}, method, k=k, axis=axis, mode=mode, sorted=sorted)
     return values, indices
@@ -155,6 +166,11 @@ def partition(
     >>> import parprims
     >>> int(parprims.partition(np.array([5, 3, 8, 1]), 2)[2])
     5
+
+    Along the first axis:
+
+    >>> parprims.partition(np.array([[5, 1], [3, 8]]), 0, axis=0)[0]
+    array([3, 1])
     """
     return _PARTITION(others, {"x": x}, method, kth=kth, axis=axis)
 
@@ -208,6 +224,11 @@ def argpartition(
     >>> import parprims
     >>> int(parprims.argpartition(np.array([5, 3, 8, 1]), 2)[2])
     0
+
+    Along the first axis:
+
+    >>> parprims.argpartition(np.array([[5, 1], [3, 8]]), 0, axis=0)[0]
+    array([1, 0])
     """
     return _ARGPARTITION(others, {"x": x}, method, kth=kth, axis=axis)
 
@@ -228,9 +249,9 @@ def median(
     ----------
     x : array
         The elements, of any shape and of integer or real floating dtype.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all. They must hold at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -265,6 +286,11 @@ def median(
     >>> import parprims
     >>> float(parprims.median(np.array([5, 3, 8, 1])))
     4.0
+
+    Along an axis:
+
+    >>> parprims.median(np.array([[5, 3, 8], [1, 2, 4]]), axis=1)
+    array([5., 2.])
     """
     return _MEDIAN(others, {"x": x}, method, axis=axis, keepdims=keepdims)
 
@@ -289,11 +315,11 @@ def quantile(
         The elements, of any shape and of integer or real floating dtype.
     q : float or sequence of float
         The fraction, from 0 to 1, or several fractions.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all. They must hold at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}
+    interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}, default "linear"
         The value between two neighbouring sorted elements: linear interpolation, the lower element, the higher, the
         nearest (at equal distance the element of even index), or the mean of both.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -324,7 +350,7 @@ def quantile(
 
     Notes
     -----
-    Work and depth: those of `sort`. Native is NumPy's partition on NumPy's arrays and PyTorch's CPU arrays. Kernel on
+    Work and depth: as for `sort`. Native is NumPy's partition on NumPy's arrays and PyTorch's CPU arrays. Kernel on
     GPUs, for up to three quantiles of 256 elements or more without a derivative on PyTorch, passes over x once for each
     quantile and each 11 bits of an element.
     Error: 2 units in the last place of the larger of the two elements; none without interpolation.
@@ -339,6 +365,13 @@ def quantile(
     >>> import parprims
     >>> parprims.quantile(np.array([1.0, 2.0, 4.0]), (0.0, 0.25, 1.0))
     array([1. , 1.5, 4. ])
+
+    Along an axis, and an element in place of a mean of two:
+
+    >>> parprims.quantile(np.array([[1.0, 2.0], [4.0, 8.0]]), 0.5, axis=1)
+    array([1.5, 6. ])
+    >>> float(parprims.quantile(np.array([1.0, 2.0, 4.0]), 0.4, interpolation="lower"))
+    1.0
     """
     options = {"q": q, "axis": axis, "keepdims": keepdims, "interpolation": interpolation}
     return _QUANTILE(others, {"x": x}, method, **options)

@@ -54,18 +54,18 @@ def linear_recurrence(
     initial : scalar or array, optional
         The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis. If
         it is not given, x[0] = b[0], and a[0] is not read.
-    reverse : bool
+    reverse : bool, default False
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n]. ``initial`` is then the element after the
         last.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is a recurrence of its own, with ``initial`` before it.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is a recurrence of its own, with ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
-    matrices : bool
+    matrices : bool, default False
         Whether each x[n] is a vector of k numbers, along the last axis of b and of the result, and each a[n] a k x k
         matrix, along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. ``axis`` does not count
         these axes.
@@ -125,6 +125,32 @@ def linear_recurrence(
     array([ 1.,  4.,  5., 11.])
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
+
+    From the end, along the first axis, and with a sequence in each segment:
+
+    >>> parprims.linear_recurrence(0.5, np.array([0.0, 0.0, 1.0]), reverse=True)
+    array([0.25, 0.5 , 1.  ])
+    >>> parprims.linear_recurrence(0.5, np.ones((3, 2)), axis=0)
+    array([[1.  , 1.  ],
+           [1.5 , 1.5 ],
+           [1.75, 1.75]])
+    >>> parprims.linear_recurrence(0.5, np.ones(4), offsets=np.array([0, 2, 4]))
+    array([1. , 1.5, 1. , 1.5])
+
+    Vectors with a matrix for each step, here the Fibonacci numbers:
+
+    >>> a = np.broadcast_to(np.array([[1, 1], [1, 0]]), (4, 2, 2))
+    >>> parprims.linear_recurrence(a, np.zeros((4, 2), int), axis=0, matrices=True, initial=np.array([1, 0]))[:, 0]
+    array([1, 2, 3, 5])
+
+    Inside programs of JAX, with a derivative:
+
+    >>> import jax
+    >>> b = jax.numpy.ones(3)
+    >>> jax.jit(parprims.linear_recurrence)(b / 2, b).tolist()
+    [1.0, 1.5, 1.75]
+    >>> jax.grad(lambda b: parprims.linear_recurrence(b / 2, b)[-1].sum())(b).tolist()
+    [0.25, 0.75, 1.75]
     """
     arrays, options = {"a": a, "b": b, "initial": initial}, {"axis": axis, "reverse": reverse}
     if matrices is not False and check_flag("matrices", matrices):

@@ -56,9 +56,9 @@ def argmax(
     ----------
     x : array
         The elements, of any shape and of bool or a real dtype. NaN counts as larger than all others.
-    axis : int or None
+    axis : int or None, default None
         The axis to search; None for all elements in row-major order. There must be at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -105,9 +105,9 @@ def argmin(
     ----------
     x : array
         The elements, of any shape and of bool or a real dtype. NaN counts as smaller than all others.
-    axis : int or None
+    axis : int or None, default None
         The axis to search; None for all elements in row-major order. There must be at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.

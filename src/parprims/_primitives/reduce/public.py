@@ -1,7 +1,4 @@
-"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree.
-
-The file is long because nine functions share one declaration; three quarters of it are their docstrings.
-"""
+"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
 
 from __future__ import annotations
 
@@ -55,13 +52,13 @@ def reduce(
     x : array, or tree of array
         The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts or
         other trees of JAX, are the components of an element. They may have different axes behind the axis of the call.
-    op : str, Operator or callable
+    op : str, Operator or callable, default "add"
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
         ``combine(earlier, later)``.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to combine along; None for all. Elements are taken in row-major order over these axes.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, or its name in the standard; for several
@@ -71,9 +68,9 @@ def reduce(
         An element that comes before all others: it is combined from the left with the result. For several components it
         is a tuple, or has the structure of the elements.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is combined separately, along a single axis.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is combined separately, along a single axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -111,8 +108,7 @@ def reduce(
 
     Notes
     -----
-    Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once, in one
-    launch.
+    Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once.
     Error: each term of a sum takes part in at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU,
     500 by kernel (64 in a row of up to 2^28). Each addition errs by at most half an ulp of sum(abs(x)). 16-bit floats
     are combined in float32 and rounded once.
@@ -120,8 +116,7 @@ def reduce(
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU; auto takes native instead
     if the library has the operator and is as fast), native (operators that the library has), array. Derivatives are
     those of the library, by array and native, and by kernel on PyTorch's CPU.
-    Memory and more: the page "reduce" of the documentation. CUDA graphs and torch.compile: its page
-    "Programs and settings of JAX, PyTorch and CuPy".
+    More: the pages "reduce" and "Programs and settings of JAX, PyTorch and CuPy" of the documentation.
 
     References
     ----------
@@ -133,9 +128,15 @@ def reduce(
     >>> import parprims
     >>> parprims.reduce(np.array([[1, 5], [4, 2]]), "maximum", axis=1)
     array([5, 4])
-    >>> value, index = parprims.reduce((np.array([3.0, 9.0, 9.0]), np.arange(3)), "argmax")
-    >>> int(index)
+    >>> parprims.reduce(np.array([1, 2, 3, 4]), offsets=np.array([0, 3, 3, 4]))
+    array([6, 0, 4])
+    >>> float(parprims.reduce(np.array([0.5, 0.5]), lambda earlier, later: earlier + later - earlier * later))
+    0.75
+    >>> int(parprims.reduce((np.array([3.0, 9.0, 9.0]), np.arange(3)), "argmax")[1])
     1
+    >>> import jax
+    >>> jax.jit(parprims.reduce)(jax.numpy.ones(3)).tolist()
+    3.0
     """
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
@@ -171,11 +172,11 @@ def map_reduce(
         can run.
     *arrays : array
         The inputs, broadcast against each other.
-    op : str, Operator or callable
+    op : str, Operator or callable, default "add"
         The operator, as in `reduce`.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes of the broadcast shape to combine along; None for all.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
         The dtype that values of fn are cast to before they are combined, as in `reduce`.
@@ -183,10 +184,9 @@ def map_reduce(
         An element that comes before all others: it is combined from the left with the result. For several components it
         is a tuple, or has the structure of the elements.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is combined separately, along a single axis; all values of fn are
-        stored.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is combined separately, along a single axis; values of fn are stored.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -221,21 +221,22 @@ def map_reduce(
     Notes
     -----
     The notes of `reduce` apply. In the kernel the values of fn stay in registers; the other methods store the values
-    of one block at a time. A function that cannot be traced is called once with all elements, and all of its values are
-    stored.
+    of one block at a time. A function that cannot be traced is called once, and all of its values are stored.
 
     Examples
     --------
     >>> import numpy as np
     >>> import parprims
     >>> x, y = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
-    >>> float(parprims.map_reduce(lambda x, y: abs(x - y), x, y, op="maximum"))
-    2.0
+    >>> parprims.map_reduce(lambda x, y: abs(x - y), x[None], y, op="maximum", axis=1)
+    array([2.])
+    >>> parprims.map_reduce(lambda x: x * x, x, offsets=np.array([0, 1, 3]))
+    array([ 1., 13.])
     """
     if others:
         raise unknown_option("map_reduce", others)
     if not callable(fn):
-        raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+        raise TypeError(f"fn must be callable, and come before the arrays, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
     if offsets is not None:
@@ -279,12 +280,12 @@ def sum(
     ----------
     x : array
         The terms, of any shape and numeric dtype; bool counts as an integer.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to sum over; None for all.
     dtype : dtype or str, optional
         The dtype that terms are cast to first. By default, integers narrower than the default integer widen to it;
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -343,12 +344,12 @@ def prod(
     ----------
     x : array
         The factors, of any shape and numeric dtype; bool counts as an integer.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to multiply over; None for all.
     dtype : dtype or str, optional
         The dtype that factors are cast to first. By default, integers narrower than the default integer widen to it;
         unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -381,8 +382,8 @@ def prod(
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> int(parprims.prod(np.array([2, 3, 4])))
-    24
+    >>> parprims.prod(np.array([[2, 3], [4, 5]]), axis=1)
+    array([ 6, 20])
     """
     arrays = {"x": only_array(x)}
     return _PROD(others, arrays, method, axis_name, axis=axis, dtype=dtype, keepdims=keepdims)
@@ -405,9 +406,9 @@ def max(
     ----------
     x : array
         The elements, of any shape and real dtype. NaN counts as larger than all others.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all. They must hold at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -441,8 +442,8 @@ def max(
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> int(parprims.max(np.array([3, 9, 4])))
-    9
+    >>> parprims.max(np.array([[1, 5], [4, 2]]), axis=1)
+    array([5, 4])
     """
     return _MAX(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
@@ -464,9 +465,9 @@ def min(
     ----------
     x : array
         The elements, of any shape and real dtype. NaN counts as smaller than all others.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all. They must hold at least one element.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -500,8 +501,8 @@ def min(
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> int(parprims.min(np.array([3, 9, 4])))
-    3
+    >>> parprims.min(np.array([[1, 5], [4, 2]]), axis=1)
+    array([1, 2])
     """
     return _MIN(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
@@ -523,9 +524,9 @@ def any(
     ----------
     x : array
         The elements, of any shape and dtype; a number is true unless it is zero.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -581,9 +582,9 @@ def all(
     ----------
     x : array
         The elements, of any shape and dtype; a number is true unless it is zero.
-    axis : int, tuple of int or None
+    axis : int, tuple of int or None, default None
         The axes to search; None for all.
-    keepdims : bool
+    keepdims : bool, default False
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -633,7 +634,7 @@ def vecdot(
     x1, x2 : array
         The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of shapes
         that broadcast. The first is conjugated. A vector of another dtype is first copied to the promoted dtype.
-    axis : int
+    axis : int, default -1
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -666,8 +667,8 @@ def vecdot(
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
-    32
+    >>> parprims.vecdot(np.array([[1, 2], [3, 4]]), np.array([[1, 1], [10, 10]]), axis=1)
+    array([ 3, 70])
     """
     return _VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, axis=axis)
 

@@ -53,9 +53,9 @@ def cumulative_max(
     ----------
     x : array
         The elements, of any shape and real dtype. NaN counts as larger than all others.
-    axis : int or None
+    axis : int or None, default None
         The axis to search along; None only for an array of one dimension.
-    return_indices : bool
+    return_indices : bool, default False
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -91,6 +91,12 @@ def cumulative_max(
     array([3, 3, 4, 4, 5])
     >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
     array([0, 0, 2, 2, 4])
+
+    Along an axis:
+
+    >>> parprims.cumulative_max(np.array([[1, 5], [4, 2]]), axis=0)
+    array([[1, 5],
+           [4, 5]])
     """
     return _extremum("cumulative_max", others, x, axis=axis, return_indices=return_indices, method=method)
 
@@ -105,9 +111,9 @@ def cumulative_min(
     ----------
     x : array
         The elements, of any shape and real dtype. NaN counts as smaller than all others.
-    axis : int or None
+    axis : int or None, default None
         The axis to search along; None only for an array of one dimension.
-    return_indices : bool
+    return_indices : bool, default False
         Whether the positions of these elements are returned too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -143,6 +149,12 @@ def cumulative_min(
     array([3, 1, 1, 1, 0])
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
+
+    Along an axis:
+
+    >>> parprims.cumulative_min(np.array([[1, 5], [4, 2]]), axis=0)
+    array([[1, 5],
+           [1, 2]])
     """
     return _extremum("cumulative_min", others, x, axis=axis, return_indices=return_indices, method=method)
 
@@ -158,7 +170,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     x : array
         The elements, of any shape and real floating dtype. Minus infinity adds nothing. From plus infinity on, results
         are infinite; from NaN on, they are NaN.
-    axis : int or None
+    axis : int or None, default None
         The axis to sum along; None only for an array of one dimension.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -190,6 +202,12 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     >>> import parprims
     >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
     array([    -inf, 1000.   , 1000.693])
+
+    Along an axis:
+
+    >>> parprims.cumulative_logsumexp(np.zeros((2, 2)), axis=0).round(3)
+    array([[0.   , 0.   ],
+           [0.693, 0.693]])
     """
     if in_graph(x, method) or asked_for(x):
         x = _terms(x)

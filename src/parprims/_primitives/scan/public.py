@@ -44,15 +44,15 @@ def scan(
     x : array, or tree of array
         The elements, of any shape and any dtype that the operator takes. Several arrays, in tuples, lists, dicts or
         other trees of JAX, are the components of an element. They may have different axes behind the axis of the call.
-    op : str, Operator or callable
+    op : str, Operator or callable, default "add"
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative function
         ``combine(earlier, later)``. It need not be commutative.
     axis : int, default -1
         The axis to scan along.
-    exclusive : bool
+    exclusive : bool, default False
         Whether y[i] leaves x[i] out: y[i] = x[0] op ... op x[i-1], and y[0] is ``initial`` or the identity.
-    reverse : bool
+    reverse : bool, default False
         Whether the scan starts at the end: the array is flipped, scanned and flipped back, so that
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
     initial : scalar, array, or a tuple of these, optional
@@ -63,9 +63,9 @@ def scan(
         components a tuple. By default, add and multiply widen integers as the standard's ``cumulative_sum`` does, and
         every other operator keeps the dtype.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is scanned separately, with ``initial`` before it.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -134,6 +134,30 @@ def scan(
     array([0, 3, 4, 8])
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
+
+    Along the first axis, and with an operator of your own on pairs of arrays, here maps t -> a t + b:
+
+    >>> parprims.scan(np.array([[1, 2], [3, 4]]), axis=0)
+    array([[1, 2],
+           [4, 6]])
+    >>> compose = lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1])
+    >>> parprims.scan((np.full(3, 0.5), np.ones(3)), compose)[1]
+    array([1.  , 1.5 , 1.75])
+
+    Segments, and a scan that continues an earlier one:
+
+    >>> parprims.scan(x, offsets=np.array([0, 1, 4]))
+    array([3, 1, 5, 6])
+    >>> parprims.scan(x, initial=100)
+    array([103, 104, 108, 109])
+
+    Inside programs of JAX, with a derivative:
+
+    >>> import jax
+    >>> jax.jit(parprims.scan)(jax.numpy.asarray(x)).tolist()
+    [3, 4, 8, 9]
+    >>> jax.grad(lambda x: parprims.scan(x)[-1])(jax.numpy.ones(3)).tolist()
+    [1.0, 1.0, 1.0]
     """
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
@@ -163,12 +187,12 @@ def cumulative_sum(
     ----------
     x : array
         The terms, of any shape and numeric dtype; bool counts as an integer.
-    axis : int or None
+    axis : int or None, default None
         The axis to sum along; None only for an array of one dimension.
     dtype : dtype or str, optional
         The dtype that terms are cast to first. By default, integers narrower than the default integer widen to it;
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
-    include_initial : bool
+    include_initial : bool, default False
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -203,6 +227,12 @@ def cumulative_sum(
     >>> import parprims
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
+
+    Along an axis:
+
+    >>> parprims.cumulative_sum(np.array([[1, 2], [3, 4]]), axis=0)
+    array([[1, 2],
+           [4, 6]])
     """
     arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
     return _CUMULATIVE_SUM(others, arrays, method, axis_name, include_initial=include_initial, **options)
@@ -226,12 +256,12 @@ def cumulative_prod(
     ----------
     x : array
         The factors, of any shape and numeric dtype; bool counts as an integer.
-    axis : int or None
+    axis : int or None, default None
         The axis to multiply along; None only for an array of one dimension.
     dtype : dtype or str, optional
         The dtype that factors are cast to first. By default, integers narrower than the default integer widen to it;
         unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
-    include_initial : bool
+    include_initial : bool, default False
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -266,6 +296,12 @@ def cumulative_prod(
     >>> import parprims
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
+
+    Along an axis:
+
+    >>> parprims.cumulative_prod(np.array([[1, 2], [3, 4]]), axis=0)
+    array([[1, 2],
+           [3, 8]])
     """
     arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
     return _CUMULATIVE_PROD(others, arrays, method, axis_name, include_initial=include_initial, **options)

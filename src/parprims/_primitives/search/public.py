@@ -30,8 +30,8 @@ def searchsorted(
     x1 : array
         The sorted elements, of one dimension and of integer or real floating dtype, in the order of `sort`: NaN last.
     x2 : array, or int or float
-        The elements to search for, of any shape and of a dtype that promotes with that of x1.
-    side : {"left", "right"}
+        The elements to search for, of any shape and of a dtype that promotes with x1's.
+    side : {"left", "right"}, default "left"
         Whether an index is before all equal elements, x1[i - 1] < x2 <= x1[i], or behind them,
         x1[i - 1] <= x2 < x1[i].
     sorter : array, optional
@@ -82,6 +82,18 @@ def searchsorted(
     array([1, 0, 4])
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
+
+    In an array that is sorted by indices:
+
+    >>> x = np.array([5, 1, 3])
+    >>> parprims.searchsorted(x, np.array([2, 4]), sorter=np.argsort(x))
+    array([1, 2])
+
+    Inside a program of JAX:
+
+    >>> import jax
+    >>> jax.jit(parprims.searchsorted)(jax.numpy.array([1, 3, 5]), jax.numpy.array([4])).tolist()
+    [2]
     """
     return _SEARCHSORTED(others, {"x1": x1, "x2": x2, "sorter": sorter}, method, side=side)
 
@@ -99,7 +111,7 @@ def merge(
         dtypes that promote together.
     axis : int, default -1
         The axis to merge along.
-    descending : bool
+    descending : bool, default False
         Whether the largest elements come first, in the result as in x1 and x2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -146,6 +158,13 @@ def merge(
     >>> import parprims
     >>> parprims.merge(np.array([1, 4, 6]), np.array([2, 4, 9]))
     array([1, 2, 4, 4, 6, 9])
+
+    Descending arrays, and rows along the first axis:
+
+    >>> parprims.merge(np.array([6, 1]), np.array([4]), descending=True)
+    array([6, 4, 1])
+    >>> parprims.merge(np.array([[1], [6]]), np.array([[4]]), axis=0)[:, 0]
+    array([1, 4, 6])
     """
     (merged,) = _MERGE(others, {"x1": x1, "x2": x2}, method, axis=axis, descending=descending)
     return merged
@@ -178,7 +197,7 @@ def merge_by_key(
         The values of keys2, of its shape and the dtype of values1.
     axis : int, default -1
         The axis to merge along.
-    descending : bool
+    descending : bool, default False
         Whether the largest keys come first, in the result as in keys1 and keys2.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -213,6 +232,17 @@ def merge_by_key(
     >>> first, second = np.array([1, 4]), np.array([2, 4])
     >>> parprims.merge_by_key(first, np.array([10, 11]), second, np.array([20, 21]))
     (array([1, 2, 4, 4]), array([10, 20, 11, 21]))
+
+    Descending keys:
+
+    >>> parprims.merge_by_key(np.array([6, 1]), np.array([60, 10]), np.array([4]), np.array([40]), descending=True)[1]
+    array([60, 40, 10])
+
+    Rows along the first axis:
+
+    >>> keys, values = np.array([[1], [6]]), np.array([[10], [60]])
+    >>> parprims.merge_by_key(keys, values, np.array([[4]]), np.array([[40]]), axis=0)[1][:, 0]
+    array([10, 40, 60])
     """
     arrays = {"keys1": keys1, "values1": values1, "keys2": keys2, "values2": values2}
     keys, values = _MERGE_BY_KEY(others, arrays, method, axis=axis, descending=descending)

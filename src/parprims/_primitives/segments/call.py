@@ -20,6 +20,7 @@ from parprims._core.arrays import (
     dtype_name,
     namespace_of,
     normalize_axis,
+    repr_short,
 )
 from parprims._core.options import as_dtypes, check_entries, integer_of, is_array
 from parprims._core.promotion import promoted
@@ -192,12 +193,20 @@ def _check_shapes(xs: tuple[Array, ...]) -> None:
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(x.shape)) for x in xs)}")
 
 
+def _number_of_segments(given: Any) -> int:
+    if isinstance(given, str | Operator) or callable(given):
+        op = repr(given) if isinstance(given, str) and given in BUILT_IN else "op"
+        hint = f"write segment_reduce(x, ids, num_segments, {op})"
+        raise TypeError(f"num_segments must be an integer, got {repr_short(given)}: {hint}")
+    return integer_of("num_segments", given, 0, 2**31 - 2)
+
+
 def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     """Return the namespace and the checked call of `segment_reduce`."""
     xp, xs, ids = _elements(asked, "ids")
     check_kind("ids", ids, ("int", "uint"))
     in_order = check_flag("indices_are_sorted", asked["indices_are_sorted"])
-    count = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2)
+    count = _number_of_segments(asked["num_segments"])
     _check_shapes(xs)
     axis = normalize_axis(asked["axis"], xs[0].ndim)
     if ids.ndim != 1 or ids.shape[0] != xs[0].shape[axis]:

@@ -61,12 +61,12 @@ def segment_reduce(
         number is not from 0 to num_segments - 1 are ignored.
     num_segments : int
         The number of segments.
-    op : str, Operator or callable
+    op : str, Operator or callable, default "add"
         The operator, as in `reduce`. It need not be commutative: elements of a segment are combined in their order in
         x.
     axis : int, default 0
         The axis to combine along: by default the first, unlike in `scan` (the last) and `reduce` (all).
-    indices_are_sorted : bool
+    indices_are_sorted : bool, default False
         Whether ids ascend, which saves a sort. This is not checked.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, as in `reduce`.
@@ -95,7 +95,7 @@ def segment_reduce(
 
     See Also
     --------
-    reduce : Combine all elements, or with offsets those of adjacent segments.
+    reduce : Combine all elements, or with offsets the elements of each segment.
     sort_by_key : Sort keys, and move values with them.
     unique : The distinct elements, and their counts.
 
@@ -109,7 +109,7 @@ def segment_reduce(
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
     Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, with few segments in one dimension,
     and all calls for which `sort_by_key` and `reduce` have a kernel), native (NumPy, PyTorch on CPUs), array.
-    Derivatives: by x on PyTorch and JAX, those of the operations.
+    Derivatives: by x on PyTorch and JAX, as the library's operations have them.
     Memory and more: the page "Segments: offsets, and segment_reduce" of the documentation.
 
     Examples
@@ -118,6 +118,31 @@ def segment_reduce(
     >>> import parprims
     >>> parprims.segment_reduce(np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0]), 3)
     array([6, 0, 4])
+
+    With another operator, with an operator of your own, and along the last axis:
+
+    >>> x, ids = np.array([1, 2, 3, 4]), np.array([2, 0, 2, 0])
+    >>> parprims.segment_reduce(x, ids, 3, "maximum", initial=0)
+    array([4, 0, 3])
+    >>> last = parprims.Operator(lambda earlier, later: later, identity=-1)
+    >>> parprims.segment_reduce(x, ids, 3, last)
+    array([ 4, -1,  3])
+    >>> parprims.segment_reduce(np.array([[1, 2], [3, 4]]), np.array([1, 1]), 2, axis=1)
+    array([[0, 3],
+           [0, 7]])
+
+    Elements of several components: the mean of each segment.
+
+    >>> count, mean, squares = parprims.segment_reduce((np.ones(4), 1.0 * x, np.zeros(4)), ids, 3, "welford")
+    >>> mean
+    array([3., 0., 2.])
+
+    Inside a program of JAX:
+
+    >>> import jax
+    >>> sums = jax.jit(lambda x: parprims.segment_reduce(x, jax.numpy.asarray(ids), 3))
+    >>> sums(jax.numpy.asarray(x)).tolist()
+    [6, 0, 4]
     """
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
 

@@ -43,7 +43,7 @@ def select(
     size : int, optional
         The length of the results. It is required inside jit, vmap and torch.compile, where the number of elements kept
         is unknown. The default is the number of elements kept, which is read from the device.
-    fill_value : scalar
+    fill_value : scalar, default 0
         The value that fills results up to ``size``, if fewer elements are kept.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -93,6 +93,13 @@ def select(
     array([ 5,  3,  8, -1, -1])
     >>> int(count)
     3
+
+    Inside a program of JAX, for which size is a constant:
+
+    >>> import jax
+    >>> kept = jax.jit(lambda x: parprims.select(x, x > 2, size=3))(jax.numpy.asarray(x))
+    >>> kept[0].tolist(), int(kept[1])
+    ([5, 3, 8], 3)
     """
     arrays = {"x": x, "mask": mask}
     values, count = _SELECT(others, arrays, method, size=size, fill_value=fill_value)
@@ -166,7 +173,7 @@ def run_lengths(
     size : int, optional
         The length of the results. It is required inside jit, vmap and torch.compile, where the number of runs is
         unknown. The default is the number of runs, which is read from the device.
-    fill_value : scalar
+    fill_value : scalar, default 0
         The value that fills results up to ``size``, if there are fewer runs.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -205,6 +212,11 @@ def run_lengths(
     >>> values, lengths, count = parprims.run_lengths(np.array([7, 7, 2, 7]))
     >>> values, lengths
     (array([7, 2, 7]), array([2, 1, 1]))
+
+    With a fixed size:
+
+    >>> parprims.run_lengths(np.array([7, 7, 2, 7]), size=4, fill_value=-1)[0]
+    array([ 7,  2,  7, -1])
     """
     values, lengths, count = _RUN_LENGTHS(others, {"x": x}, method, size=size, fill_value=fill_value)
     return values, lengths, count
@@ -223,7 +235,7 @@ def unique(
     size : int, optional
         The length of the results. It is required inside jit, vmap and torch.compile, where the number of distinct
         elements is unknown. The default is the number of distinct elements, which is read from the device.
-    fill_value : scalar
+    fill_value : scalar, default 0
         The value that fills results up to ``size``, if there are fewer distinct elements.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -253,7 +265,7 @@ def unique(
 
     Notes
     -----
-    The notes of `select` apply, and for the sort those of `sort`.
+    The notes of `select` apply, and the notes of `sort` for the sort.
 
     Examples
     --------
@@ -262,6 +274,11 @@ def unique(
     >>> values, counts, count = parprims.unique(np.array([7, 2, 7, 3]))
     >>> values, counts
     (array([2, 3, 7]), array([1, 1, 2]))
+
+    With a fixed size:
+
+    >>> parprims.unique(np.array([7, 2, 7, 3]), size=4, fill_value=-1)[0]
+    array([ 2,  3,  7, -1])
     """
     values, counts, count = _UNIQUE(others, {"x": x}, method, size=size, fill_value=fill_value)
     return values, counts, count

@@ -40,14 +40,14 @@ def sort(
         The elements, of at least one dimension and of bool, integer or real floating dtype.
     axis : int, default -1
         The axis to sort along.
-    descending : bool
+    descending : bool, default False
         Whether the largest elements come first.
-    stable : bool
+    stable : bool, default True
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is sorted separately.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -109,6 +109,23 @@ def sort(
     array([-1.,  2., nan])
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
+
+    Along the first axis, and each segment by itself:
+
+    >>> parprims.sort(np.array([[3, 1], [2, 4]]), axis=0)
+    array([[2, 1],
+           [3, 4]])
+    >>> parprims.sort(np.array([3, 1, 2, 0]), offsets=np.array([0, 3, 4]))
+    array([1, 2, 3, 0])
+
+    Inside programs of JAX, with a derivative:
+
+    >>> import jax
+    >>> x = jax.numpy.array([2.0, 3.0, 1.0])
+    >>> jax.jit(parprims.sort)(x).tolist()
+    [1.0, 2.0, 3.0]
+    >>> jax.grad(lambda x: parprims.sort(x)[0])(x).tolist()
+    [0.0, 0.0, 1.0]
     """
     options = {"axis": axis, "descending": descending, "stable": stable, "offsets": offsets, "check": check}
     return SORT(others, {"x": x}, method, axis_name, **options)[0]
@@ -136,14 +153,14 @@ def argsort(
         The elements, of at least one dimension and of bool, integer or real floating dtype.
     axis : int, default -1
         The axis to sort along.
-    descending : bool
+    descending : bool, default False
         Whether the indices of the largest elements come first.
-    stable : bool
+    stable : bool, default True
         Whether the indices of equal elements ascend, in both directions.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is sorted separately; indices are still counted along the whole axis.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is sorted separately; indices are still counted along the whole axis.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -182,6 +199,14 @@ def argsort(
     >>> import parprims
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
+
+    Along the first axis, and each segment by itself:
+
+    >>> parprims.argsort(np.array([[3, 1], [2, 4]]), axis=0)
+    array([[1, 0],
+           [0, 1]])
+    >>> parprims.argsort(np.array([3, 1, 2, 0]), offsets=np.array([0, 2, 4]))
+    array([1, 0, 3, 2])
     """
     options = {"axis": axis, "descending": descending, "stable": stable, "offsets": offsets, "check": check}
     return ARGSORT(others, {"x": x}, method, axis_name, **options)[0]
@@ -212,14 +237,14 @@ def sort_by_key(
         bytes.
     axis : int, default -1
         The axis to sort along.
-    descending : bool
+    descending : bool, default False
         Whether the largest keys come first.
-    stable : bool
+    stable : bool, default True
         Whether equal keys stay in the order they have in the input, in both directions.
     offsets : array or sequence of int, optional
-        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
-        Segment j begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is
-        accepted with every library. Each segment is sorted separately.
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is sorted separately.
     check : bool, optional
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
@@ -258,6 +283,18 @@ def sort_by_key(
     >>> keys, names = parprims.sort_by_key(np.array([3, 1, 2]), np.array([30, 10, 20]))
     >>> names
     array([10, 20, 30])
+
+    Each segment by itself, with two arrays of values:
+
+    >>> keys, names = np.array([3, 1, 2]), np.array([30, 10, 20])
+    >>> parprims.sort_by_key(keys, names, np.arange(3), offsets=np.array([0, 2, 3]))[1:]
+    (array([10, 30, 20]), array([1, 0, 2]))
+
+    Along the first axis, the largest keys first:
+
+    >>> parprims.sort_by_key(np.array([[1, 4], [3, 2]]), np.array([[10, 40], [30, 20]]), axis=0, descending=True)[1]
+    array([[30, 40],
+           [10, 20]])
     """
     arrays = {"keys": keys, "values": values}
     options = {"axis": axis, "descending": descending, "stable": stable, "offsets": offsets, "check": check}

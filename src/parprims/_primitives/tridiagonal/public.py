@@ -61,19 +61,19 @@ def solve_tridiagonal(
         (1, n). If all coefficients are numbers, rhs holds one right-hand side per system.
     axis : int, default -1
         The axis of the unknowns, in the shape that the coefficients broadcast to (the shape of rhs if all are numbers).
-    pivot : {"auto", "partial", "none"}
+    pivot : {"auto", "partial", "none"}, default "auto"
         Pivoting. ``partial`` exchanges rows, and solves every regular system. ``none`` may leave the rows in their
         order, which suffices for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows unless it finds
         that a matrix is diagonally dominant, so it solves every system that ``partial`` solves.
-    periodic : bool
+    periodic : bool, default False
         Whether the first and the last unknown are neighbours: lower[0] multiplies x[n-1] and upper[n-1]
         multiplies x[0].
-    transpose : bool
+    transpose : bool, default False
         Whether to solve with the transposed matrix: upper[i-1] x[i-1] + diag[i] x[i] + lower[i+1] x[i+1] = rhs[i].
         Nothing is conjugated.
-    return_residual : bool
+    return_residual : bool, default False
         Whether to return the backward error too, after x.
-    return_status : bool
+    return_status : bool, default False
         Whether to return the status too.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
@@ -154,6 +154,23 @@ def solve_tridiagonal(
     (array([2., 1.]), True)
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
+
+    Systems down the columns, and a periodic system:
+
+    >>> parprims.solve_tridiagonal(-1.0, 3.0, -1.0, np.array([[2.0, 4.0], [2.0, 4.0]]), axis=0)
+    array([[1., 2.],
+           [1., 2.]])
+    >>> parprims.solve_tridiagonal(-1.0, 3.0, -1.0, np.ones(3), periodic=True).round(6)
+    array([1., 1., 1.])
+
+    Inside programs of JAX, with a derivative:
+
+    >>> import jax
+    >>> solve = jax.jit(lambda rhs: parprims.solve_tridiagonal(0.0, 2.0, 0.0, rhs))
+    >>> solve(jax.numpy.array([2.0, 4.0])).tolist()
+    [1.0, 2.0]
+    >>> jax.grad(lambda rhs: solve(rhs)[0])(jax.numpy.ones(2)).tolist()
+    [0.5, 0.0]
     """
     arrays = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
     return _SOLVE_TRIDIAGONAL(
