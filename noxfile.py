@@ -90,6 +90,7 @@ def newest(session: nox.Session) -> None:
     session.install("-e", ".[jax]", *_group("test"))
     derivatives = ["tests/derivatives/test_derivatives.py"]
     for backend, suite in (("numpy", ["-m", "not once", "--every", "3"]), ("jax", derivatives)):
+        suite += session.posargs
         session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
 
 

@@ -16,7 +16,7 @@ from benches.core.records import RESULTS, ROOT
 from benches.devices import larger
 from benches.devices import split as bench_devices
 from benches.page import tables
-from docs import diagrams, losses, plots, source_rows, support
+from docs import diagrams, losses, plots, releases, source_rows, support
 
 ROWS = (
     ("sum", "sum, 2^30", "float32"),
@@ -68,6 +68,7 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "docs" / "performance.md", "losses", losses.by_auto(file["records"])
     yield ROOT / "docs" / "performance.md", "losses of kernels", losses.by_kernels(file["records"])
     yield ROOT / "docs" / "support.md", "support", support.long_table()
+    yield ROOT / "docs" / "start.md", "releases", releases.table()
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())
     yield ROOT / "docs" / "devices.md", "measured", bench_devices.table(devices)

@@ -80,6 +80,7 @@ def available(name: str) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see recorder.py")
+    parser.addoption("--record-releases", action="store_true", help="if all pass, add the releases to docs/releases.py")
     parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
     parser.addoption("--all", action="store_true", help="run every case, not a covering design, see covering.py")
@@ -189,6 +190,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not config.getoption("--all"):
         seed = config.getoption("--seed")
         terminalreporter.write_line(f"A covering design of the cases, --seed {seed}; --all runs every case.")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Record the releases that a run passed with, once for all its processes."""
+    config = session.config
+    if config.getoption("--record-releases") and not hasattr(config, "workerinput") and not exitstatus:
+        from docs import releases
+
+        releases.record(config.getoption("--backend") or [name for name in BACKENDS if available(name)])
 
 
 @pytest.hookimpl(trylast=True)
