@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
@@ -47,6 +48,26 @@ torch.compiler.assume_constant_result(check_casts)
 
 
 # ---- Entries, which torch.compile reads -------------------------------------------------------------------------
+
+
+def with_constants(asked: Arguments, numbers: tuple[str, ...]) -> Arguments:
+    """Return the call with the values of options in place of symbols, so that other values compile anew.
+
+    Options of the names ``numbers`` are inputs of the node, and stay symbols.
+    """
+    options = {
+        name: value if name in numbers or name == "initial" else _constant(value)
+        for name, value in asked.options.items()
+    }
+    return asked.on(asked.arrays, **options)
+
+
+def _constant(value: Any) -> Any:
+    """Return the value of a symbol, or of symbols in a tuple or list; anything else unchanged."""
+    if type(value) is tuple or type(value) is list:
+        return type(value)([_constant(one) for one in value])
+    is_number = isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
+    return guard_scalar(value) if is_number else value
 
 
 def reduce(asked: Arguments) -> Any:

@@ -8,7 +8,8 @@ from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import lines
-from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.primitive import Arguments, Primitive
+from parprims._dispatch.registry import nodes
 from parprims._libraries.numpy_bridge import shares_memory
 from parprims._primitives.histogram import cpu, cuda, native
 from parprims._primitives.histogram.array import array, array_refusal
@@ -119,6 +120,18 @@ def histogram(
 # ---- Declaration --------------------------------------------------------------------------------------------------
 
 
+def _in_graph(asked: Arguments) -> tuple[Array, ...]:
+    """Return the results as a node of torch.compile's graph. Counts are constants for derivatives, unlike weights.
+
+    A transformation of torch.func cannot read the operations that count, but it can read those that add weights.
+    """
+    weighted = asked["weights"] is not None
+    if not weighted:
+        asked = asked.on({name: None if x is None else x.detach() for name, x in asked.arrays.items()})
+    results: tuple[Array, ...] = nodes().call(asked.name, asked, composed=weighted)
+    return results
+
+
 _ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
 _HISTOGRAM = Primitive(
     name="histogram",
@@ -137,7 +150,7 @@ _HISTOGRAM = Primitive(
     optional=("weights",),
     plainer=plainer,
     gradient=False,
-    composed=False,
+    node=_in_graph,
     sharded=True,
     replicated=("bins",),
 )
