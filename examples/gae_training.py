@@ -7,9 +7,9 @@ over the time, from the last step to the first. It is one linear recurrence, wit
 episode. The row "advantages" has the time of both.
 
 A term passes through T steps at most. So the advantages of both, in float32, may differ by 4 T units in the last place
-of the largest sum of magnitudes, as may those of every round. The mean cost of a step, |position| and 10 for leaving
-the track, must fall to less than half. (Schulman, Moritz, Levine, Jordan and Abbeel, High-Dimensional Continuous Control
-Using Generalized Advantage Estimation, ICLR 2016.)
+of the largest sum of magnitudes in any round. The mean cost of a step, |position| and 10 for leaving the track, must
+fall to less than half. (Schulman, Moritz, Levine, Jordan and Abbeel, High-Dimensional Continuous Control Using
+Generalized Advantage Estimation, ICLR 2016.)
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A layer of a gated state space model, as a module of PyTorch, trained to remember.
 
-The state is h[t] = (1 - z[t]) h[t-1] + z[t] x[t], with gates z = sigmoid(G u) and candidates x = X u, as in a minimal GRU
-or Mamba. It is one linear recurrence along the time. The layer takes the function that computes it as an argument:
+The state is h[t] = (1 - z[t]) h[t-1] + z[t] x[t], with gates z = sigmoid(G u) and candidates x = X u, as in a minimal
+GRU or Mamba. It is one linear recurrence along the time. The layer takes the function that computes it as an argument:
 `parprims.linear_recurrence`, a loop over the time, or this loop with its step compiled by torch.compile. The compiler
 would unroll the whole loop, and take minutes for a hundred steps. On a GPU the function may also be the one of
 `accelerated_scan`, if that is installed. The times are of the loss and its gradient. The task: of a sequence of random
@@ -10,7 +10,8 @@ numbers, some of them marked, each output is the last marked number.
 The checks compare with the loop, in float64. A state is an average of candidates. So its error is at most 4 T units in
 the last place of the largest candidate after T steps. A gradient is a sum of such terms, which may cancel: 100 times as
 much is allowed, of the largest element. In float32, which accelerated_scan needs, the unit is that of float32. Training
-must lower the loss to less than a tenth. (Feng, Tung, Ahmed, Bengio and Hajimirsadeghi, Were RNNs All We Needed?, 2024.)
+must lower the loss to less than a tenth. (Feng, Tung, Ahmed, Bengio and Hajimirsadeghi, Were RNNs All We Needed?,
+2024.)
 """
 
 import functools

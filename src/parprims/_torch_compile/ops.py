@@ -134,12 +134,12 @@ def matmul(asked: Arguments) -> Array:
     return result
 
 
-def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bool = True) -> Any:
+def call(primitive: str, asked: Arguments, *, single: bool = False) -> Any:
     """Return the result of a call as a node of the graph; ``primitive`` is the name of its declaration.
 
     The result is an array if ``single``, otherwise a tuple. Nodes hold operators and dtypes by name; other options are
-    numbers, strings and tuples of these. If ``composed``, a transformation of torch.func sees the operations of the
-    primitive instead of a node.
+    numbers, strings and tuples of these. A transformation of torch.func sees the operations of the primitive instead of
+    a node.
     """
     defaults, of_operators, of_numbers = _form(primitive)
     named, options = asked.given, {}
@@ -158,7 +158,7 @@ def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bo
         else:
             options[name] = _names(value) if name == "dtype" and value is not None else value
     inputs = flat(primitive, named, options, asked.method)
-    results = _by_operations(*inputs) if composed and _transformed() else torch.ops.parprims.call(*inputs)
+    results = _by_operations(*inputs) if transformed_in_graph() else torch.ops.parprims.call(*inputs)
     return results[0] if single else tuple(results)
 
 
@@ -188,7 +188,7 @@ def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> Any:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _transformed() -> bool:
+def transformed_in_graph() -> bool:
     """Return whether a transformation is under way; torch.compile reads a program again inside each transformation."""
     return transformed()
 

@@ -121,14 +121,13 @@ def histogram(
 
 
 def _in_graph(asked: Arguments) -> tuple[Array, ...]:
-    """Return the results as a node of torch.compile's graph. Counts are constants for derivatives, unlike weights.
+    """Return the results as a node of torch.compile's graph.
 
-    A transformation of torch.func cannot read the operations that count, but it can read those that add weights.
+    Inside a transformation of torch.func the array form computes them: PyTorch's own routine has no rule for it.
     """
-    weighted = asked["weights"] is not None
-    if not weighted:
-        asked = asked.on({name: None if x is None else x.detach() for name, x in asked.arrays.items()})
-    results: tuple[Array, ...] = nodes().call(asked.name, asked, composed=weighted)
+    if asked.method == "auto" and nodes().transformed_in_graph():
+        asked = Arguments(asked.name, asked.arrays, asked.options, "array")
+    results: tuple[Array, ...] = nodes().call(asked.name, asked)
     return results
 
 
