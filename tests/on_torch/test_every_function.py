@@ -311,3 +311,34 @@ def test_histograms_in_transformations_in_a_program(backend):
             torch._dynamo.reset()
             compiled = torch.compile(lambda w, f=transformed: f(w), backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(compiled(w), transformed(w))
+
+
+IN_PROGRAMS = {
+    "cumulative_sum": lambda x: parprims.cumulative_sum(x),
+    "sort": lambda x: parprims.sort(x),
+    "max": lambda x: parprims.max(x) * x,
+    "weights": lambda x: parprims.histogram(x.detach(), 3, weights=x)[0],
+}
+
+
+@pytest.mark.parametrize("name", IN_PROGRAMS)
+def test_transformations_in_a_program(backend, name):
+    """Nested transformations, compiled, and the derivative of a compiled derivative."""
+
+    def total(x):
+        return torch.sin(IN_PROGRAMS[name](x)).sum()
+
+    func, x = torch.func, backend.asarray(_pair(5, 0, "float64")[0])
+    for function, given in (
+        (func.hessian(total), x),
+        (func.vmap(func.grad(total)), torch.stack([x, 0.5 * x])),
+    ):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, f=function: f(x), backend="aot_eager", fullgraph=True)
+        with warnings_of_its_own():
+            torch.testing.assert_close(compiled(given), function(given))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: func.grad(total)(x), backend="aot_eager", fullgraph=True)
+    leaf = x.clone().requires_grad_()
+    by, right = (torch.autograd.grad(torch.sin(f(leaf)).sum(), leaf) for f in (compiled, func.grad(total)))
+    torch.testing.assert_close(by, right)
