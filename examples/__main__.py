@@ -23,8 +23,10 @@ RESULTS = FOLDER.parent / "benches" / "results"
 EXAMPLES = (
     "dot_product reduction mean_of_quadratic prefix_sum recurrence radix_sort backward_euler gemm_ladder gemm_workers "
     "vendor_libraries templates monte_carlo laplace3d pattern_matching device_facts discounted_returns kalman_filter "
-    "state_space_model audio_filters ragged_events two_species"
+    "state_space_model audio_filters ragged_events two_species ssm_layer gae_training"
 ).split()
+ON_TORCH = ("ssm_layer", "gae_training")
+"""The examples of PyTorch's modules and training loops."""
 COLUMNS = ("row", "backend", "result", "check", "time", "source's time", "speed to vendor's")
 BEGIN, END = "<!-- examples table: begin -->", "<!-- examples table: end -->"
 
@@ -61,6 +63,8 @@ def run_all(names: list[str], chosen: list[str], options: list[str], found: dict
         worker, name = Worker(), names[0]
         try:
             for name in names:
+                if name in ON_TORCH and backend != "torch":
+                    continue
                 print(f"{name} on {backend} ...", end=" ", file=sys.stderr, flush=True)
                 began = time.perf_counter()
                 found[name, backend], failure = worker.run(name, backend, options)

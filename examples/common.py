@@ -245,11 +245,15 @@ def raises(run: Run, row: str, *errors: type[BaseException]) -> Iterator[None]:
 
 
 def main(example: Callable[[Run], None], sizes: Sizes, argv: list[str] | None = None) -> int:
-    """Run an example by its command line; return 0 if every check passed, else 1."""
+    """Run an example by its command line; return 0 if every check passed, else 1.
+
+    An example for some of the libraries names them in ``BACKENDS``; the first is the default.
+    """
+    libraries = example.__globals__.get("BACKENDS", BACKENDS)
     parser = argparse.ArgumentParser(
         description=example.__globals__["__doc__"], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--backend", choices=BACKENDS, default="numpy")
+    parser.add_argument("--backend", choices=libraries, default=libraries[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), help="by default a GPU where the library sees one")
     parser.add_argument(
         "--size", help=f"a number, or 'small' ({sizes.small}); {sizes.cpu} on a CPU, {sizes.cuda} on a GPU"

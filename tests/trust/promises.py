@@ -380,6 +380,20 @@ PROMISES: tuple[Promise, ...] = (
         "torch.compile and torch.export",
     ),
     Promise(
+        "Inside PyTorch every function has its results, and its derivatives: with dynamic shapes, under `torch.func`, "
+        "autocast and deterministic mode, and in saved programs. Packages of AOTInductor have the results.",
+        (
+            "tests/on_torch/test_every_function.py::test_dynamic_shapes",
+            "tests/on_torch/test_every_function.py::test_func",
+            "tests/on_torch/test_every_function.py::test_switches",
+            "tests/on_torch/test_every_function.py::test_saved_program",
+            "tests/on_torch/test_every_function.py::test_package",
+            "tests/on_torch/test_every_function.py::test_transformations_in_a_program",
+        ),
+        "docs/transformations.md",
+        "results and derivatives as outside; one program serves all lengths",
+    ),
+    Promise(
         "Calls work under `jax.jit`, `vmap` and loops, and under `torch.func`.",
         (
             _CONTRACT + "test_jit",

@@ -163,8 +163,6 @@ class Primitive:
         of `derivative_rules` add a derivative.
     single : bool or callable
         Whether the result is one array and no tuple; or a function of the arguments that says so.
-    composed : bool
-        Whether transformations of torch.func see through a node of torch.compile's graph.
     node : callable, optional
         Takes the arguments; returns the result as a node of torch.compile's graph. By default the node is made without
         further steps.
@@ -195,7 +193,6 @@ class Primitive:
     recall: Callable[[Any], Callable[..., Any] | None] | None = None
     compute: Callable[[Methods, str, Namespace, Any], Any] = Methods.__call__
     single: bool | Callable[[Arguments], bool] = False
-    composed: bool = True
     node: Callable[[Arguments], Any] | None = None
     rules: str = ""
     sharded: bool = False
@@ -248,6 +245,7 @@ class Primitive:
         flat = _flat(arrays)
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
+                asked = nodes().with_constants(asked, self.numbers)
                 return self._node(asked) if self.node is None else self.node(asked)
             key = asked.key = self._key(asked, given, arrays)
             run = recalled(key)
@@ -290,7 +288,7 @@ class Primitive:
 
     def _node(self, asked: Arguments) -> Any:
         single = self.single if isinstance(self.single, bool) else self.single(asked)
-        return nodes().call(self._title, asked, single=single, composed=self.composed)
+        return nodes().call(self._title, asked, single=single)
 
 
 declared: dict[str, Primitive] = {}

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from parprims._core import arrays as core_arrays
 from parprims._core.arrays import Array, cast, compute_dtype, dtype_name, ring_dtype, sum_dtype
@@ -47,6 +48,26 @@ torch.compiler.assume_constant_result(check_casts)
 
 
 # ---- Entries, which torch.compile reads -------------------------------------------------------------------------
+
+
+def with_constants(asked: Arguments, numbers: tuple[str, ...]) -> Arguments:
+    """Return the call with the values of options in place of symbols, so that other values compile anew.
+
+    Options of the names ``numbers`` are inputs of the node, and stay symbols.
+    """
+    options = {
+        name: value if name in numbers or name == "initial" else _constant(value)
+        for name, value in asked.options.items()
+    }
+    return asked.on(asked.arrays, **options)
+
+
+def _constant(value: Any) -> Any:
+    """Return the value of a symbol, or of symbols in a tuple or list; anything else unchanged."""
+    if type(value) is tuple or type(value) is list:
+        return type(value)([_constant(one) for one in value])
+    is_number = isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
+    return guard_scalar(value) if is_number else value
 
 
 def reduce(asked: Arguments) -> Any:
@@ -113,12 +134,12 @@ def matmul(asked: Arguments) -> Array:
     return result
 
 
-def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bool = True) -> Any:
+def call(primitive: str, asked: Arguments, *, single: bool = False) -> Any:
     """Return the result of a call as a node of the graph; ``primitive`` is the name of its declaration.
 
     The result is an array if ``single``, otherwise a tuple. Nodes hold operators and dtypes by name; other options are
-    numbers, strings and tuples of these. If ``composed``, a transformation of torch.func sees the operations of the
-    primitive instead of a node.
+    numbers, strings and tuples of these. A transformation of torch.func sees the operations of the primitive instead of
+    a node.
     """
     defaults, of_operators, of_numbers = _form(primitive)
     named, options = asked.given, {}
@@ -137,7 +158,7 @@ def call(primitive: str, asked: Arguments, *, single: bool = False, composed: bo
         else:
             options[name] = _names(value) if name == "dtype" and value is not None else value
     inputs = flat(primitive, named, options, asked.method)
-    results = _by_operations(*inputs) if composed and _transformed() else torch.ops.parprims.call(*inputs)
+    results = _by_operations(*inputs) if transformed_in_graph() else torch.ops.parprims.call(*inputs)
     return results[0] if single else tuple(results)
 
 
@@ -167,7 +188,7 @@ def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> Any:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _transformed() -> bool:
+def transformed_in_graph() -> bool:
     """Return whether a transformation is under way; torch.compile reads a program again inside each transformation."""
     return transformed()
 

@@ -8,7 +8,8 @@ from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import lines
-from parprims._dispatch.primitive import Primitive
+from parprims._dispatch.primitive import Arguments, Primitive
+from parprims._dispatch.registry import nodes
 from parprims._libraries.numpy_bridge import shares_memory
 from parprims._primitives.histogram import cpu, cuda, native
 from parprims._primitives.histogram.array import array, array_refusal
@@ -128,6 +129,17 @@ def histogram(
 # ---- Declaration --------------------------------------------------------------------------------------------------
 
 
+def _in_graph(asked: Arguments) -> tuple[Array, ...]:
+    """Return the results as a node of torch.compile's graph.
+
+    Inside a transformation of torch.func the array form computes them: PyTorch's own routine has no rule for it.
+    """
+    if asked.method == "auto" and nodes().transformed_in_graph():
+        asked = Arguments(asked.name, asked.arrays, asked.options, "array")
+    results: tuple[Array, ...] = nodes().call(asked.name, asked)
+    return results
+
+
 _ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
 _HISTOGRAM = Primitive(
     name="histogram",
@@ -146,7 +158,7 @@ _HISTOGRAM = Primitive(
     optional=("weights",),
     plainer=plainer,
     gradient=False,
-    composed=False,
+    node=_in_graph,
     sharded=True,
     replicated=("bins",),
 )

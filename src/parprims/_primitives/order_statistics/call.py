@@ -26,6 +26,7 @@ from parprims._core.arrays import (
 )
 from parprims._core.options import integer_of
 from parprims._dispatch.composite import Composed
+from parprims._dispatch.dispatch import Abstract
 from parprims._dispatch.primitive import Arguments, plainer
 from parprims._primitives.sort.call import index_dtype
 
@@ -144,7 +145,9 @@ def _quantiles(asked: Arguments, q: Any, interpolation: Any) -> tuple[Namespace,
     many = isinstance(q, tuple)
     if many and not q:
         raise ValueError("q must hold at least one number, got ()")
-    steps = tuple([_step(_share_of(share), n, str(interpolation)) for share in (q if many else (q,))])
+    # Where nothing is computed a length may be a symbol, and places among so many elements would limit its values.
+    length = 1 if isinstance(asked.method, Abstract) else n
+    steps = tuple([_step(_share_of(share), length, str(interpolation)) for share in (q if many else (q,))])
     shape = [1 if axis in axes else m for axis, m in enumerate(x.shape) if keepdims or axis not in axes]
     dtype = x.dtype
     if dtype_kind(dtype) != "float":
