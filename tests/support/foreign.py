@@ -1,7 +1,6 @@
 """Elementwise functions of NumPy with SciPy, PyTorch and JAX, as functions of two arrays: tests and the fuzz run them.
 
-Each function turns two arrays of a dtype into an array of this dtype. `EVERYWHERE` says which names must have a
-translation; the tests of refusals have those that must not.
+Each function turns two arrays of a dtype into an array of this dtype. All of them have a translation.
 """
 
 import sys
@@ -235,8 +234,15 @@ def _jax_of_integers(jax: Any) -> Table:
     }
 
 
+HOMES = ("numpy", "torch", "jax")
 FLOATS = {"numpy": _numpy, "torch": _torch, "jax": _jax}
 INTEGERS = {"numpy": _numpy_of_integers, "torch": _torch_of_integers, "jax": _jax_of_integers}
+
+
+BEYOND_THE_STANDARD = (
+    "cbrt", "entr", "erf", "erfc", "gamma", "gammaln", "gelu", "lgamma", "like", "ndtr", "nextafter"
+)  # fmt: skip
+"""Names of functions that need more than the array API standard has: special functions, scalars of NumPy."""
 
 
 def functions(home: str, dtype: str) -> Table:
