@@ -656,7 +656,7 @@ def draw_call(d: Draw, name: str) -> Call:
     if name in ("reduce", "map_reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
         call = draw_segments(d, name)
     elif name == "map_reduce" and d.backend.name != "array-api-strict" and d.chance(0.4):
-        call = draw_foreign(d)
+        return draw_foreign(d)
     elif name in ("sort", "argsort", "sort_by_key"):
         call = draw_sort(d, name)
     elif name in ("reduce", "scan") and d.chance(0.2):

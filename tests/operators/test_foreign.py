@@ -2,6 +2,8 @@
 
 import importlib.util
 import math
+import pathlib
+import re
 import sys
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from array_api_compat import array_namespace, device
 
 import parprims
+from parprims._operators import tracing
+from parprims._operators.foreign import names
 from parprims._operators.operator import Operator
 from tests.support.contract import random
 from tests.support.foreign import BEYOND_THE_STANDARD, HOMES, functions
@@ -223,3 +227,13 @@ class TestRefusals:
     def test_a_result_of_numbers_is_refused(self, backend):
         with pytest.raises(TypeError, match="not an array"):
             parprims.reduce(backend.asarray(np.ones(5, np.float32)), Operator(lambda *_: math.pi), method="array")
+
+
+@pytest.mark.once
+def test_the_page_lists_the_functions():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+    start = page.index("**Functions that have a translation**")
+    table = [line.split("|")[2] for line in page[start:].split("\n\n")[1].splitlines()[2:]]
+    listed = {names.standard_name(one) for row in table for one in re.findall(r"`(\w+)`", row)}
+    known = {*names.COMPOSED, *names.SPECIAL, *names.OF_TORCH} - {"sign"}
+    assert listed - set(tracing._ELEMENTWISE) == known - set(tracing._ELEMENTWISE)

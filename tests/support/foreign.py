@@ -121,7 +121,9 @@ def _torch(torch: Any) -> Table:
         "xlogy": lambda p, q: torch.xlogy(p, q),
         "xlog1py": lambda p, q: torch.special.xlog1py(p, q),
         "entr": lambda p, q: torch.special.entr(p) + torch.special.ndtr(q),
-        "gelu": lambda p, q: functional.gelu(p) + functional.gelu(q, approximate="tanh"),
+        "gelu": lambda p, q: (
+            functional.gelu(torch.clamp(p, -20, 20)) + functional.gelu(q.clamp(-9), approximate="tanh")
+        ),
         "silu": lambda p, q: functional.silu(p) + functional.mish(q),
         "relu6": lambda p, q: functional.relu6(p) + functional.leaky_relu(q, 0.125),
         "elu": lambda p, q: functional.elu(p, 0.5) + functional.selu(q),
