@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, device
 
 import parprims
 from parprims._operators import tracing
-from parprims._operators.foreign import names
+from parprims._operators.foreign import composed, names
 from parprims._operators.operator import Operator
 from tests.support.contract import random
 from tests.support.foreign import BEYOND_THE_STANDARD, HOMES, functions
@@ -181,7 +181,7 @@ class TestRefusals:
         with pytest.raises((parprims.MethodRefused, TypeError), match=words):
             parprims.scan(x, function, method="kernel")
 
-    @pytest.mark.parametrize("name", ["i0", "frexp", "gcd", "decimals", "inplace", "asarray", "operands"])
+    @pytest.mark.parametrize("name", ["i0", "frexp", "gcd", "decimals", "inplace", "asarray", "dtype", "operands"])
     def test_of_functions_of_numpy_and_pytorch(self, backend, rng, name):
         torch = pytest.importorskip("torch")
         refused = {
@@ -191,6 +191,7 @@ class TestRefusals:
             "decimals": (lambda p, q: np.round(p, 2) + q, "rounds to decimals"),
             "inplace": (lambda p, q: torch.nn.functional.silu(p, inplace=True) + q, "in place"),
             "asarray": (lambda p, q: array_namespace(p).asarray(0.5) * p + q, "give asarray its dtype"),
+            "dtype": (lambda p, q: torch.tensor(0.5, dtype=p.dtype) * p + q, "use torch.full_like"),
             "operands": (lambda p, q: np.sign(p) + array_namespace(p).exp(p, q), "calls exp of 2 operands"),
         }
         function, words = refused[name]
@@ -235,5 +236,5 @@ def test_the_page_lists_the_functions():
     start = page.index("**Functions that have a translation**")
     table = [line.split("|")[2] for line in page[start:].split("\n\n")[1].splitlines()[2:]]
     listed = {names.standard_name(one) for row in table for one in re.findall(r"`(\w+)`", row)}
-    known = {*names.COMPOSED, *names.SPECIAL, *names.OF_TORCH} - {"sign"}
+    known = {*composed.COMPOSED, *names.SPECIAL, *composed.OF_TORCH} - {"sign"}
     assert listed - set(tracing._ELEMENTWISE) == known - set(tracing._ELEMENTWISE)

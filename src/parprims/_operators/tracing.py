@@ -26,17 +26,9 @@ import numpy as np
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
 from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
+from parprims._operators.foreign.composed import COMPOSED, OF_TORCH, named
 from parprims._operators.foreign.jax_programs import came_through_jax, evaluate, program
-from parprims._operators.foreign.names import (
-    COMPOSED,
-    OF_TORCH,
-    SPECIAL,
-    Dtype,
-    Untranslatable,
-    named,
-    number_of,
-    standard_name,
-)
+from parprims._operators.foreign.names import SPECIAL, Dtype, Untranslatable, number_of, standard_name
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -668,6 +660,8 @@ def _explained(error: Exception) -> str:
     while where is not None:
         home, where = str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0], where.tb_next
     words = str(error)
+    if "must be torch.dtype" in words:
+        return "it gives PyTorch the dtype of an element, which has another name in kernels (use torch.full_like)"
     if home in _STRANGERS or "parprims._operators.tracing" in words:
         stranger = f"functions of {_STRANGERS[home]}" if home in _STRANGERS else "a function"
         if _STRANGERS.get(home) == "jax.numpy":

@@ -11,7 +11,8 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, device, dtype_name
 from parprims._core.elements import flattened, rebuilt
-from parprims._operators.foreign.names import Untranslatable, digamma, erfinv, fmod, named
+from parprims._operators.foreign.composed import digamma, erfinv, fmod, named
+from parprims._operators.foreign.names import Untranslatable
 
 
 def came_through_jax(error: BaseException) -> bool:

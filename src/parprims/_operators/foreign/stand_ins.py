@@ -12,7 +12,8 @@ import array_api_compat
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, dtype_name
-from parprims._operators.foreign.names import Dtype, named, number_of
+from parprims._operators.foreign.composed import named
+from parprims._operators.foreign.names import Dtype, number_of
 
 
 class StandIn:
