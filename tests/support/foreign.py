@@ -16,7 +16,7 @@ def _numpy(np: Any) -> Table:
     return {
         "where": lambda p, q: np.where(p > q, p, q),
         "where with numbers": lambda p, q: np.where(p > q, 1.0, -2.0).astype(p.dtype) * p,
-        "select": lambda p, q: np.select([p > 0.5, q > 0], [p, q * 2], -1.0),
+        "select": lambda p, q: np.select([p > 0.5, q > 0], [p, q * 2], -1.0) + np.select([p > q, q > 0], [p, 2.0]),
         "piecewise": lambda p, q: np.piecewise(p, [p < 0, q > 1], [lambda x: -x, lambda x: x * x, 0.5]),
         "maximum": lambda p, q: np.maximum(p, q),
         "minimum": lambda p, q: np.minimum(p, q * 2),

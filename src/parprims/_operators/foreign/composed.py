@@ -13,6 +13,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat
+
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Namespace, device, dtype_name
 from parprims._operators.foreign.names import SPECIAL, Untranslatable, standard_name
 
@@ -104,6 +106,13 @@ def _not_nan(name: str) -> Callable[..., Any]:
     return chosen
 
 
+def _dtype(xp: Namespace, name: str) -> Any:
+    """Return a dtype of a namespace. JAX has 64 bits only where its setting allows them, and warns elsewhere."""
+    if array_api_compat.is_jax_namespace(xp) and xp.arange(1).dtype.itemsize < 8:
+        name = name.replace("64", "32")
+    return getattr(xp, name)
+
+
 def _where(whole: str, real: str) -> Callable[..., Any]:
     """Return where of a library in which numbers of Python have these dtypes if no array is beside them."""
 
@@ -111,7 +120,7 @@ def _where(whole: str, real: str) -> Callable[..., Any]:
         if not hasattr(x, "dtype") and not hasattr(y, "dtype"):
             kinds = {type(x), type(y)}
             name = "bool" if kinds == {bool} else whole if kinds <= {bool, int} else real
-            x, y = (xp.asarray(one, dtype=getattr(xp, name), device=device(condition)) for one in (x, y))
+            x, y = (xp.asarray(one, dtype=_dtype(xp, name), device=device(condition)) for one in (x, y))
         return xp.where(condition, x, y)
 
     return chosen
@@ -119,22 +128,29 @@ def _where(whole: str, real: str) -> Callable[..., Any]:
 
 def _select(xp: Namespace, conditions: Any, choices: Any, default: Any = 0) -> Any:
     """Return, as numpy.select, the choice of the first condition that is true."""
-    result = default
+    like, result = next((one for one in choices if hasattr(one, "dtype")), None), default
     for condition, choice in zip(conditions[::-1], choices[::-1], strict=True):
-        result = _OF_NUMPY["where"](xp, condition, choice, result)
+        numbers = not hasattr(choice, "dtype") and not hasattr(result, "dtype")
+        if numbers and like is not None:  # beside an array, numbers of Python have its dtype
+            kinds = "real floating" if float in (type(choice), type(result)) else ("numeric", "bool")
+            if not xp.isdtype(like.dtype, kinds):
+                raise Untranslatable("it selects among integers and a float")
+            result = xp.where(condition, xp.full_like(like, choice), xp.full_like(like, result))
+        else:
+            result = _OF_NUMPY["where"](xp, condition, choice, result)
     return result
 
 
 def _piecewise(xp: Namespace, x: Any, conditions: Any, functions: Any) -> Any:
     """Return, as numpy.piecewise, the function of the last condition that is true; one more is for all the rest."""
     conditions = [*conditions] if isinstance(conditions, (tuple, list)) else [conditions]
-    result = xp.zeros_like(x)
-    values = [xp.astype(one(x), x.dtype) if callable(one) else one for one in functions]
-    if len(values) == len(conditions) + 1:
-        result = xp.where(x == x, values[-1], values[-1]) if hasattr(values[-1], "dtype") else result + values[-1]
-    elif len(values) != len(conditions):
-        raise ValueError(f"{len(values)} functions for {len(conditions)} conditions")
-    for condition, value in zip(conditions, values, strict=False):
+    values = [xp.astype(one(x), x.dtype) if callable(one) else xp.full_like(x, one) for one in functions]
+    if len(values) == len(conditions):
+        values.append(xp.zeros_like(x))
+    if len(values) != len(conditions) + 1:
+        raise ValueError(f"{len(functions)} functions for {len(conditions)} conditions")
+    result = values.pop()
+    for condition, value in zip(conditions, values, strict=True):
         result = xp.where(condition, value, result)
     return result
 
@@ -368,7 +384,7 @@ def _to(xp: Namespace, x: Any, *args: Any, dtype: Any = None, device: Any = None
 
 
 def _cast(name: str) -> Callable[..., Any]:
-    return lambda xp, x: xp.astype(x, getattr(xp, name))
+    return lambda xp, x: xp.astype(x, _dtype(xp, name))
 
 
 def _scaled(name: str) -> Callable[..., Any]:
