@@ -13,9 +13,16 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import array_api_compat
-
-from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Namespace, device, dtype_name
+from parprims._core.arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Namespace,
+    device,
+    dtype_name,
+    is_jax,
+    library,
+    library_title,
+    mode,
+)
 from parprims._operators.foreign.names import SPECIAL, Untranslatable, standard_name
 
 
@@ -38,24 +45,25 @@ def named(xp: Namespace, name: str, home: str = "") -> Callable[..., Any]:
     return function
 
 
+_PACKAGES = {"numpy": "scipy.special", "jax": "jax.scipy.special", "cupy": "cupyx.scipy.special"}
 _IN_SCIPY = {"lgamma": "gammaln"}
 
 
 def _special(xp: Namespace, name: str) -> Callable[..., Any]:
     """Return a function of `SPECIAL` from the library's own package of special functions."""
-    package, found = {"numpy": "scipy.special", "jax": "jax.scipy.special", "cupy": "cupyx.scipy.special"}, None
-    library = next((one for one in ("jax", "torch", "cupy", "numpy") if one in xp.__name__.split(".")), "")
-    if library == "torch" and name == "cbrt":
+    found, package = None, _PACKAGES.get(library(xp))
+    if library(xp) == "torch" and name == "cbrt":
         return functools.partial(_cube_root, xp)
-    with contextlib.suppress(ImportError, KeyError):
-        found = getattr(importlib.import_module(package[library]), _IN_SCIPY.get(name, name), None)
+    if package is not None:
+        with contextlib.suppress(ImportError):
+            found = getattr(importlib.import_module(package), _IN_SCIPY.get(name, name), None)
     if found is None:
-        lacks = f"needs {package[library]}" if library in package else f"{xp.__name__} does not have"
-        raise Untranslatable(f"it calls {name}, which {lacks}")
-    if library == "jax":
-        special: Callable[..., Any] = found
+        needed = f" without {package}" if package else ""
+        raise Untranslatable(f"it calls {name}, which {library_title(xp)} does not have{needed}")
+    special: Callable[..., Any] = found
+    if is_jax(xp):
         return special
-    in_32_bits = functools.partial(_in_32_bits, xp, found)
+    in_32_bits = functools.partial(_in_32_bits, xp, special)
     return in_32_bits if name != "lgamma" else lambda x: xp.where(x == -math.inf, math.inf, in_32_bits(x))
 
 
@@ -108,7 +116,7 @@ def _not_nan(name: str) -> Callable[..., Any]:
 
 def _dtype(xp: Namespace, name: str) -> Any:
     """Return a dtype of a namespace. JAX has 64 bits only where its setting allows them, and warns elsewhere."""
-    if array_api_compat.is_jax_namespace(xp) and xp.arange(1).dtype.itemsize < 8:
+    if is_jax(xp) and not mode(xp):
         name = name.replace("64", "32")
     return getattr(xp, name)
 
