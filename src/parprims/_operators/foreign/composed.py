@@ -237,6 +237,34 @@ def _hard_sigmoid(xp: Namespace, x: Any) -> Any:
     return _between(xp, x + 3.0, 0.0, 6.0) / 6.0
 
 
+def _hard_tanh(xp: Namespace, x: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    return _between(xp, x, min_val, max_val)
+
+
+def _hard_shrink(xp: Namespace, x: Any, lambd: Any = 0.5) -> Any:
+    return xp.where(abs(x) <= lambd, 0.0, x)
+
+
+def _soft_shrink(xp: Namespace, x: Any, lambd: Any = 0.5) -> Any:
+    return xp.where(x > lambd, x - lambd, xp.where(x < -lambd, x + lambd, x * 0.0))
+
+
+def _leaky_relu(xp: Namespace, x: Any, negative_slope: Any = 0.01) -> Any:
+    return xp.where(x > 0, x, x * negative_slope)
+
+
+def _radians(_: Namespace, x: Any) -> Any:
+    return x * 0.017453292519943295
+
+
+def _degrees(_: Namespace, x: Any) -> Any:
+    return x * 57.29577951308232
+
+
+def _normal_distribution(xp: Namespace, x: Any) -> Any:
+    return 0.5 * named(xp, "erfc")(-0.7071067811865476 * x)
+
+
 def _lerp(xp: Namespace, start: Any, end: Any, weight: Any) -> Any:
     if hasattr(weight, "dtype"):
         near = start + weight * (end - start)
@@ -407,7 +435,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "clamp_max": _clamp_max,
     "clamp_min": _clamp_min,
     "clip": _clip,
-    "deg2rad": lambda _, x: x * 0.017453292519943295,
+    "deg2rad": _radians,
     "digamma": _digamma_with_zero,
     "elu": _fresh(_elu),
     "entr": _entropy,
@@ -418,14 +446,14 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "fmod": fmod,
     "frac": lambda xp, x: x - xp.trunc(x),
     "gelu": _gelu,
-    "hardshrink": lambda xp, x, lambd=0.5: xp.where(abs(x) <= lambd, 0.0, x),
+    "hardshrink": _hard_shrink,
     "hardsigmoid": _fresh(_hard_sigmoid),
     "hardswish": _fresh(lambda xp, x: x * _hard_sigmoid(xp, x)),
-    "hardtanh": _fresh(lambda xp, x, min_val=-1.0, max_val=1.0: _between(xp, x, min_val, max_val)),
+    "hardtanh": _fresh(_hard_tanh),
     "heaviside": _heaviside,
     "isclose": _is_close,
     "ldexp": _load_exponent,
-    "leaky_relu": _fresh(lambda xp, x, negative_slope=0.01: xp.where(x > 0, x, x * negative_slope)),
+    "leaky_relu": _fresh(_leaky_relu),
     "lerp": _lerp,
     "log_sigmoid": _log_sigmoid,
     "logaddexp2": _log_add_exp2,
@@ -434,9 +462,9 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "min": _either("minimum"),
     "mish": _fresh(lambda xp, x: x * xp.tanh(_softplus(xp, x))),
     "nan_to_num": _nan_to_num,
-    "ndtr": lambda xp, x: 0.5 * named(xp, "erfc")(-0.7071067811865476 * x),
+    "ndtr": _normal_distribution,
     "piecewise": _piecewise,
-    "rad2deg": lambda _, x: x * 57.29577951308232,
+    "rad2deg": _degrees,
     "relu": _fresh(lambda xp, x: xp.maximum(x, xp.zeros_like(x))),
     "relu6": _fresh(lambda xp, x: _between(xp, x, 0, 6)),
     "round": _rounded,
@@ -447,7 +475,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "silu": _fresh(lambda xp, x: x / (1.0 + xp.exp(-x))),
     "sinc": _sinc,
     "softplus": _softplus,
-    "softshrink": lambda xp, x, lambd=0.5: xp.where(x > lambd, x - lambd, xp.where(x < -lambd, x + lambd, x * 0.0)),
+    "softshrink": _soft_shrink,
     "softsign": lambda _, x: x / (abs(x) + 1),
     "tanhshrink": lambda xp, x: x - xp.tanh(x),
     "threshold": _fresh(lambda xp, x, threshold, value: xp.where(x <= threshold, value, x)),

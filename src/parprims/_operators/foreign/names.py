@@ -91,17 +91,14 @@ def standard_name(name: str) -> str:
 
 
 def number_of(x: Any) -> Any:
-    """Return the number of an array without axes of NumPy, CuPy, PyTorch or JAX, and any other object unchanged.
+    """Return the number of an array without axes of NumPy, CuPy or PyTorch, and any other object unchanged.
 
-    The number has the dtype of the array, unless the library gives it the dtype of the arrays beside it.
+    The number has the dtype of the array; PyTorch gives it that of the arrays beside it. JAX's own numbers stay, for
+    JAX traces the functions that make them.
     """
     library = type(x).__module__.partition(".")[0]
-    if library not in ("numpy", "cupy", "torch", "jaxlib", "jax") or getattr(x, "shape", None) != ():
+    if library not in ("numpy", "cupy", "torch") or getattr(x, "shape", None) != ():
         return x
     if library == "torch":
         return x.item()
-    if library in ("jaxlib", "jax"):
-        if not hasattr(x, "weak_type") or not hasattr(x, "__array__") or hasattr(x, "_trace"):  # an array of a program
-            return x
-        return x.item() if x.weak_type else np.asarray(x)[()]
     return (x.get() if library == "cupy" else x)[()]
