@@ -21,6 +21,7 @@ from tests.fuzz.draw import (
     returns_text,
     square,
 )
+from tests.fuzz.foreign import draw_foreign
 from tests.fuzz.values import (
     COMPLEX,
     FORMATS,
@@ -654,6 +655,8 @@ def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
     if name in ("reduce", "map_reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
         call = draw_segments(d, name)
+    elif name == "map_reduce" and d.backend.name != "array-api-strict" and d.chance(0.4):
+        return draw_foreign(d)
     elif name in ("sort", "argsort", "sort_by_key"):
         call = draw_sort(d, name)
     elif name in ("reduce", "scan") and d.chance(0.2):

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,11 @@ def discover() -> None:
 discover()
 
 
-def single_call(backend: Any, seed: int, number: int, folder: str) -> Call:
-    """Return the call of a number."""
+def single_call(backend: Any, seed: int, number: int, folder: str, functions: Sequence[str] = ()) -> Call:
+    """Return the call of a number, of one of these functions if there are any."""
     words = [seed, number, *backend.name.encode()]
     d = Draw(backend, np.random.default_rng(words), folder)
-    call = draw_call(d, d.one(FUNCTIONS))
+    call = draw_call(d, d.one(functions or FUNCTIONS))
     if d.chance(0.45) and not call.wrong:
         spoil(d, call)
         if d.chance(0.1):
@@ -58,7 +59,14 @@ def single_call(backend: Any, seed: int, number: int, folder: str) -> Call:
     return call
 
 
-def run(backends: list[str], calls: int, seed: int, only: int | None = None, log: Any = sys.stderr) -> dict[Any, Any]:
+def run(
+    backends: list[str],
+    calls: int,
+    seed: int,
+    only: int | None = None,
+    log: Any = sys.stderr,
+    functions: Sequence[str] = (),
+) -> dict[Any, Any]:
     """Make calls; return how often each violation came, its first call, and what happened there."""
     found: dict[tuple[str, str, str], list[Any]] = {}
     counts: collections.Counter[str] = collections.Counter()
@@ -71,14 +79,15 @@ def run(backends: list[str], calls: int, seed: int, only: int | None = None, log
         for number in range(calls) if only is None else (only,):
             name = backends[int(chosen[number])] if only is None else backends[0]
             backend = ready[name]
-            call = single_call(backend, seed, number, folder)
+            call = single_call(backend, seed, number, folder, functions)
             if only is not None:
                 print(call.text(), file=log)
             counts["valid" if not call.wrong else "hostile"] += 1
             counts[name] += 1
             for violation, detail in violations(backend, call):
                 key = (violation, call.function, re.sub(r"\d+", "n", detail)[:70])
-                repro = f"python -m tests.fuzz --backend {name} --seed {seed} --call {number}"
+                chosen_of = "".join(f" --function {one}" for one in functions)
+                repro = f"python -m tests.fuzz --backend {name} --seed {seed} --call {number}{chosen_of}"
                 found.setdefault(key, [0, repro, call.text(), detail])[0] += 1
             if log and time.monotonic() - last > 10:
                 last = time.monotonic()
@@ -117,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="drawn if not given")
     parser.add_argument("--call", type=int, default=None, help="only the call of this number")
     parser.add_argument("--backend", action="append", choices=conftest.BACKENDS, help="any but emulated if not given")
+    parser.add_argument("--function", action="append", choices=FUNCTIONS, default=[], help="any if not given")
     parser.add_argument("--without-numba", action="store_true", help="as where it is not installed")
     options = parser.parse_args(argv)
     if options.without_numba:
@@ -125,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     usual = [name for name in conftest.BACKENDS if name != "emulated" and conftest.available(name)]
     backends = options.backend or usual
     print(f"{options.calls} calls on {', '.join(backends)}, seed {seed}", file=sys.stderr)
-    found = run(backends, options.calls, seed, options.call)
+    found = run(backends, options.calls, seed, options.call, functions=options.function)
     if found:
         print(report(found))
     print(f"{sum(one[0] for one in found.values())} violations in {len(found)} groups, seed {seed}")

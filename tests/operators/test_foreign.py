@@ -2,95 +2,30 @@
 
 import importlib.util
 import math
+import pathlib
+import re
 import sys
 
 import numpy as np
 import pytest
+from array_api_compat import array_namespace, device
 
 import parprims
+from parprims._operators import tracing
+from parprims._operators.foreign import composed, names
 from parprims._operators.operator import Operator
 from tests.support.contract import random
+from tests.support.foreign import BEYOND_THE_STANDARD, HOMES, functions
 
-FLOATS = {
-    "numpy": lambda np: {
-        "where": lambda p, q: np.where(p > q, p, q),
-        "maximum": np.maximum,
-        "minimum": lambda p, q: np.minimum(p, q * 2),
-        "fmax": lambda p, q: np.fmax(p, q),
-        "logaddexp": lambda p, q: np.logaddexp(p, q),
-        "hypot": lambda p, q: np.hypot(p, q),
-        "remainder": lambda p, q: np.mod(p, q),
-        "fmod": lambda p, q: np.fmod(p, q),
-        "clip": lambda p, q: np.clip(p, -0.5, 0.25) + q,
-        "exp": lambda p, q: np.exp(np.tanh(p)) + np.log1p(np.abs(q)),
-        "powers": lambda p, q: np.power(np.absolute(p), 1.5) + np.square(q),
-        "round": lambda p, q: np.rint(p * 3) + np.floor(q) - np.ceil(q) + np.trunc(p),
-        "isnan": lambda p, q: np.where(np.isnan(p) | ~np.isfinite(q), 0.0, p / q),
-        "arctan2": lambda p, q: np.arctan2(p, q) + np.sign(q),
-    },
-    "torch": lambda torch: {
-        "where": lambda p, q: torch.where(p > q, p, q),
-        "maximum": lambda p, q: torch.maximum(p, q) + torch.max(p, q),
-        "minimum": lambda p, q: torch.min(p, q),
-        "fmax": lambda p, q: torch.fmax(p, q),
-        "logaddexp": lambda p, q: torch.logaddexp(p, q),
-        "clamp": lambda p, q: torch.clamp(p, -0.5, 0.25) + torch.clamp(q, min=0.0),
-        "methods": lambda p, q: p.abs().sqrt() + q.exp() + p.clamp(max=0.5),
-        "relu": lambda p, q: torch.relu(p) - torch.sigmoid(q),
-        "fmod": lambda p, q: torch.fmod(p, q) + torch.remainder(p, q),
-        "hypot": lambda p, q: torch.hypot(p, q) + torch.pow(q, 2),
-        "rsqrt": lambda p, q: torch.rsqrt(torch.abs(p) + 1) * q,
-    },
-    "jax": lambda jax: {
-        "where": lambda p, q: jax.numpy.where(p > q, p, q),
-        "maximum": jax.numpy.maximum,
-        "logaddexp": lambda p, q: jax.numpy.logaddexp(p, q),
-        "hypot": lambda p, q: jax.numpy.hypot(p, q),
-        "remainder": lambda p, q: jax.numpy.mod(p, q) + p % q,
-        "fmod": lambda p, q: jax.numpy.fmod(p, q),
-        "clip": lambda p, q: jax.numpy.clip(p, -0.5, 0.25) + q,
-        "powers": lambda p, q: p**3 + jax.numpy.power(jax.numpy.abs(q), 1.5) + jax.lax.integer_pow(q * q + 1, -2),
-        "exp": lambda p, q: jax.numpy.exp(jax.numpy.tanh(p)) + jax.numpy.log1p(jax.numpy.abs(q)),
-        "round": lambda p, q: jax.numpy.round(p * 3) + jax.numpy.floor(q) + jax.lax.round(q * 2),
-        "nan": lambda p, q: jax.numpy.nan_to_num(jax.numpy.where(p > 0, p, jax.numpy.nan) + q, nan=0.25),
-        "nn": lambda p, q: jax.nn.softplus(p) + jax.nn.relu(q) + jax.nn.sigmoid(p) + jax.nn.silu(q),
-        "lax": lambda p, q: (
-            jax.lax.select(p > q, p, q) + jax.lax.clamp(q * 0 - 1, p, abs(q)) + jax.lax.rsqrt(q * q + 1)
-        ),
-        "jit": jax.jit(lambda p, q: jax.numpy.arctan2(p, q) + jax.numpy.sign(q)),
-        "cast": lambda p, q: jax.numpy.floor(p * 4).astype("int32").astype(p.dtype) + q,
-        "constant": lambda p, q: p + q * jax.numpy.sqrt(2.0) + jax.numpy.asarray(0.5, p.dtype),
-    },
-}
-
-INTEGERS = {
-    "numpy": lambda np: {
-        "bits": lambda p, q: np.bitwise_xor(p, np.invert(q)) | np.bitwise_and(p, 6),
-        "shifts": lambda p, q: np.left_shift(p & 15, 3) + np.right_shift(q, 2),
-        "floor_divide": lambda p, q: np.floor_divide(p, q | 1) + np.mod(p, q | 1),
-    },
-    "torch": lambda torch: {
-        "bits": lambda p, q: torch.bitwise_xor(p, torch.bitwise_not(q)) | torch.bitwise_and(p, 6),
-        "shifts": lambda p, q: torch.bitwise_left_shift(p & 15, 3) + torch.bitwise_right_shift(q, 2),
-        "remainder": lambda p, q: torch.remainder(p, q | 1) + torch.maximum(p, q),
-    },
-    "jax": lambda jax: {
-        "bits": lambda p, q: jax.numpy.bitwise_xor(p, jax.numpy.invert(q)) | jax.numpy.bitwise_and(p, 6),
-        "shifts": lambda p, q: jax.numpy.left_shift(p & 15, 3) + jax.numpy.right_shift(q, 2),
-        "floor_divide": lambda p, q: p // (q | 1) + p % (q | 1),
-        "lax": lambda p, q: jax.lax.div(p, q | 1) + jax.lax.rem(p, q | 1),
-        "select": lambda p, q: jax.lax.select_n(p % 3, p, q, p + q),
-    },
-}
+STRANGE = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -3.0, 30.0, np.inf, -np.inf, np.nan])
+"""Numbers at which functions turn."""
 
 
-def _functions(home, table):
-    if home != "numpy":
-        pytest.importorskip(home)
-    module = sys.modules[home]
-    if home == "jax":
-        import jax.nn  # noqa: F401
-    return module, table[home](module)
+def _functions(home, dtype):
+    """Return the module of a library, and its functions for a dtype."""
+    for name in ("scipy.special",) if home == "numpy" else (home,):
+        pytest.importorskip(name)
+    return sys.modules[home], functions(home, dtype)
 
 
 def _has_kernels(backend):
@@ -118,30 +53,37 @@ def _check(found, expected, dtype):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("home", FLOATS)
+@pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 class TestFunctions:
     methods = ("kernel", "array")
 
     def test_are_those_of_their_library(self, backend, rng, subtests, home, dtype, method):
-        table = FLOATS if dtype.startswith("float") else INTEGERS
-        module, functions = _functions(home, table)
+        module, table = _functions(home, dtype)
         if not backend.supports(dtype) or (method == "kernel" and not _has_kernels(backend)):
             pytest.skip("has no such dtype, or no kernel")
         p, q = (random(rng, (50, 1), dtype) for _ in range(2))
         if dtype.startswith("int"):
             p, q = p % 100 - 50, q % 100 - 50
-        for name, function in functions.items():
+        else:
+            p, q = (
+                np.vstack([x, s.reshape(-1, 1)]) for x, s in zip((p, q), np.meshgrid(STRANGE, STRANGE), strict=True)
+            )
+            p, q = p.astype(dtype), q.astype(dtype)
+        first = Operator(lambda earlier, _: earlier)
+        for name, function in table.items():
+            if backend.name == "array-api-strict" and name in BEYOND_THE_STANDARD:
+                continue
             with subtests.test(name=name):
                 expected = _by_home(module, home, function, p, q)
                 # One element a line: its reduction is the value of the map itself.
                 found = parprims.map_reduce(
-                    function, backend.asarray(p), backend.asarray(q), op="maximum", axis=1, method=method
+                    function, backend.asarray(p), backend.asarray(q), op=first, axis=1, method=method
                 )
                 _check(backend.to_numpy(found), expected[:, 0], dtype)
 
     def test_are_operators(self, backend, rng, home, dtype, method):
-        module, _ = _functions(home, FLOATS)
+        module, _ = _functions(home, "float32")
         if not backend.supports(dtype) or (method == "kernel" and not _has_kernels(backend)):
             pytest.skip("has no such dtype, or no kernel")
         where = {"numpy": np, "torch": module, "jax": getattr(module, "numpy", None)}[home].where
@@ -152,10 +94,10 @@ class TestFunctions:
             np.testing.assert_array_equal(backend.to_numpy(largest), expected)
 
 
-@pytest.mark.parametrize("home", FLOATS)
+@pytest.mark.parametrize("home", HOMES)
 class TestElements:
     def test_of_several_arrays(self, backend, rng, home):
-        module, _ = _functions(home, FLOATS)
+        module, _ = _functions(home, "float32")
         xp = module.numpy if home == "jax" else module
         x = random(rng, (200,), "float32")
 
@@ -168,12 +110,32 @@ class TestElements:
             np.testing.assert_array_equal(backend.to_numpy(found["high"]), np.maximum.accumulate(x))
 
     def test_with_numbers_that_change(self, backend, rng, home):
-        module, _ = _functions(home, FLOATS)
+        module, _ = _functions(home, "float32")
         xp = module.numpy if home == "jax" else module
         x = random(rng, (1000,), "float64") if backend.supports("float64") else random(rng, (1000,), "float32")
         for bound in (0.25, 0.5, 0.75):
             found = parprims.map_reduce(lambda v: xp.where(v > bound, v, v * 0), backend.asarray(x))  # noqa: B023
             np.testing.assert_allclose(float(backend.to_numpy(found)), x[x > bound].sum(), rtol=1e-4)
+
+
+class TestNumbersAsArrays:
+    methods = ("kernel", "array")
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+    def test_of_the_namespace(self, backend, rng, dtype, method):
+        if not backend.supports(dtype) or (method == "kernel" and not _has_kernels(backend)):
+            pytest.skip("has no such dtype, or no kernel")
+        x = (random(rng, (3, 40), "float32") * 8).astype(dtype)
+
+        def combine(p, q):
+            xp = array_namespace(p)
+            low = xp.asarray(-4, dtype=p.dtype, device=device(p))
+            return xp.maximum(xp.maximum(p, q), xp.maximum(low, xp.full_like(p, -4, dtype=p.dtype, device=device(q))))
+
+        found = parprims.scan(backend.asarray(x), combine, axis=1, method=method)
+        expected = np.maximum.accumulate(np.concatenate([x[:, :1], np.maximum(x[:, 1:], -4)], 1), 1)
+        np.testing.assert_array_equal(backend.to_numpy(found), expected)
+        assert parprims.check_associative(combine, backend.asarray(x[0]))
 
 
 class TestTransformations:
@@ -201,11 +163,11 @@ class TestTransformations:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("name", ["erf", "sum", "transpose", "flip", "branch", "sort"])
+    @pytest.mark.parametrize("name", ["bessel", "sum", "transpose", "flip", "branch", "sort"])
     def test_of_functions_of_jax(self, backend, rng, name):
         jax = pytest.importorskip("jax")
         functions = {
-            "erf": (lambda p, q: jax.scipy.special.erf(p) + q, "erf of jax.lax"),
+            "bessel": (lambda p, q: jax.scipy.special.i0e(p) + q, "bessel_i0e of jax.lax"),
             "sum": (lambda p, q: p + jax.numpy.sum(q), "reduce_sum of jax.lax"),
             "transpose": (lambda p, q: jax.numpy.where(p > 0, p, 0) + q.T, "elementwise"),
             "flip": (lambda p, q: jax.numpy.flip(p, 0) + q, "rev of jax.lax"),
@@ -218,6 +180,35 @@ class TestRefusals:
         x = backend.asarray(random(rng, (20, 30), "float32"))
         with pytest.raises((parprims.MethodRefused, TypeError), match=words):
             parprims.scan(x, function, method="kernel")
+
+    @pytest.mark.parametrize("name", ["i0", "frexp", "gcd", "decimals", "inplace", "asarray", "dtype", "operands"])
+    def test_of_functions_of_numpy_and_pytorch(self, backend, rng, name):
+        torch = pytest.importorskip("torch")
+        refused = {
+            "i0": (lambda p, q: torch.special.i0(p) + q, "calls i0,"),
+            "frexp": (lambda p, q: np.frexp(p)[0] + q, "calls frexp,"),
+            "gcd": (lambda p, q: np.gcd(p, q), "calls gcd,"),
+            "decimals": (lambda p, q: np.round(p, 2) + q, "rounds to decimals"),
+            "inplace": (lambda p, q: torch.nn.functional.silu(p, inplace=True) + q, "in place"),
+            "asarray": (lambda p, q: array_namespace(p).asarray(0.5) * p + q, "give asarray its dtype"),
+            "dtype": (lambda p, q: torch.tensor(0.5, dtype=p.dtype) * p + q, "use torch.full_like"),
+            "operands": (lambda p, q: np.sign(p) + array_namespace(p).exp(p, q), "calls exp of 2 operands"),
+        }
+        function, words = refused[name]
+        if not _has_kernels(backend):
+            pytest.skip("has no kernel")
+        x = backend.asarray(random(rng, (20,), "float32"))
+        with pytest.raises((parprims.MethodRefused, TypeError), match=words):
+            parprims.scan(x, function, method="kernel")
+        reason = parprims.methods(parprims.scan, x, function)["kernel"]
+        assert words in reason
+
+    def test_of_the_next_number_of_16_bits(self, backend, rng):
+        if not _has_kernels(backend) or not backend.supports("float16"):
+            pytest.skip("has no kernel, or no such dtype")
+        x = backend.asarray(random(rng, (20, 1), "float32").astype("float16"))
+        with pytest.raises(parprims.MethodRefused, match="nextafter is not defined for float16"):
+            parprims.map_reduce(lambda x: np.nextafter(x, x + 1), x, op="maximum", axis=1, method="kernel")
 
     def test_an_own_error_is_told(self, backend):
         def fails(_, __):
@@ -237,3 +228,13 @@ class TestRefusals:
     def test_a_result_of_numbers_is_refused(self, backend):
         with pytest.raises(TypeError, match="not an array"):
             parprims.reduce(backend.asarray(np.ones(5, np.float32)), Operator(lambda *_: math.pi), method="array")
+
+
+@pytest.mark.once
+def test_the_page_lists_the_functions():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+    start = page.index("**Functions that have a translation**")
+    table = [line.split("|")[2] for line in page[start:].split("\n\n")[1].splitlines()[2:]]
+    listed = {names.standard_name(one) for row in table for one in re.findall(r"`(\w+)`", row)}
+    known = {*composed.COMPOSED, *names.SPECIAL, *composed.OF_TORCH} - {"sign"}
+    assert listed - set(tracing._ELEMENTWISE) == known - set(tracing._ELEMENTWISE)

@@ -321,13 +321,13 @@ def of_numpy(earlier, later):
 def of_torch(earlier, later):
     import torch
 
-    return torch.special.entr(earlier) + later
+    return torch.special.i0e(earlier) + later
 
 
 def of_jax(earlier, later):
     import jax.scipy
 
-    return jax.scipy.special.erf(earlier) + later
+    return jax.scipy.special.i0e(earlier) + later
 
 
 def branching(earlier, later):
@@ -514,7 +514,7 @@ class TestRemedies:
         reason = parprims.methods(parprims.scan, backend.asarray(np.ones(4)), of_jax)["kernel"]
         if "of_jax" not in reason:
             pytest.skip(reason)
-        assert "erf" in reason
+        assert "bessel_i0e" in reason
         assert "Scalar" not in reason
 
     def test_of_threads(self, monkeypatch):

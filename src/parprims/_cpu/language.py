@@ -97,6 +97,8 @@ class _Numba(Language):
         whole = "_of_integers" if kind in ("int", "uint") and function in ("floor_divide", "remainder") else ""
         if function in ("bitwise_left_shift", "bitwise_right_shift"):
             codes = (*codes, str(dtype_bits(dtype)))
+        if function == "nextafter":
+            whole = f"_of_{dtype_bits(dtype)}_bits"
         return f"{function}{whole}({', '.join(codes)})"
 
     def cast(self, code: str, source: str, target: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
+from parprims._operators.foreign.names import SPECIAL
 
 C_TYPES = {
     "bool": "bool",
@@ -48,6 +49,8 @@ class Language:
 
     def call(self, function: str, _dtype: str, *codes: str) -> str:
         """Return the call of an elementwise function, by its name in the standard, on values of a dtype."""
+        if function in SPECIAL:  # functions of CUDA's mathematical library, which common.cuh does not have
+            return f"::{'tgamma' if function == 'gamma' else function}({', '.join(codes)})"
         return f"ops::{function}({', '.join(codes)})"
 
     def cast(self, code: str, _source: str, target: str) -> str:

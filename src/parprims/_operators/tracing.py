@@ -14,6 +14,7 @@ The scalars, their namespace and the trace read each other's fields, so they are
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 import sys
@@ -25,8 +26,9 @@ import numpy as np
 from parprims._core.arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
 from parprims._core.elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array, rebuilt
 from parprims._operators.constants import leaves, with_own_numbers
+from parprims._operators.foreign.composed import COMPOSED, OF_TORCH, named
 from parprims._operators.foreign.jax_programs import came_through_jax, evaluate, program
-from parprims._operators.foreign.names import COMPOSED, NUMPY_NAMES, Untranslatable
+from parprims._operators.foreign.names import SPECIAL, Dtype, Untranslatable, number_of, standard_name
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language, integer_range, register_type
 
 
@@ -58,20 +60,8 @@ class Lines(list[str]):
         self.captured: list[Captured] = []
 
 
-class Dtype:
-    """A dtype in traced code: a name, equal to any dtype of that name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return (other.name if isinstance(other, Dtype) else dtype_name(other)) == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __repr__(self) -> str:
-        return self.name
+_LINES: contextvars.ContextVar[Lines] = contextvars.ContextVar("_LINES")
+"""The lines of the function that is traced now."""
 
 
 class Scalar:
@@ -81,6 +71,7 @@ class Scalar:
     __hash__ = None  # type: ignore[assignment]
     shape: tuple[int, ...] = ()
     ndim = 0
+    device = None  # numbers of a function are made where its kernel runs
 
     def __init__(self, lines: Lines, dtype: str, code: str, *, argument: bool = False) -> None:
         self._lines, self._dtype, self._code, self._argument = lines, dtype, code, argument
@@ -97,12 +88,11 @@ class Scalar:
         return NAMESPACE
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        name = NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
         for written in (*options.get("out", ()), *(inputs[:1] if method == "at" else ())):
             _written(written)
         if method != "__call__" or options:
             raise Untraceable(f"numpy.{ufunc.__name__}.{method} is not elementwise")
-        return function_named(name)(*inputs)
+        return function_named(ufunc.__name__, "numpy")(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func.__name__ in ("ndim", "shape"):
@@ -110,14 +100,14 @@ class Scalar:
         if func.__name__ in _WRITERS:
             _written(args[0])
         _written(kwargs.get("out"))
-        return function_named(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **kwargs)
+        return function_named(func.__name__, "numpy")(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.endswith("_") and not func.__name__.startswith("_"):
             _written(args[0])
         _written((kwargs or {}).get("out"))
-        return function_named(NUMPY_NAMES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
+        return function_named(func.__name__, "torch")(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
         raise Untraceable("it branches on the values of the arrays (use where of the array library)")
@@ -141,8 +131,8 @@ class Scalar:
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
             return functools.partial(_written_by, self, name)
-        if name != "equal" and NUMPY_NAMES.get(name, name) in _METHODS:
-            return functools.partial(function_named(NUMPY_NAMES.get(name, name)), self)
+        if name not in _NO_METHODS and standard_name(name) in _METHODS:
+            return functools.partial(function_named(name, "" if name in _OF_ARRAYS else "torch"), self)
         raise AttributeError(f"arrays have no attribute {name!r} that has a translation")
 
     @property
@@ -175,14 +165,9 @@ def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
     raise Untraceable(f"it calls {name}, which has no translation")
 
 
-def function_named(name: str) -> Callable[..., Any]:
-    if name in COMPOSED:
-        return functools.partial(COMPOSED[name], NAMESPACE)
-    function = getattr(NAMESPACE, name, None)
-    if not callable(function):
-        raise Untraceable(f"it calls {name}, which has no translation")
-    elementwise: Callable[..., Any] = function
-    return elementwise
+def function_named(name: str, home: str = "") -> Callable[..., Any]:
+    """Return the function of symbolic scalars for a name of the standard, or of a library, its home."""
+    return named(NAMESPACE, name, home)
 
 
 def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -190,6 +175,7 @@ def _scalars(*values: Any, special: Callable[[Any], bool] | None = None) -> list
 
     ``special`` returns whether the compiler must see a number, as a literal.
     """
+    values = tuple([number_of(value) for value in values])
     traced = [value for value in values if isinstance(value, Scalar)]
     typed: list[Any] = [value for value in values if isinstance(value, np.generic)]
     if not traced:
@@ -311,7 +297,7 @@ _FLOATING = ("float", "complex")
 
 _LONG = (
     "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "pow atan2 hypot logaddexp".split()
+    "pow atan2 hypot logaddexp cbrt erf erfc gamma lgamma".split()
 )
 
 # By name, which the C++ function has too: the kinds of operands, and whether the result is bool.
@@ -350,22 +336,37 @@ _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     "isfinite": (_FLOATING, True),
     "signbit": (("float",), True),
     "conj": (_NUMERIC, False),
-    **dict.fromkeys((*_LONG, "sqrt", "copysign"), (("float",), False)),
+    **dict.fromkeys((*_LONG, *SPECIAL, "sqrt", "copysign"), (("float",), False)),
     **dict.fromkeys("floor ceil trunc round".split(), (_REAL, False)),
 }
 
 
-_METHODS = frozenset((*_ELEMENTWISE, "abs", "astype", "clip", "relu", "rsqrt", "sigmoid"))
+BINARY = frozenset(
+    "add subtract multiply divide floor_divide remainder maximum minimum equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift pow atan2 hypot copysign logaddexp nextafter".split()
+)
+"""The elementwise functions of two operands; the others have one."""
+
+_METHODS = frozenset((*_ELEMENTWISE, *COMPOSED, *OF_TORCH, "abs", "astype"))
 """The elementwise functions that arrays of NumPy, PyTorch or JAX have as methods too."""
+
+_NO_METHODS = ("equal", "max", "min", "piecewise", "select", "where")
+"""Names that mean another function as a method."""
+
+_OF_ARRAYS = ("astype", "clip", "conj", "conjugate", "round")
+"""Methods that NumPy's arrays have."""
 
 
 def _elementwise(name: str) -> Callable[..., Any]:
     kinds, to_bool = _ELEMENTWISE[name]
 
     def apply(*operands: Any) -> Scalar:
+        if len(operands) != 1 + (name in BINARY):
+            raise Untraceable(f"it calls {name} of {len(operands)} operands")
         xs = _scalars(*operands, special=_is_special_in_powers if name == "pow" else None)
         dtype = xs[0]._dtype
-        if dtype_kind(dtype) not in kinds:
+        if dtype_kind(dtype) not in kinds or (name == "nextafter" and dtype in SIXTEEN_BIT_FLOATS):
             raise Untraceable(f"{name} is not defined for {dtype}")
         lines = xs[0]._lines
         lines.long |= name in _LONG
@@ -419,12 +420,25 @@ class _Namespace:
     def where(self, condition: Any, x: Any, y: Any, /) -> Scalar:
         if not isinstance(condition, Scalar) or condition._dtype != "bool":
             raise Untraceable("where needs a condition of dtype bool")
-        if isinstance(x, Scalar) or isinstance(y, Scalar):
-            if_true, if_false = _scalars(x, y)
-        else:
+        x, y = number_of(x), number_of(y)
+        if not isinstance(x, Scalar) and isinstance(x, np.generic):
+            x = constant(condition._lines, x, dtype_name(x.dtype))
+        if not isinstance(x, Scalar) and not isinstance(y, (Scalar, np.generic)):
             raise Untraceable("where needs an array in at least one branch")
+        if not isinstance(x, Scalar) and isinstance(y, np.generic):
+            y = constant(condition._lines, y, dtype_name(y.dtype))
+        if_true, if_false = _scalars(x, y)
         chosen = condition._lines.language.choose(condition._code, if_true._code, if_false._code)
         return _emit(condition._lines, if_true._dtype, chosen)
+
+    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Scalar:
+        del device  # numbers of a function are made where its kernel runs
+        x = number_of(x)
+        if isinstance(x, Scalar):
+            return self.astype(x, x.dtype if dtype is None else dtype, copy=copy is not False)
+        if dtype is None and not isinstance(x, np.generic):
+            raise Untraceable("it makes an array of a number without a dtype (give asarray its dtype)")
+        return constant(_LINES.get(), x, dtype_name(x.dtype if dtype is None else dtype))
 
     def clip(self, x: Scalar, min: Any = None, max: Any = None) -> Scalar:
         if min is not None:
@@ -435,13 +449,19 @@ class _Namespace:
         converted = _cast(x, dtype_name(dtype))
         return _another(converted) if copy else converted
 
-    def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None) -> Scalar:
+    def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None, device: Any = None) -> Scalar:
+        del device
+        fill_value = number_of(fill_value)
+        if isinstance(fill_value, Scalar):
+            return self.astype(fill_value, x.dtype if dtype is None else dtype)
         return self._full_like(x, fill_value, dtype)
 
-    def zeros_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
+    def zeros_like(self, x: Scalar, /, *, dtype: Any = None, device: Any = None) -> Scalar:
+        del device
         return self._full_like(x, 0, dtype, written=True)
 
-    def ones_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
+    def ones_like(self, x: Scalar, /, *, dtype: Any = None, device: Any = None) -> Scalar:
+        del device
         return self._full_like(x, 1, dtype, written=True)
 
     def _full_like(self, x: Scalar, fill_value: Any, dtype: Any, *, written: bool = False) -> Scalar:
@@ -584,11 +604,13 @@ def trace(
     def arguments() -> tuple[Lines, list[Any]]:
         lines = Lines()
         lines.immutable, lines.language, lines.told = immutable, language, told
+        _LINES.set(lines)
         scalars = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
         return lines, scalars if packed else [one for (one,) in scalars]
 
-    lines, scalars = arguments()
+    before = _LINES.set(Lines())
     try:
+        lines, scalars = arguments()
         try:
             result = (function if told is None else with_own_numbers(function))(*scalars)
         except Exception as error:
@@ -604,6 +626,8 @@ def trace(
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
     except Exception as error:  # the caller's function may raise any error for a symbolic scalar
         raise Untraceable(f"{name} cannot be traced: {_explained(error)}") from error
+    finally:
+        _LINES.reset(before)
     structure = None
     single = not isinstance(result, tuple)
     outputs = (result,) if single else result
@@ -636,6 +660,8 @@ def _explained(error: Exception) -> str:
     while where is not None:
         home, where = str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0], where.tb_next
     words = str(error)
+    if "must be torch.dtype" in words:
+        return "it gives PyTorch the dtype of an element, which has another name in kernels (use torch.full_like)"
     if home in _STRANGERS or "parprims._operators.tracing" in words:
         stranger = f"functions of {_STRANGERS[home]}" if home in _STRANGERS else "a function"
         if _STRANGERS.get(home) == "jax.numpy":

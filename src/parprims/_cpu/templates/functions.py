@@ -401,6 +401,35 @@ def log2(a):
     return type_of(a)(np.log2(np.float64(a)))
 
 
+@function
+def gamma(a):
+    # Python's gamma has an error at negative infinity and at its poles; here the result is NaN, and infinite at zeros.
+    return select(a == 0, type_of(a)(1) / a, type_of(a)(math.gamma(a)))
+
+
+@function
+def nextafter_of_32_bits(a, b):
+    if (a != a) | (b != b):
+        return a + b
+    if a == b:
+        return b
+    if a == 0:
+        return math.copysign(as_float32(uint32(1)), b)
+    bits = as_uint32(a)
+    return as_float32(uint32(bits + uint32(1)) if (a < b) == (a > 0) else uint32(bits - uint32(1)))
+
+
+@function
+def nextafter_of_64_bits(a, b):
+    return np.nextafter(a, b)
+
+
+@function
+def lgamma(a):
+    return type_of(a)(math.lgamma(a))
+
+
+cbrt, erf, erfc = np.cbrt, math.erf, math.erfc
 sqrt, exp, expm1, log, log1p, log10 = np.sqrt, np.exp, np.expm1, np.log, np.log1p, np.log10
 sin, cos, tan, asin, acos, atan = np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan
 sinh, cosh, tanh, asinh, acosh, atanh = np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh

@@ -11,7 +11,8 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, device, dtype_name
 from parprims._core.elements import flattened, rebuilt
-from parprims._operators.foreign.names import COMPOSED, Untranslatable, fmod
+from parprims._operators.foreign.composed import digamma, erfinv, fmod, named
+from parprims._operators.foreign.names import Untranslatable
 
 
 def came_through_jax(error: BaseException) -> bool:
@@ -129,19 +130,78 @@ class _Evaluation:
 
     def _results_of(self, equation: Any, operands: list[Any]) -> list[Any]:
         name, options = equation.primitive.name, equation.params
+        if name in _ON_STACKS and (name == "stack" or _Stack in map(type, operands) or _is_row(equation)):
+            return [_ON_STACKS[name](self, equation, *operands)]
+        if _Stack in map(type, operands):
+            raise Untranslatable(f"it calls {name} of jax.lax on arrays that are stacked, which is not elementwise")
         inner = next((options[key] for key in INNER if key in options), None)
-        if inner is not None and name not in LOOPS:
+        rule = RULES.get(name) if inner is None else rule_by_name(equation)
+        if rule is None and inner is not None and name not in LOOPS:
             return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
         if not all(_is_elementwise(equation, variable) for variable in equation.outvars):
             raise Untranslatable(f"it calls {name} of jax.lax, which is not elementwise")
         if operands and all(isinstance(operand, np.generic) for operand in operands):
             with dtypes_of_64_bits(True):
                 return [np.asarray(equation.primitive.bind(*operands, **options)).flat[0]]
-        rule = RULES.get(name)
         if rule is None:
             raise Untranslatable(f"it calls {name} of jax.lax, which has no translation")
         operands = [self.constant(one) if isinstance(one, np.generic) else one for one in operands]
         return [rule(self.xp, equation, *operands)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stack:
+    """Arrays that a program joins along a new first axis, only to find the first of them that is true."""
+
+    rows: tuple[Any, ...]
+
+
+def _is_row(equation: Any) -> bool:
+    """Return whether an operation gives an array a first axis of length 1."""
+    return bool(equation.outvars[0].aval.shape == (1, *_SHAPE))
+
+
+def _row(_: _Evaluation, equation: Any, x: Any) -> _Stack:
+    if equation.params["broadcast_dimensions"] not in ((), (1, 2)):
+        raise Untranslatable("it calls broadcast_in_dim of jax.lax, which is not elementwise")
+    return _Stack((x,))
+
+
+def _join(_: _Evaluation, equation: Any, *stacks: Any) -> _Stack:
+    if equation.params["dimension"] or any(type(one) is not _Stack for one in stacks):
+        raise Untranslatable("it calls concatenate of jax.lax, which is not elementwise")
+    return _Stack(tuple([row for stack in stacks for row in stack.rows]))
+
+
+def _stack(_: _Evaluation, equation: Any, *rows: Any) -> _Stack:
+    if equation.params["axis"]:
+        raise Untranslatable("it calls stack of jax.lax, which is not elementwise")
+    return _Stack(rows)
+
+
+def _first_true(evaluation: _Evaluation, equation: Any, stack: _Stack) -> Any:
+    """Return the number of the first row that is true, 0 if none is."""
+    if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype != np.bool_:
+        raise Untranslatable("it calls argmax of jax.lax, which is not elementwise")
+    dtype = equation.outvars[0].aval.dtype
+    chosen = dtype.type(0)
+    for number, row in reversed([*enumerate(stack.rows)]):
+        if isinstance(row, np.generic):
+            chosen = dtype.type(number) if row else chosen
+        else:
+            branches = [
+                evaluation.constant(one) if isinstance(one, np.generic) else one for one in (dtype.type(number), chosen)
+            ]
+            chosen = evaluation.xp.where(row, *branches)
+    return chosen
+
+
+_ON_STACKS: dict[str, Callable[..., Any]] = {
+    "argmax": _first_true,
+    "broadcast_in_dim": _row,
+    "concatenate": _join,
+    "stack": _stack,
+}
 
 
 def _is_elementwise(equation: Any, result: Any) -> bool:
@@ -154,7 +214,7 @@ _Rule = Callable[..., Any]
 
 
 def _named(name: str) -> _Rule:
-    return lambda xp, _, *operands: getattr(xp, name)(*operands)
+    return lambda xp, _, *operands: named(xp, name)(*operands)
 
 
 def _of_bits(name: str) -> _Rule:
@@ -228,12 +288,21 @@ def _shift_right(xp: Namespace, equation: Any, x: Any, count: Any) -> Any:
     return xp.bitwise_right_shift(x, count)
 
 
+def rule_by_name(equation: Any) -> _Rule | None:
+    """Return the rule of a function of jax.numpy that JAX traces into operations on bits, or None."""
+    if equation.params.get("name") != "signbit":
+        return None
+    origin = getattr(getattr(equation.params.get("jaxpr"), "jaxpr", None), "debug_info", None)
+    of_jax = "/jax/_src/numpy/" in str(getattr(origin, "func_filename", "")).replace("\\", "/")
+    return _named("signbit") if of_jax else None
+
+
 RULES: dict[str, _Rule] = {
     **{
         name: _named(name)
         for name in (
             "abs sign floor ceil sqrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "atan2 conj real imag square"
+            "atan2 conj real imag square cbrt erf erfc lgamma nextafter exp2 rsqrt"
         ).split()
     },
     **{
@@ -263,9 +332,9 @@ RULES: dict[str, _Rule] = {
     "rem": lambda xp, _, x, y: fmod(xp, x, y),
     "pow": _power,
     "integer_pow": _integer_power,
-    "exp2": lambda xp, _, x: xp.exp2(x) if hasattr(xp, "exp2") else xp.pow(xp.full_like(x, 2), x),
-    "rsqrt": lambda xp, _, x: COMPOSED["rsqrt"](xp, x),
-    "logistic": lambda xp, _, x: COMPOSED["sigmoid"](xp, x),
+    "logistic": _named("sigmoid"),
+    "erf_inv": lambda xp, _, x: erfinv(xp, x),
+    "digamma": lambda xp, _, x: digamma(xp, x),
     "clamp": lambda xp, _, low, x, high: xp.minimum(xp.maximum(x, low), high),
     "round": _round,
     "select_n": _choose,

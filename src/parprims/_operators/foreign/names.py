@@ -1,30 +1,57 @@
-"""Elementwise functions by the names that NumPy and PyTorch give them."""
+"""The names of elementwise functions, dtypes and numbers in functions that any library may have written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from parprims._core.arrays import Namespace
+import numpy as np
+
+from parprims._core.arrays import dtype_name
 
 
 class Untranslatable(Exception):
     """A function has no translation into elementwise functions of the standard; the message says why."""
 
 
-NUMPY_NAMES = {
-    "true_divide": "divide",
-    "div": "divide",
+class Dtype:
+    """A dtype in a function that any library may have written: a name, equal to any dtype of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return (other.name if isinstance(other, Dtype) else dtype_name(other)) == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype as NumPy has it, so that NumPy's own functions take it."""
+        return np.dtype(self.name)
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("true_divide", "div"), "divide"),
+    **dict.fromkeys(("absolute", "fabs"), "abs"),
+    **dict.fromkeys(("conjugate", "conj_physical"), "conj"),
+    **dict.fromkeys(("invert", "bitwise_not"), "bitwise_invert"),
+    **dict.fromkeys(("left_shift", "lshift"), "bitwise_left_shift"),
+    **dict.fromkeys(("right_shift", "rshift"), "bitwise_right_shift"),
+    **dict.fromkeys(("rint", "around"), "round"),
+    **dict.fromkeys(("radians", "radian"), "deg2rad"),
     "sub": "subtract",
     "mul": "multiply",
     "neg": "negative",
-    "absolute": "abs",
+    "mod": "remainder",
+    "floordiv": "floor_divide",
     "power": "pow",
-    "conjugate": "conj",
-    "invert": "bitwise_invert",
-    "bitwise_not": "bitwise_invert",
-    "left_shift": "bitwise_left_shift",
-    "right_shift": "bitwise_right_shift",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
     "arcsin": "asin",
     "arccos": "acos",
     "arctan": "atan",
@@ -32,54 +59,46 @@ NUMPY_NAMES = {
     "arcsinh": "asinh",
     "arccosh": "acosh",
     "arctanh": "atanh",
-    "rint": "round",
     "clamp": "clip",
+    "degrees": "rad2deg",
+    "fix": "trunc",
+    "sgn": "sign",
     "eq": "equal",
     "ne": "not_equal",
     "lt": "less",
     "le": "less_equal",
     "gt": "greater",
     "ge": "greater_equal",
+    "expit": "sigmoid",
+    "log_expit": "log_sigmoid",
+    "logsigmoid": "log_sigmoid",
+    "gammaln": "lgamma",
+    "psi": "digamma",
+    "_threshold": "threshold",
 }
-"""The array API standard's names of functions, by their other names in NumPy or PyTorch."""
+"""The names of functions here, by their other names in NumPy, PyTorch or SciPy."""
+
+SPECIAL = ("cbrt", "erf", "erfc", "gamma", "lgamma", "nextafter")
+"""Functions that the standard lacks, but the mathematical libraries of the languages of kernels have."""
 
 
-def _either(name: str) -> Callable[..., Any]:
-    """Return PyTorch's max or min of two arrays. With a number as second argument, PyTorch reduces an axis."""
-
-    def of_two(xp: Namespace, x: Any, y: Any) -> Any:
-        if not hasattr(y, "dtype"):
-            raise Untranslatable(f"it calls {name[:3]} of an axis, which is not elementwise")
-        return getattr(xp, name)(x, y)
-
-    return of_two
+def standard_name(name: str) -> str:
+    """Return the name of a function here, given its name in NumPy, PyTorch or SciPy."""
+    name = name.removeprefix("special_")
+    if name.startswith("__"):  # PyTorch's operators
+        name = name.strip("_")
+    return OTHER_NAMES.get(name, name)
 
 
-def fmod(xp: Namespace, x: Any, y: Any) -> Any:
-    """Return the remainder of a division rounded toward zero, from the remainder of a division rounded down."""
-    if xp.isdtype((x if hasattr(x, "dtype") else y).dtype, "integral"):
-        rest = xp.remainder(x, y)
-        return xp.where((rest != 0) & ((x < 0) != (y < 0)), rest - y, rest)
-    rest = xp.remainder(abs(x), abs(y))
-    return xp.where(x < 0, -rest, rest)
+def number_of(x: Any) -> Any:
+    """Return the number of an array without axes of NumPy, CuPy or PyTorch, and any other object unchanged.
 
-
-def _not_nan(name: str) -> Callable[..., Any]:
-    def chosen(xp: Namespace, x: Any, y: Any) -> Any:
-        return xp.where(x != x, y, xp.where(y != y, x, getattr(xp, name)(x, y)))
-
-    return chosen
-
-
-COMPOSED: dict[str, Callable[..., Any]] = {
-    "fmax": _not_nan("maximum"),
-    "fmin": _not_nan("minimum"),
-    "fmod": fmod,
-    "max": _either("maximum"),
-    "min": _either("minimum"),
-    "relu": lambda xp, x: xp.maximum(x, xp.zeros_like(x)),
-    "rsqrt": lambda xp, x: 1.0 / xp.sqrt(x),
-    "sigmoid": lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
-    "silu": lambda xp, x: x / (1.0 + xp.exp(-x)),
-}
-"""Elementwise functions of NumPy and PyTorch that the standard lacks, as functions of a namespace and the operands."""
+    The number has the dtype of the array; PyTorch gives it that of the arrays beside it. JAX's own numbers stay, for
+    JAX traces the functions that make them.
+    """
+    library = type(x).__module__.partition(".")[0]
+    if library not in ("numpy", "cupy", "torch") or getattr(x, "shape", None) != ():
+        return x
+    if library == "torch":
+        return x.item()
+    return (x.get() if library == "cupy" else x)[()]

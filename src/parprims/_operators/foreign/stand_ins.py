@@ -12,7 +12,8 @@ import array_api_compat
 import numpy as np
 
 from parprims._core.arrays import Array, Namespace, dtype_name
-from parprims._operators.foreign.names import COMPOSED, NUMPY_NAMES
+from parprims._operators.foreign.composed import named
+from parprims._operators.foreign.names import Dtype, number_of
 
 
 class StandIn:
@@ -26,9 +27,11 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # a protocol through which another library would read the array
             raise AttributeError(name)
+        if name == "dtype":
+            return Dtype(dtype_name(self.array.dtype))
         found = getattr(self.array, name, None)
         if found is None:  # a method that only arrays of another library have
-            return functools.partial(_function(self._xp, name), self)
+            return functools.partial(_function(self._xp, name, "torch"), self)
         return _on_arrays(self._xp, found) if callable(found) else _stood_for(self._xp, found)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
@@ -37,15 +40,15 @@ class StandIn:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__":
             return NotImplemented
-        return _function(self._xp, ufunc.__name__)(*inputs, **options)
+        return _function(self._xp, ufunc.__name__, "numpy")(*inputs, **options)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _function(self._xp, func.__name__)(*args, **kwargs)
+        return _function(self._xp, func.__name__, "numpy")(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, StandIn))
-        return _function(first._xp, func.__name__)(*args, **(kwargs or {}))
+        return _function(first._xp, func.__name__, "torch")(*args, **(kwargs or {}))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a function of NumPy asks for the values of an array")
@@ -95,12 +98,9 @@ class _Namespace:
         return _on_arrays(self._xp, found) if callable(found) and not isinstance(found, type) else found
 
 
-def _function(xp: Namespace, name: str) -> Callable[..., Any]:
+def _function(xp: Namespace, name: str, home: str) -> Callable[..., Any]:
     """Return the library's function for a name of NumPy or PyTorch, as a function of stand-ins."""
-    composed = COMPOSED.get(name)
-    if composed is not None:
-        return _on_arrays(xp, functools.partial(composed, xp))
-    return _on_arrays(xp, getattr(xp, NUMPY_NAMES.get(name, name)))
+    return _on_arrays(xp, named(xp, name, home))
 
 
 def _on_arrays(xp: Namespace, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,9 +119,9 @@ def _array_of(xp: Namespace, x: Any) -> Any:
         return x.array
     if isinstance(x, tuple | list):
         return type(x)(_array_of(xp, part) for part in x)
-    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)) or _is_torch_dtype(x):
+    if isinstance(x, Dtype | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)) or _is_torch_dtype(x):
         return getattr(xp, dtype_name(x))
-    return x
+    return number_of(x)
 
 
 def _is_torch_dtype(x: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parprims._core.arrays import dtype_name
 from parprims._operators import tracing
-from parprims._operators.foreign.names import NUMPY_NAMES
+from parprims._operators.foreign.names import standard_name
 from parprims._operators.tracing import Lines, Scalar, Untraceable, constant, function_named
 
 Shape = tuple[int, ...]
@@ -517,7 +517,7 @@ _METHODS = frozenset(
 
 def function(name: str) -> Callable[..., Any]:
     """Return a function of small arrays by its name in NumPy, PyTorch or the standard."""
-    name = NUMPY_NAMES.get(name, name)
+    name = standard_name(name)
     if name in ("max", "min"):
         extremum = {"max": _maximum, "min": _minimum}[name]
         return lambda x, *args, **options: (

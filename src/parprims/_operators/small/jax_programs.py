@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._operators.foreign.jax_programs import INNER, LOOPS, RULES, dtypes_of_64_bits
+from parprims._operators.foreign.jax_programs import INNER, LOOPS, RULES, dtypes_of_64_bits, rule_by_name
 from parprims._operators.small.arrays import Lanes, Small, contracted, mapped, reduction, solved
 from parprims._operators.tracing import NAMESPACE, Untraceable, function_named
 
@@ -53,7 +53,8 @@ def _of_equation(lanes: Lanes, equation: Any, operands: list[Any]) -> list[Any]:
     if name == "custom_linear_solve":
         return [_of_linear_solve(lanes, options, operands)]
     inner = next((options[key] for key in INNER if key in options), None)
-    if inner is not None and name not in LOOPS:
+    rule = RULES.get(name) if inner is None else rule_by_name(equation)
+    if rule is None and inner is not None and name not in LOOPS:
         constants = [np.asarray(one) for one in getattr(inner, "consts", ())]
         return _results(lanes, getattr(inner, "jaxpr", inner), constants, operands)
     if any(isinstance(one, _Unused) for one in operands):
@@ -69,7 +70,6 @@ def _of_equation(lanes: Lanes, equation: Any, operands: list[Any]) -> list[Any]:
         return [Small(lanes, part) for part in np.split(operands[0]._entries, ends, axis=options["axis"])]
     if name in _STRUCTURAL:
         return [_STRUCTURAL[name](lanes, equation, *operands)]
-    rule = RULES.get(name)
     if rule is None:
         raise Untraceable(f"it calls {name} of jax.lax, which has no translation")
     shape = tuple(equation.outvars[0].aval.shape)

@@ -10,9 +10,10 @@ from parprims._core.arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, compute_
 from parprims._core.elements import Structure
 from parprims._core.options import dtype_named
 from parprims._dispatch.watch import computing
+from parprims._operators.foreign.names import Dtype
 from parprims._operators.languages import C_TYPES, CUDA, Captured, Language
 from parprims._operators.operator import Operator, restructured
-from parprims._operators.tracing import Dtype, Trace, Untraceable, trace, trace_combine
+from parprims._operators.tracing import Trace, Untraceable, trace, trace_combine
 from parprims._primitives.reduce.call import (
     OWN_MAPS,
     Map,

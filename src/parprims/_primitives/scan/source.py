@@ -25,9 +25,10 @@ from parprims._core.arrays import (
 )
 from parprims._core.memo import Memo
 from parprims._dispatch.dispatch import Checked
+from parprims._operators.foreign.names import Dtype
 from parprims._operators.languages import C_TYPES, CUDA, Captured, captured_identity, literal, register_type
 from parprims._operators.operator import BUILT_IN, Operator, check_components
-from parprims._operators.tracing import Dtype, Untraceable, operator_struct, state_size, trace, trace_combine
+from parprims._operators.tracing import Untraceable, operator_struct, state_size, trace, trace_combine
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan.call import Scan, result_dtypes, working_dtypes
 
