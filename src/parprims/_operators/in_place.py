@@ -35,7 +35,7 @@ def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...], axis:
         combine = op.combine
         return with_combine(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
     packed = len(xs) > 1 or op.components is not None
-    few = None if axis is None else tuple([x[along(axis, 0, 1)] for x in xs])
+    few = None if axis is None else tuple([x[along(axis, 0, min(1, x.shape[axis]))] for x in xs])
     _try_once(xp, f"op {op.name}", ElementFunction(op.combine, 2, packed), key=key, xs=xs, few=few)
     return op
 

@@ -64,8 +64,9 @@ def with_constants(asked: Arguments, numbers: tuple[str, ...]) -> Arguments:
 
 def _constant(value: Any) -> Any:
     """Return the value of a symbol, or of symbols in a tuple or list; anything else unchanged."""
-    if type(value) is tuple or type(value) is list:
-        return type(value)([_constant(one) for one in value])
+    if isinstance(value, tuple | list):
+        parts = [_constant(one) for one in value]
+        return parts if isinstance(value, list) else tuple(parts)
     is_number = isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
     return guard_scalar(value) if is_number else value
 
