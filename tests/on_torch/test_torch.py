@@ -168,12 +168,25 @@ def test_vmap_where_bits_cannot_be_viewed(backend, rng, monkeypatch, descending)
         "_cannot_view",
         cannot := unittest.mock.Mock(wraps=parprims._primitives.sort.call._cannot_view),
     )
+    view = torch.Tensor.view
+
+    def without_rule(tensor, *shape):
+        assert not (isinstance(shape[0], torch.dtype) and torch._C._are_functorch_transforms_active())
+        return view(tensor, *shape)
+
+    monkeypatch.setattr(torch.Tensor, "view", without_rule)
     x = random(rng, (3, 9), "float32")
     x[1, 3:6] = np.nan, -np.inf, np.copysign(np.nan, -1)
+    values = [rng.integers(0, np.iinfo(dtype).max, x.shape, dtype=dtype) for dtype in ("uint8", "uint16", "uint64")]
+    options = {"descending": descending, "method": "array"}
     for function in (parprims.sort, parprims.argsort):
-        found = torch.func.vmap(lambda x: function(x, descending=descending, method="array"))(backend.asarray(x))  # noqa: B023
-        expected = function(x, descending=descending, axis=1, method="array")
-        np.testing.assert_array_equal(backend.to_numpy(found), expected)
+        found = torch.func.vmap(lambda x: function(x, **options))(backend.asarray(x))  # noqa: B023
+        np.testing.assert_array_equal(backend.to_numpy(found), function(x, axis=1, **options))
+    for one in values:
+        found = torch.func.vmap(lambda *xs: parprims.sort_by_key(*xs, **options))(*map(backend.asarray, (x, one)))
+        expected = parprims.sort_by_key(x, one, axis=1, **options)
+        for got, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(got), wanted)
     assert cannot.called
 
 

@@ -273,8 +273,8 @@ class TestCompile:
             compiled(x)
         for ours, theirs in (
             (
-                lambda x: parprims.scan(x, lambda a, b: a.add_(b * w)),
-                lambda x: parprims.scan(x, lambda a, b: a + b * w),
+                lambda x: parprims.scan(x, lambda a, b: a.add_(b + w)),
+                lambda x: parprims.scan(x, lambda a, b: a + (b + w)),
             ),
             (
                 lambda x: parprims.map_reduce(lambda x: x.mul_(w), x, axis=0),

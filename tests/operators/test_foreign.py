@@ -58,6 +58,7 @@ def _check(found, expected, dtype):
 class TestFunctions:
     methods = ("kernel", "array")
 
+    @pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")
     def test_are_those_of_their_library(self, backend, rng, subtests, home, dtype, method):
         module, table = _functions(home, dtype)
         if not backend.supports(dtype) or (method == "kernel" and not _has_kernels(backend)):

@@ -526,7 +526,10 @@ class TestTranslatedFunctions:
                 if name == "lgamma":
                     expected = np.where(values == -np.inf, np.inf, expected)
                 if dtype in ULPS and name not in EXACT:
-                    bound = np.nan_to_num(ULPS[dtype] * np.spacing(np.abs(expected)), nan=0, posinf=0)
+                    # CUDA's lgamma has larger errors near its zeros between -10 and -2.
+                    least = 1.0 if name == "lgamma" else 0.0
+                    spacing = np.spacing(np.maximum(np.abs(expected), least).astype(expected.dtype))
+                    bound = np.nan_to_num(ULPS[dtype] * spacing, nan=0, posinf=0)
                 compare(backend, result, expected, bound)
 
     def test_casts(self, backend, run, subtests):

@@ -381,7 +381,7 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "Inside PyTorch every function has its results, and its derivatives: with dynamic shapes, under `torch.func`, "
-        "autocast and deterministic mode, and in saved programs. Packages of AOTInductor have the results.",
+        "autocast and deterministic mode, and in saved programs. Packages of AOTInductor for CPUs have the results.",
         (
             "tests/on_torch/test_every_function.py::test_dynamic_shapes",
             "tests/on_torch/test_every_function.py::test_func",

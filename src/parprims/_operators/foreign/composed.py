@@ -52,8 +52,8 @@ _IN_SCIPY = {"lgamma": "gammaln"}
 def _special(xp: Namespace, name: str) -> Callable[..., Any]:
     """Return a function of `SPECIAL` from the library's own package of special functions."""
     found, package = None, _PACKAGES.get(library(xp))
-    if library(xp) == "torch" and name == "cbrt":
-        return functools.partial(_cube_root, xp)
+    if library(xp) == "torch" and name in _LACKS_TORCH:
+        return functools.partial(_LACKS_TORCH[name], xp)
     if package is not None:
         with contextlib.suppress(ImportError):
             found = getattr(importlib.import_module(package), _IN_SCIPY.get(name, name), None)
@@ -80,6 +80,20 @@ def _cube_root(xp: Namespace, x: Any) -> Any:
     better = root - (root * root * root - size) / (3.0 * root * root)
     better = xp.where((size == 0) | ~xp.isfinite(better), root, better)
     return xp.where(x < 0, -better, better)
+
+
+def _gamma(xp: Namespace, x: Any) -> Any:
+    """Return the gamma function, NaN at its poles but zero, from the logarithm of its size in 64 bits."""
+    dtype, x = x.dtype, xp.astype(x, xp.float64)
+    below = xp.floor(x)
+    size = xp.exp(named(xp, "lgamma")(x))
+    negative = x < 0
+    found = xp.where(negative & (xp.remainder(below, 2.0) == 1.0), -size, size)
+    found = xp.where(x == 0, 1.0 / x, xp.where(negative & (x == below), math.nan, found))
+    return xp.astype(found, dtype)
+
+
+_LACKS_TORCH = {"cbrt": _cube_root, "gamma": _gamma}
 
 
 def _either(name: str) -> Callable[..., Any]:

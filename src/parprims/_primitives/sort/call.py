@@ -103,6 +103,8 @@ def moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
     PyTorch on GPUs moves no unsigned integers, and on CPUs it replaces every NaN of bfloat16 by one NaN.
     """
     unsigned = dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True)
+    if unsigned and is_tensor(x) and _cannot_view():
+        return xp.astype(move(xp.astype(x, xp.int64)), x.dtype)
     if unsigned or (dtype_name(x.dtype) == "bfloat16" and is_tensor(x) and not (x.requires_grad or transformed())):
         return move(bits(xp, x)).view(x.dtype)
     return move(x)
