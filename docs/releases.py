@@ -1,4 +1,4 @@
-"""The releases that the tests have passed with: ``pytest --record-releases`` writes them, and start.md has their table.
+"""The releases that tests have passed with: ``pytest --record-releases`` writes them, and start.md has their table.
 
 A run that passes adds the installed release of Python and of each package that it tested, by the session of nox as by
 pytest alone: ``nox -s tests -- --record-releases``.
@@ -31,6 +31,10 @@ PACKAGES = {
 
 NEEDS = {"JAX": ("jax", "jax-cuda"), "PyTorch": ("torch", "torch-cuda"), "CuPy": ("cupy",)}
 """The backends of tests, one of which a run must have for the package to count as tested. Others always count."""
+
+
+_TRIED = {"numpy": "NumPy", "jax": "JAX", "torch": "PyTorch", "cupy": "CuPy"}
+"""The rows of the libraries that `docs.support` tries every function on; its records count too."""
 
 
 def installed(backends: Collection[str]) -> dict[str, str]:
@@ -73,7 +77,10 @@ def oldest() -> dict[str, str]:
 def table(path: Path = RECORD) -> str:
     """Return the table of start.md."""
     known = json.loads(path.read_text())
-    lines = ["| | from | the tests have passed with |", "|---|---|---|"]
+    for one in (json.loads(file.read_text()) for file in (FOLDER / "support").glob("*.json")):
+        package = _TRIED[one["library"]]
+        known[package] = sorted({*known.get(package, ()), one["version"]}, key=_numbers)
+    lines = ["| | from | tested with |", "|---|---|---|"]
     for package, least in oldest().items():
         lines.append(f"| {package} | {least} | {', '.join(known.get(package, ('none',)))} |")
     return "\n".join(lines) + "\n"

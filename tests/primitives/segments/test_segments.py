@@ -384,3 +384,25 @@ def draw(d, name):
     expected = values.stacked(steps, axis, (*x.shape[:axis], 4, *x.shape[axis + 1 :]), dtype)
     args = [array, d.plain(ids), 4, op]
     return values.Call(name, args, options, lambda got: values.differs(d.backend, got, expected))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint64", "float16", "complex64"])
+def test_methods_that_are_promised_serve_without_elements(backend, subtests, dtype):
+    """PyTorch has no arithmetic on most unsigned integers, and none is needed."""
+    if not backend.supports(dtype):
+        pytest.skip("has no such dtype")
+    for shape, op in itertools.product([(9, 0), (9, 0, 2), (0, 2), (9, 2)], ("minimum", "add")):
+        if dtype == "complex64" and op == "minimum":
+            continue
+        x, n = backend.asarray(np.ones(shape, dtype)), shape[0]
+        ids, offsets = (backend.asarray(np.asarray(one)) for one in (np.arange(n) // 3, [0, n // 2, n]))
+        calls = {
+            "by ids": (parprims.segment_reduce, (x, ids, 4, op), {}),
+            "by offsets": (parprims.reduce, (x, op), {"offsets": offsets}),
+            "scans": (parprims.scan, (x, op), {"offsets": offsets}),
+        }
+        for name, (function, arguments, options) in calls.items():
+            for method, reason in parprims.methods(function, *arguments, axis=0, **options).items():
+                if reason is None:
+                    with subtests.test(call=name, shape=shape, op=op, method=method):
+                        function(*arguments, axis=0, method=method, **options)

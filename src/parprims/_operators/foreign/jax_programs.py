@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, device, dtype_name
+from parprims._core.arrays import Array, Namespace, device, dtype_name, is_tensor
 from parprims._core.elements import flattened, rebuilt
 from parprims._operators.foreign.composed import digamma, erfinv, fmod, named
 from parprims._operators.foreign.names import Untranslatable
@@ -241,6 +242,23 @@ def _divide(xp: Namespace, equation: Any, x: Any, y: Any) -> Any:
     return xp.where((rest != 0) & ((x < 0) != (y < 0)), quotient + 1, quotient)
 
 
+@functools.cache
+def _digamma_of_zero() -> float:
+    """Return JAX's value, which is NaN until release 0.11 or so, and minus infinity later."""
+    import jax
+
+    with jax.ensure_compile_time_eval():
+        return float(jax.lax.digamma(np.float32(0.0)))
+
+
+def _polynomial(_: Namespace, __: Any, x: Any, *coefficients: Any) -> Any:
+    """Return a0 + x (a1 + x (a2 + ...)), from the coefficients a0, a1, a2, ..."""
+    *lower, total = coefficients
+    for one in reversed(lower):
+        total = one + x * total
+    return total
+
+
 def _integer_power(xp: Namespace, equation: Any, x: Any) -> Any:
     exponent = equation.params["y"]
     left, factor, product = abs(exponent), x, None
@@ -301,8 +319,8 @@ RULES: dict[str, _Rule] = {
     **{
         name: _named(name)
         for name in (
-            "abs sign floor ceil sqrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "atan2 conj real imag square cbrt erf erfc lgamma nextafter exp2 rsqrt"
+            "abs sign floor ceil sqrt exp expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+            "atanh atan2 conj real imag square cbrt erf erfc lgamma nextafter exp2 rsqrt"
         ).split()
     },
     **{
@@ -331,10 +349,13 @@ RULES: dict[str, _Rule] = {
     "div": _divide,
     "rem": lambda xp, _, x, y: fmod(xp, x, y),
     "pow": _power,
+    "polynomial": _polynomial,
+    "one_minus_square": lambda _, __, x: 1 - x * x,
+    "stop_gradient": lambda _, __, x: x.detach() if is_tensor(x) else x,
     "integer_pow": _integer_power,
     "logistic": _named("sigmoid"),
     "erf_inv": lambda xp, _, x: erfinv(xp, x),
-    "digamma": lambda xp, _, x: digamma(xp, x),
+    "digamma": lambda xp, _, x: xp.where(x == 0, _digamma_of_zero(), digamma(xp, x)),
     "clamp": lambda xp, _, low, x, high: xp.minimum(xp.maximum(x, low), high),
     "round": _round,
     "select_n": _choose,

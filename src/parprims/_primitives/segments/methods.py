@@ -155,7 +155,8 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
-    ys = scan(elements, _by_segments(c.op), method=method, **options)[1:] if n else elements[1:]
+    empty = any(0 in x.shape for x in elements)
+    ys = elements[1:] if empty else scan(elements, _by_segments(c.op), method=method, **options)[1:]
     return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), entries=end - 1)
 
 
