@@ -1,4 +1,7 @@
-"""Calls on arrays that are split: for each primitive, the work of the parts and its driver."""
+"""Calls on arrays that are split: for each primitive, the work of the parts and its driver.
+
+The file is long because it is the one table of all primitives for all engines.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Elementwise functions of NumPy, PyTorch and SciPy that the standard lacks, as functions of a namespace and operands.
 
-The namespace is a library's, or that of symbolic scalars. A function works on any of them.
+The namespace is a library's, or that of symbolic scalars. A function works on any of them. The file is long because it
+is one table of short functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Small arrays of symbolic scalars, and the functions that they have translations for."""
+"""Small arrays of symbolic scalars, and the functions that they have translations for.
+
+The file is long because it is one table of short functions.
+"""
 
 from __future__ import annotations
 

@@ -145,6 +145,8 @@ class Specialisation:
 
     def source(self, vectorized: tuple[bool, ...]) -> str:
         """Return the CUDA text of the kernels; ``vectorized`` flags the inputs that are read as vectors."""
+        # Not the View of scans: a reduction reads elements by index, never in descending vectors, stores nothing
+        # strided, and needs three strides in place of four, which leaves registers for its loads.
         kinds = [
             f"StridedInput<{C_TYPES[name]}, {'true' if is_vector else 'false'}>"
             for name, is_vector in zip(self.arrays, vectorized, strict=True)

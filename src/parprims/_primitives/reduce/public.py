@@ -1,4 +1,4 @@
-"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
+"""Reductions: x[0] op x[1] op ..., in order, by a tree. Long by the docstrings of nine functions of one declaration."""
 
 from __future__ import annotations
 
