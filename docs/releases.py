@@ -33,10 +33,6 @@ NEEDS = {"JAX": ("jax", "jax-cuda"), "PyTorch": ("torch", "torch-cuda"), "CuPy":
 """The backends of tests, one of which a run must have for the package to count as tested. Others always count."""
 
 
-_TRIED = {"numpy": "NumPy", "jax": "JAX", "torch": "PyTorch", "cupy": "CuPy"}
-"""The rows of the libraries that `docs.support` tries every function on; its records count too."""
-
-
 def installed(backends: Collection[str]) -> dict[str, str]:
     """Return the release of Python, and of each package that tests of the backends use."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
@@ -75,10 +71,10 @@ def oldest() -> dict[str, str]:
 
 
 def table(path: Path = RECORD) -> str:
-    """Return the table of start.md."""
+    """Return the table of start.md. The releases of `docs.support`, which tries every function, count too."""
     known = json.loads(path.read_text())
     for one in (json.loads(file.read_text()) for file in (FOLDER / "support").glob("*.json")):
-        package = _TRIED[one["library"]]
+        package = next(package for package, names in PACKAGES.items() if one["library"] in names)
         known[package] = sorted({*known.get(package, ()), one["version"]}, key=_numbers)
     lines = ["| | from | tested with |", "|---|---|---|"]
     for package, least in oldest().items():

@@ -54,7 +54,7 @@ def loop(matrices, offsets):
 
 @pytest.fixture(params=KINDS)
 def called(request):
-    """`scan` or `reduce` of matrices and offsets, of which it returns the offsets."""
+    """Return a function that calls `scan` or `reduce` on matrices and offsets, and returns the offsets."""
     make, op, offset = KINDS[request.param]
 
     def called(function, matrices, offsets, **options):

@@ -158,7 +158,7 @@ class TestScan:
             compare(backend, found, loop({"matrix": x, "offset": x[..., 0], "rest": [x]})[0], bound(17)[0])
 
     def test_broadcasting(self, backend, run, method, rng):
-        """A built-in operator whose slopes have an axis of length 1."""
+        """A built-in operator on slopes with an axis of length 1."""
         a, b = rng.integers(-1, 2, (9, 1)), rng.integers(-3, 4, (9, 4))
         found = run(parprims.scan, (backend.asarray(a), backend.asarray(b)), "affine", axis=0, method=method)
         slope, offset = parprims.scan((np.broadcast_to(a, b.shape).copy(), b), "affine", axis=0, method="array")

@@ -1,4 +1,4 @@
-"""Elements of several arrays: trees whose nodes are tuples, NamedTuples, lists, dicts and registered classes.
+"""Elements of several arrays, as trees. Nodes are tuples, NamedTuples, lists, dicts and objects of registered classes.
 
 A class is registered with `jax.tree_util`, or with `torch.utils._pytree`, as a dataclass may be. None inside a tree is
 a node without arrays. All other objects are leaves.
@@ -109,7 +109,7 @@ def _of_registered(kind: type, keys: tuple[str, Any], parts: list[Any]) -> Any:
 
 
 def rebuilt(structure: Structure, leaves: Iterable[Any]) -> Any:
-    """Return the element of a structure whose leaves are given in order."""
+    """Return the element of a structure with the given leaves, in order."""
     return _rebuilt(structure, iter(leaves))
 
 

@@ -27,6 +27,14 @@ def is_jax_literal(kind: type) -> bool:
     return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
 
 
+def release_refusal(tested: str, oldest: tuple[int, ...], newest: tuple[int, ...], this: tuple[int, ...]) -> str | None:
+    """Return the sentence why a release of JAX is refused, or None; ``tested`` is its subject and verb."""
+    if oldest <= this[:2] <= newest:
+        return None
+    first, last, found = (".".join(map(str, one)) for one in (oldest, newest, this))
+    return f"{tested} tested with JAX {first} to {last}, and this is JAX {found}"
+
+
 def explicit_sharding(x: Array) -> Any:
     """Return the sharding that is part of the type of a JAX array, or None if there is none."""
     import jax

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims._compiling.plan_capture import observed
+from parprims._core import jax_arrays
 from parprims._core.arrays import Array
 from parprims._core.jax_arrays import is_sharded, varying_alike
 from parprims._core.memo import Memo
@@ -77,10 +78,7 @@ NO_DEVICE = "JAX has no CUDA device, and inside jit, vmap and grad kernels run o
 
 
 def release_refusal(release: tuple[int, ...]) -> str | None:
-    if OLDEST <= release[:2] <= NEWEST:
-        return None
-    oldest, newest, this = (".".join(map(str, one)) for one in (OLDEST, NEWEST, release))
-    return f"XLA's call of kernels is tested with JAX {oldest} to {newest}, and this is JAX {this}"
+    return jax_arrays.release_refusal("XLA's call of kernels is", OLDEST, NEWEST, release)
 
 
 @functools.cache

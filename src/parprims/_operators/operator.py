@@ -33,7 +33,7 @@ class Operator:
         ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
         of its arguments, which it must not change in place. To run in a kernel the function must consist of Python
         operators and functions of NumPy, PyTorch, ``jax.numpy`` or ``array_api_compat.array_namespace(x)``, on arrays
-        of any library: elementwise functions, and on small matrices those of the page "Operators and tracing".
+        of any library. The page "Operators and tracing" lists elementwise functions and functions of small matrices.
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x: a scalar per component, as a tuple or in the structure of
         the elements. A callable receives the dtype name of each component ("float32") and returns the identity.

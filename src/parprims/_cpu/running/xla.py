@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parprims._core import jax_arrays
 from parprims._core.arrays import Array
 from parprims._core.jax_arrays import varying_alike
 from parprims._cpu import limits, text
@@ -83,10 +84,7 @@ def _minor_version() -> int:
 
 def release_refusal(release: tuple[int, ...]) -> str | None:
     """Return the sentence why programs of a release of JAX cannot hold kernels for CPUs, or None."""
-    if OLDEST <= release[:2] <= NEWEST:
-        return None
-    oldest, newest, this = (".".join(map(str, one)) for one in (OLDEST, NEWEST, release))
-    return f"kernels for CPUs in programs are tested with JAX {oldest} to {newest}, and this is JAX {this}"
+    return jax_arrays.release_refusal("kernels for CPUs in programs are", OLDEST, NEWEST, release)
 
 
 @functools.cache

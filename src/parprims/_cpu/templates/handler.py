@@ -3,7 +3,7 @@
 A call of XLA holds the plan of its kernels as words, see `words_of` in _cpu/running/xla.py. The handler finds the
 kernels in a table of this process by their digests, allocates scratch, and runs one kernel after another. Addresses are
 integers.
-Structures are those of xla/ffi/api/c_api.h; the comment behind an offset names its field.
+The file xla/ffi/api/c_api.h declares the structures. The comment after an offset names the field there.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, disable-error-code="name-defined"
@@ -176,13 +176,21 @@ def help_launch(launch):
     return 0
 
 
+# Returns the address of a new structure, with its first words, in `memory` bytes; 0 if no memory is left.
+@function
+def new_structure(size, memory):
+    given = allocate(memory)
+    if given != 0:
+        put(given, size)  # struct_size
+        put(given + 8, 0)  # extension_start
+    return given
+
+
 @function
 def most_threads(api, context, most):
-    answer = allocate(8 * 5)
+    answer = new_structure(32, 40)
     if answer == 0:
         return 1
-    put(answer, 32)  # struct_size
-    put(answer + 8, 0)  # extension_start
     put(answer + 16, context)  # ctx
     put(answer + 24, answer + 32)  # num_threads
     put(answer + 32, 1)
@@ -197,10 +205,8 @@ def most_threads(api, context, most):
 
 @function
 def forget_error(api, error):
-    given = allocate(24)
+    given = new_structure(24, 24)
     if given != 0:
-        put(given, 24)  # struct_size
-        put(given + 8, 0)  # extension_start
         put(given + 16, error)  # error
         call_address(word(api + 64), given)  # XLA_FFI_Error_Destroy
         free(given)
@@ -208,11 +214,9 @@ def forget_error(api, error):
 
 @function
 def ask_for_help(api, context, launch, helper):
-    given = allocate(40)
+    given = new_structure(40, 40)
     if given == 0:
         return 1
-    put(given, 40)  # struct_size
-    put(given + 8, 0)  # extension_start
     put(given + 16, context)  # ctx
     put(given + 24, helper)  # task
     put(given + 32, launch)  # data
@@ -267,11 +271,9 @@ def run_launch(frame, kernel, arrays, tasks, least, most, helper):
 
 @function
 def failed_with(frame, message, code):
-    given, api = allocate(32), word(frame + 16)
+    given, api = new_structure(28, 32), word(frame + 16)
     if given == 0:
         return 0
-    put(given, 28)  # struct_size
-    put(given + 8, 0)  # extension_start
     put(given + 16, message)  # message
     put_half(given + 24, code)  # errc
     error = call_address(word(api + 48), given)  # XLA_FFI_Error_Create

@@ -11,7 +11,7 @@ import functools
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parprims._core.arrays import (
@@ -357,15 +357,22 @@ def _divide(xp: Namespace, x: Any, y: Any, *, rounding_mode: str | None = None) 
         return xp.divide(x, y) if hasattr(x, "dtype") and hasattr(y, "dtype") else x / y
     if not xp.isdtype((x if hasattr(x, "dtype") else y).dtype, "integral"):
         return xp.trunc(x / y)
+    return truncated_quotient(xp, x, y)
+
+
+def truncated_quotient(xp: Namespace, x: Any, y: Any) -> Any:
+    """Return the quotient of integers, rounded toward zero."""
     quotient, rest = xp.floor_divide(x, y), xp.remainder(x, y)
     return xp.where((rest != 0) & ((x < 0) != (y < 0)), quotient + 1, quotient)
 
 
+def polynomial(x: Any, coefficients: Sequence[Any]) -> Any:
+    """Return the value of a polynomial, given its coefficients from the highest, by Horner's rule."""
+    return functools.reduce(lambda found, one: found * x + one, coefficients)
+
+
 def _rational(x: Any, above: tuple[float, ...], below: tuple[float, ...]) -> Any:
-    """Return a quotient of polynomials, given by their coefficients from the highest."""
-    top, bottom = (functools.reduce(lambda found, one: found * x + one, rest, x * first + second)
-                   for first, second, *rest in (above, below))  # fmt: skip
-    return top / bottom
+    return polynomial(x, above) / polynomial(x, below)
 
 
 def erfinv(xp: Namespace, x: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, device, dtype_name, is_tensor
 from parprims._core.elements import flattened, rebuilt
-from parprims._operators.foreign.composed import digamma, erfinv, fmod, named
+from parprims._operators.foreign.composed import digamma, erfinv, fmod, named, polynomial, truncated_quotient
 from parprims._operators.foreign.names import Untranslatable
 
 
@@ -238,8 +238,7 @@ def _divide(xp: Namespace, equation: Any, x: Any, y: Any) -> Any:
     """Divide; quotients of integers are rounded toward zero."""
     if not _is_integer(equation):
         return xp.divide(x, y)
-    quotient, rest = xp.floor_divide(x, y), xp.remainder(x, y)
-    return xp.where((rest != 0) & ((x < 0) != (y < 0)), quotient + 1, quotient)
+    return truncated_quotient(xp, x, y)
 
 
 @functools.cache
@@ -253,10 +252,7 @@ def _digamma_of_zero() -> float:
 
 def _polynomial(_: Namespace, __: Any, x: Any, *coefficients: Any) -> Any:
     """Return a0 + x (a1 + x (a2 + ...)), from the coefficients a0, a1, a2, ..."""
-    *lower, total = coefficients
-    for one in reversed(lower):
-        total = one + x * total
-    return total
+    return polynomial(x, coefficients[::-1])
 
 
 def _integer_power(xp: Namespace, equation: Any, x: Any) -> Any:

@@ -239,8 +239,8 @@ def or_components(
     run_divided : callable
         Returns the function of the arrays: `run_scan` or `run_reduction`.
     operations : callable
-        Takes the namespace and the call; returns the call in operations of the library, whose derivative is that of the
-        kernel.
+        Takes the namespace and the call; returns the call in operations of the library. The kernel has the derivative
+        of these operations.
     """
     refusal_of = method.refusal
     assert refusal_of is not None
