@@ -44,13 +44,20 @@ def _by_home(module, home, function, *arrays):
         return function(*arrays)
 
 
-def _check(found, expected, dtype):
+def _check(found, expected, dtype, condition=1.0):
+    """Compare within 64 units of the last place, or so many times more; 0 is a unit of 1."""
     assert found.dtype == expected.dtype
     if np.dtype(dtype).kind == "f":
-        eps = np.finfo(dtype).eps
-        np.testing.assert_allclose(found, expected, rtol=64 * eps, atol=64 * eps)
+        bound = 64 * np.finfo(dtype).eps * condition * (1 + np.abs(expected))
+        near = np.abs(found - expected) <= np.where(np.isfinite(bound), bound, 0)
+        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+        np.testing.assert_array_equal(np.where(near | same, expected, found), expected)
     else:
         np.testing.assert_array_equal(found, expected)
+
+
+TOGETHER = 12
+"""Functions that one kernel computes, for each kernel takes a second to compile."""
 
 
 @pytest.mark.parametrize("home", HOMES)
@@ -71,17 +78,23 @@ class TestFunctions:
                 np.vstack([x, s.reshape(-1, 1)]) for x, s in zip((p, q), np.meshgrid(STRANGE, STRANGE), strict=True)
             )
             p, q = p.astype(dtype), q.astype(dtype)
-        first = Operator(lambda earlier, _: earlier)
-        for name, function in table.items():
-            if backend.name == "array-api-strict" and name in BEYOND_THE_STANDARD:
-                continue
-            with subtests.test(name=name):
-                expected = _by_home(module, home, function, p, q)
-                # One element a line: its reduction is the value of the map itself.
-                found = parprims.map_reduce(
-                    function, backend.asarray(p), backend.asarray(q), op=first, axis=1, method=method
-                )
-                _check(backend.to_numpy(found), expected[:, 0], dtype)
+        names = [name for name in table if backend.name != "array-api-strict" or name not in BEYOND_THE_STANDARD]
+        for begin in range(0, len(names), TOGETHER):
+            group = [table[name] for name in names[begin : begin + TOGETHER]]
+            # One element a line: its reduction is the value of the map itself.
+            values = parprims.map_reduce(
+                lambda *xs: tuple([function(*xs) for function in group]),  # noqa: B023
+                *(backend.asarray(x) for x in (p, q)),
+                op=Operator(lambda earlier, _: earlier),
+                axis=1,
+                method=method,
+            )
+            for name, function, found in zip(names[begin:], group, values, strict=False):
+                with subtests.test(name=name):
+                    expected = _by_home(module, home, function, p, q)[:, 0]
+                    # Near its poles digamma is 1 / d at a distance d, and d has the error of p.
+                    condition = 1 + np.abs(p[:, 0] * expected) if name in ("psi", "digamma") else 1.0
+                    _check(backend.to_numpy(found), expected, dtype, condition)
 
     def test_are_operators(self, backend, rng, home, dtype, method):
         module, _ = _functions(home, "float32")

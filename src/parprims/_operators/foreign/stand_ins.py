@@ -11,7 +11,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._core.arrays import Array, Namespace, dtype_name
+from parprims._core.arrays import Array, Namespace, dtype_name, library
 from parprims._operators.foreign.composed import named
 from parprims._operators.foreign.names import Dtype, number_of
 
@@ -121,7 +121,10 @@ def _array_of(xp: Namespace, x: Any) -> Any:
         return type(x)(_array_of(xp, part) for part in x)
     if isinstance(x, Dtype | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)) or _is_torch_dtype(x):
         return getattr(xp, dtype_name(x))
-    return number_of(x)
+    number = number_of(x)
+    if isinstance(number, np.generic) and library(xp) == "other":  # the standard has no numbers of NumPy
+        return xp.asarray(number.item(), dtype=getattr(xp, dtype_name(number.dtype)))
+    return number
 
 
 def _is_torch_dtype(x: Any) -> bool:
