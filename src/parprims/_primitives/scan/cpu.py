@@ -34,14 +34,15 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
+from parprims._primitives.scan.grouping import block_elements
 
-_COLUMNS, _MOST_COLUMNS = 512, 4096
+_COLUMNS, _MOST_COLUMNS = 512, 1024
 """The least and the most columns of a tile: its states stay in the cache."""
 _LEAST = _cpu.threads.ELEMENTS
 """The fewest elements for each thread."""
-_FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
+_FEW, _PIECE = 4, 1 << 10
 """Several threads share a long line if there are fewer lines than ``_FEW``. A piece of a recurrence then has ``_PIECE``
-elements, and a group of pieces of a scan ``_GROUP``."""
+elements."""
 _HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
 """The length from which a line of a recurrence is computed in halves, the length from which the maps of parts are
 composed where the line does not decay, and the elements of a part."""
@@ -128,9 +129,15 @@ def functions(
         converted, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
+    in_blocks = isinstance(r, Scan) and _rounds(r)
     opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(converted)}"]
+    first = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     if starts:
-        opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
+        opening = ["return before(starts, from_)"] if in_blocks else first
+    follow = "advance(state, inputs, at, steps, 0)"
+    if in_blocks:
+        first, follow = opening, "state" if starts else "element(inputs, at, steps, 0)"
+    block = block_elements(sum(dtype_bits(one) for one in states) // 8)
     results = [
         _cpu.register_cast(f"state[{at}]", state, view.dtype)
         for at, (state, view) in enumerate(zip(states, outputs, strict=True))
@@ -147,18 +154,22 @@ def functions(
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
-        text.function(
-            "first_state(inputs, starts, at, steps, from_)",
-            ["return advance(before(starts, from_), inputs, at, steps, 0)"] if exclusive else opening,
-        ),
+        text.function("first_state(inputs, starts, at, steps, from_)", first if exclusive else opening),
+        text.function("follow(state, inputs, at, steps)", (f"return {follow}",)),
+        text.function("is_known()", (f"return {bool(starts)}",)),
+        text.function("block()", (f"return {block}",)),
+        text.function("memory()", (f"return {'scratch(32)' if isinstance(r, Scan) and _is_sum(r) else 0}",)),
+        text.function("rows(width)", (f"return {_ROWS if in_blocks else 0}",)),
+        text.function("nothing()", (f"return {_nothing(states)}",)) if isinstance(r, Scan) and _is_sum(r) else "",
         text.function(
             "begin_line(outputs, to, steps, starts, from_)",
             ["finish(outputs, to, steps, 0, before(starts, from_))" if exclusive else "return 0"],
         ),
         text.function("shift()", (f"return {int(exclusive)}",)),
         text.function("finish(outputs, to, steps, i, state)", written),
-        text.loops("_primitives/scan/scan_loops.py"),
-        text.loops("_primitives/scan/columns_loops.py"),
+        text.loops("_primitives/scan/loops/scan_loops.py"),
+        text.loops("_primitives/scan/loops/columns_loops.py"),
+        text.loops("_primitives/scan/loops/blocks_loops.py"),
     )
 
 
@@ -259,6 +270,9 @@ def _can_be_shared(state: str, output: str) -> bool:
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
+_ROWS = f"({', '.join(['scratch(width)'] * 5)})"
+"""The memory of `down_in_blocks` and `down_sums`."""
+
 _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
 """Operators without rounding errors, in any dtype."""
 
@@ -268,21 +282,32 @@ def _rounds(r: Scan) -> bool:
     return r.op not in _EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in r.working)
 
 
+def _is_sum(r: Scan) -> bool:
+    """Return whether the call adds real floats."""
+    return r.op is BUILT_IN["add"] and all(dtype_kind(dtype) == "float" for dtype in r.working)
+
+
+def _nothing(states: Sequence[str]) -> str:
+    """Return the state -0.0 as an expression of a kernel."""
+    return _cpu.text.packed(f"{_cpu.register_type(one)}(-0.0)" for one in states)
+
+
 def _way(r: Call) -> list[str]:
-    """Return the functions that scan lines and columns: in pieces where that reduces rounding errors, else in order.
+    """Return the functions that scan lines and columns: by the canonical grouping if operators round, else in order.
 
     A recurrence is computed in order, so that its rounding errors decay with it.
     """
-    way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
+    way = "in_blocks" if isinstance(r, Scan) and _rounds(r) else "in_order"
+    way = "sums" if isinstance(r, Scan) and _is_sum(r) else way
     along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
     calls = {
-        "go_along(inputs, outputs, at, to, steps, steps_out, n, state)": f"along_{along}",
-        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier)": f"down_{way}",
+        "go_along(inputs, outputs, at, to, steps, steps_out, n, state, rest)": f"along_{along}",
+        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes, rest)": f"down_{way}",
     }
     if isinstance(r, Scan):
         calls |= {
             "go_through(inputs, at, steps, state)": f"through_{along}",
-            "go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state)": f"behind_{along}",
+            "go_behind(inputs, outputs, at, to, steps, steps_out, n, earlier, rest)": f"behind_{along}",
         }
     return [_cpu.text.function(head, (f"return {name}{head[head.index('(') :]}",)) for head, name in calls.items()]
 
@@ -345,14 +370,15 @@ def _plan(
     shares: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
-            total = -(-(n - int(exclusive)) // _GROUP)
+            block = block_elements(sum(dtype_bits(dtype) for dtype in r.working) // 8)
+            total = -(-(n - int(exclusive)) // block)
             front = max(1, total // (shared + 2))
             stretch = -(-(total - front) // (2 * shared))
             stretches = -(-(total - front) // stretch)
             shares = front, stretch, (stretches - 1) * stretch
             states = lines * (1 + shares[-1])
             launches = [
-                _cpu.Launch("scan_fronts", states, _LEAST // _GROUP),
+                _cpu.Launch("scan_fronts", states, max(1, _LEAST // block)),
                 _cpu.Launch("scan_totals", lines, reads=0, writes=False),
                 _cpu.Launch("scan_stretches", lines * stretches),
             ]

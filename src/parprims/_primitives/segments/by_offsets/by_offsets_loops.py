@@ -34,12 +34,12 @@ from parprims._cpu.templates.declarations import (
     scratch,
 )
 from parprims._primitives.reduce.reduce_loops import all_of_block, lanes_of_block, parts_of_block
-from parprims._primitives.scan.columns_loops import opening_column
-from parprims._primitives.scan.scan_loops import indices_of, place_of
+from parprims._primitives.scan.loops.columns_loops import opening_column
+from parprims._primitives.scan.loops.scan_loops import indices_of, place_of
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.scan.columns_loops import go_down
-    from parprims._primitives.scan.scan_loops import advance, before, element, finish, go_along, opening
+    from parprims._primitives.scan.loops.columns_loops import go_down, rows
+    from parprims._primitives.scan.loops.scan_loops import before, element, finish, follow, go_along, memory, opening
 
     def offset(inputs: Arrays, number: int) -> int:
         """Return the place where a segment begins, as the call gives it."""
@@ -62,10 +62,10 @@ if TYPE_CHECKING:  # functions that are written for a call
     def turned(n: int, first: int, behind: int) -> int:
         """Return the place from which a segment is walked, counted from the first element of the walk along a line."""
 
-    def walked_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
+    def walked_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
         """Scan a segment of a line by `segment_along` or `segment_along_exclusive`."""
 
-    def walked_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier):
+    def walked_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
         """Scan a segment of columns by `segment_down` or `segment_down_exclusive`."""
 
     def closed(starts: Arrays, from_: Position, state: State) -> State:
@@ -111,6 +111,7 @@ def scan_segments(inputs, starts, outputs, numbers, begin, end):
     """Scan the segments of shares of lines."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, shares = alongs_in(numbers), alongs_out(numbers), shares_of(numbers)
+    rest = memory()
     for task in range(begin, end):
         line = task // shares
         high, middle, across = indices_of(line, low, inner)
@@ -126,22 +127,22 @@ def scan_segments(inputs, starts, outputs, numbers, begin, end):
             if behind > first:
                 place = turned(n, first, behind)
                 at_place, to_place = moved_in(at, steps, place), moved_out(to, steps_out, place)
-                walked_along(inputs, starts, outputs, at_place, to_place, from_, steps, steps_out, behind - first)
+                walked_along(inputs, starts, outputs, at_place, to_place, from_, steps, steps_out, behind - first, rest)
             first = behind
 
 
-def segment_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
+def segment_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
     """Scan a segment of a line."""
-    go_along(inputs, outputs, at, to, steps, steps_out, count, opening(inputs, starts, at, steps, from_))
+    go_along(inputs, outputs, at, to, steps, steps_out, count, opening(inputs, starts, at, steps, from_), rest)
 
 
-def segment_along_exclusive(inputs, starts, outputs, at, to, from_, steps, steps_out, count):
+def segment_along_exclusive(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
     """Scan a segment of a line, with results that leave their own element out."""
     state = before(starts, from_)
     finish(outputs, to, steps_out, 0, state)
     if count > 1:
-        state = advance(state, inputs, at, steps, 0)
-        go_along(inputs, outputs, at, moved_out(to, steps_out, 1), steps, steps_out, count - 1, state)
+        state = follow(state, inputs, at, steps)
+        go_along(inputs, outputs, at, moved_out(to, steps_out, 1), steps, steps_out, count - 1, state, rest)
 
 
 def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
@@ -149,7 +150,7 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out, shares = alongs_in(numbers), alongs_out(numbers), shares_of(numbers)
     tiles = -(-inner // width)
-    lanes, groups, group, earlier = scratch(width), scratch(width), scratch(width), scratch(width)
+    lanes, rest = scratch(width), rows(width)
     for task in range(begin, end):
         tile = task // shares
         outer = tile // tiles
@@ -178,23 +179,19 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
                     behind - first,
                     columns,
                     lanes,
-                    groups,
-                    group,
-                    earlier,
+                    rest,
                 )
             first = behind
 
 
-def segment_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier):
+def segment_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
     """Scan a segment of columns."""
     for j in range(columns):
         put(lanes, j, opening_column(inputs, starts, at, acrosses_in(numbers), from_, acrosses_start(numbers), j))
-    go_down(inputs, outputs, at, to, numbers, count, columns, lanes, groups, group, earlier)
+    go_down(inputs, outputs, at, to, numbers, count, columns, lanes, rest)
 
 
-def segment_down_exclusive(
-    inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, groups, group, earlier
-):
+def segment_down_exclusive(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
     """Scan a segment of columns, with results that leave their own element out."""
     for j in range(columns):
         state = before(starts, moved_start(from_, acrosses_start(numbers), j))
@@ -202,9 +199,9 @@ def segment_down_exclusive(
         put(lanes, j, state)
     if count > 1:
         for j in range(columns):
-            put(lanes, j, advance(get(lanes, j), inputs, at, acrosses_in(numbers), j))
+            put(lanes, j, follow(get(lanes, j), inputs, moved_in(at, acrosses_in(numbers), j), acrosses_in(numbers)))
         behind = moved_out(to, alongs_out(numbers), 1)
-        go_down(inputs, outputs, at, behind, numbers, count - 1, columns, lanes, groups, group, earlier)
+        go_down(inputs, outputs, at, behind, numbers, count - 1, columns, lanes, rest)
 
 
 # ---- Reductions -------------------------------------------------------------------------------------------------

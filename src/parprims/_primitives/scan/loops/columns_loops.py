@@ -1,4 +1,4 @@
-"""Scans and linear recurrences on CPUs, of adjacent lines side by side. Numbers and pieces are as in scan_loops.py.
+"""Scans and linear recurrences on CPUs, of adjacent lines side by side. Numbers and blocks are as in scan_loops.py.
 
 ``go_down`` is one of the functions ``down_...`` below.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parprims._cpu.templates.declarations import (
+    States,
     acrosses_in,
     acrosses_out,
     acrosses_start,
     alongs_in,
     alongs_out,
-    combine,
     get,
     moved_in,
     moved_out,
@@ -28,10 +28,19 @@ from parprims._cpu.templates.declarations import (
 )
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.scan.scan_loops import advance, before, element, finish, opening
+    from parprims._primitives.scan.loops.scan_loops import (
+        advance,
+        before,
+        finish,
+        follow,
+        opening,
+    )
 
-    def go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-        """Write n rows of results of a tile of columns, given the first row in ``lanes``."""
+    def go_down(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
+        """Write n rows of results of a tile of columns, given their `opening` in ``lanes``."""
+
+    def rows(width: int) -> tuple[States, ...]:
+        """Return memory for the states of `down_in_blocks`."""
 
 
 def scan_columns(inputs, starts, outputs, numbers, begin, end):
@@ -39,7 +48,7 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps = acrosses_in(numbers)
     tiles = -(-inner // width)
-    lanes, groups, group, earlier = scratch(width), scratch(width), scratch(width), scratch(width)
+    lanes, rest = scratch(width), rows(width)
     outer = begin // tiles
     high, middle, left = outer // low, outer % low, begin % tiles * width
     for task in range(begin, end):
@@ -57,9 +66,7 @@ def scan_columns(inputs, starts, outputs, numbers, begin, end):
             n,
             columns,
             lanes,
-            groups,
-            group,
-            earlier,
+            rest,
         )
         # The next tile is found without a division: a tile may have little other work.
         left += width
@@ -74,7 +81,7 @@ def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     tiles = -(-inner // width)
-    lanes, groups, group, earlier = scratch(width), scratch(width), scratch(width), scratch(width)
+    lanes, rest = scratch(width), rows(width)
     outer = begin // tiles
     high, middle, left = outer // low, outer % low, begin % tiles * width
     for task in range(begin, end):
@@ -88,9 +95,9 @@ def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
             put(lanes, j, state)
         if n > 1:
             for j in range(columns):
-                put(lanes, j, advance(get(lanes, j), inputs, at, steps, j))
+                put(lanes, j, follow(get(lanes, j), inputs, moved_in(at, steps, j), steps))
             behind = moved_out(to, alongs_out(numbers), 1)
-            go_down(inputs, outputs, at, behind, numbers, n - 1, columns, lanes, groups, group, earlier)
+            go_down(inputs, outputs, at, behind, numbers, n - 1, columns, lanes, rest)
         left += width
         if left >= inner:
             left, middle = 0, middle + 1
@@ -98,7 +105,7 @@ def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
             middle, high = 0, high + 1
 
 
-def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
+def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
     """Write n rows of results, one row after another, given the first row in ``lanes``."""
     steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
     for j in range(columns):
@@ -110,52 +117,6 @@ def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, groups, g
             state = advance(get(lanes, j), inputs, row, steps, j)
             finish(outputs, results, steps_out, j, state)
             put(lanes, j, state)
-
-
-def down_in_pieces(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier):
-    """Write n rows of results by pieces and groups of pieces, given the first row in ``lanes``."""
-    steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
-    for j in range(columns):
-        finish(outputs, to, steps_out, j, get(lanes, j))
-    for i in range(1, n):
-        row = moved_in(at, alongs_in(numbers), i)
-        results = moved_out(to, alongs_out(numbers), i)
-        if i < 32:
-            for j in range(columns):
-                state = combine(get(lanes, j), element(inputs, row, steps, j))
-                finish(outputs, results, steps_out, j, state)
-                put(lanes, j, state)
-        elif i % 32 > 0:
-            for j in range(columns):
-                state = combine(get(lanes, j), element(inputs, row, steps, j))
-                finish(outputs, results, steps_out, j, combine(get(earlier, j), state))
-                put(lanes, j, state)
-        else:  # loops without branches: a masked store to memory that was never written takes long
-            if i % 2048 == 32:
-                for j in range(columns):
-                    put(group, j, get(lanes, j))
-            else:
-                for j in range(columns):
-                    put(group, j, combine(get(group, j), get(lanes, j)))
-            if i < 2048:
-                for j in range(columns):
-                    put(earlier, j, get(group, j))
-            elif i == 2048:
-                for j in range(columns):
-                    put(groups, j, get(group, j))
-                    put(earlier, j, get(group, j))
-            elif i % 2048 == 0:
-                for j in range(columns):
-                    state = combine(get(groups, j), get(group, j))
-                    put(groups, j, state)
-                    put(earlier, j, state)
-            else:
-                for j in range(columns):
-                    put(earlier, j, combine(get(groups, j), get(group, j)))
-            for j in range(columns):
-                begun = element(inputs, row, steps, j)
-                put(lanes, j, begun)
-                finish(outputs, results, steps_out, j, combine(get(earlier, j), begun))
 
 
 def opening_column(inputs, starts, at, steps, from_, across, j):

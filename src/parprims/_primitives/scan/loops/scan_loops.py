@@ -3,9 +3,9 @@
 numbers: low, n, inner, width, then the numbers of the views of inputs, outputs and starts. A line is scanned from its
 first element to its last; the first element of a reverse scan is the last in memory.
 
-The error of a floating-point sum grows with the number of roundings that a term goes through. So lines are cut into
-pieces of 32 elements, and 64 pieces are a group. A result combines three states: of the groups before it, of the pieces
-before it in its group, and of the elements up to it in its piece. The pieces depend on the length alone.
+The bits of a floating-point result depend on the grouping of its elements. Where operators round, the grouping is the
+canonical one of scan/grouping.py: it depends on the place of an element in its line alone (blocks_loops.py). Exact
+operators, and recurrences, go in order.
 
 ``go_along`` is one of the functions ``along_...`` below, and ``go_through`` and ``go_behind`` are likewise among the
 functions ``through_...`` and ``behind_...``. Columns are in columns_loops.py.
@@ -54,13 +54,22 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Return the state after the element i steps behind a position."""
 
     def opening(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
-        """Return the first result of an inclusive scan, as a state."""
+        """Return the first result of an inclusive scan, as a state; by blocks the state before it, or any state."""
 
     def before(starts: Arrays, from_: Position) -> State:
         """Return the state before the first element."""
 
+    def follow(state: State, inputs: Arrays, at: Position, steps: Steps) -> State:
+        """Return the state after the first element, given that before it; by blocks that before it, if there is one."""
+
     def first_state(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
-        """Return the state after the first element."""
+        """Return the state after the first element; by blocks that before it, if there is one."""
+
+    def is_known() -> bool:
+        """Return whether lines begin after a state."""
+
+    def block() -> int:
+        """Return the number of elements of a block."""
 
     def finish(outputs: Arrays, to: Position, steps: Steps, i: int, state: State) -> None:
         """Write the result i steps behind a position."""
@@ -86,23 +95,27 @@ if TYPE_CHECKING:  # functions that are written for a call
         steps_out: Steps,
         n: int,
         state: State,
+        rest: States,
     ) -> State:
-        """Write n results of a line, given the first; return the last state."""
+        """Write n results of a line, given its `opening`; return the last state. ``rest`` is its `memory`."""
+
+    def memory() -> States:
+        """Return memory for 32 states, if `go_along` needs them."""
 
     def go_through(inputs: Arrays, at: Position, steps: Steps, state: State) -> State:
-        """Return the state of a group, given the state of its first element."""
+        """Return the state of a block, given the state of its first element."""
 
-    def go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-        """Write n results of groups, given the states of the groups before them and of their first element."""
+    def go_behind(inputs, outputs, at, to, steps, steps_out, n, earlier, rest):
+        """Write n results of blocks, given the state before them."""
 
     def front_of(numbers: Numbers) -> int:
-        """Return the number of groups in the front of a line."""
+        """Return the number of blocks in the front of a line."""
 
     def stretch_of(numbers: Numbers) -> int:
-        """Return the number of groups in each stretch behind the front."""
+        """Return the number of blocks in each stretch behind the front."""
 
     def totals_of(numbers: Numbers) -> int:
-        """Return the number of groups between the front and the last stretch."""
+        """Return the number of blocks between the front and the last stretch."""
 
     def in_parts(kept: States, line: int) -> bool:
         """Return whether a line of a recurrence is composed of parts, see `weigh_lines`."""
@@ -133,6 +146,7 @@ def scan_lines(inputs, starts, outputs, numbers, begin, end):
     """Scan the lines begin ... end, each from its first element to its last; inner counts fastest."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
+    rest = memory()
     line = begin
     while line < end:
         high, middle, across = indices_of(line, low, inner)
@@ -141,7 +155,7 @@ def scan_lines(inputs, starts, outputs, numbers, begin, end):
         for j in range(count):
             at_j, to_j, from_j = place_beside(numbers, at, to, from_, j)
             state = opening(inputs, starts, at_j, steps, from_j)
-            go_along(inputs, outputs, at_j, to_j, steps, steps_out, n, state)
+            go_along(inputs, outputs, at_j, to_j, steps, steps_out, n, state, rest)
         line += count
 
 
@@ -174,7 +188,7 @@ def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
                 second = opening(inputs, starts, other, steps, other_from)
                 along_two(inputs, outputs, at_j, to_j, other, other_to, steps, steps_out, n, n, state, second)
             else:
-                along_in_order(inputs, outputs, at_j, to_j, steps, steps_out, n, state)
+                along_in_order(inputs, outputs, at_j, to_j, steps, steps_out, n, state, 0)
         line += count
 
 
@@ -182,6 +196,7 @@ def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
     """Scan lines as `scan_lines`, with results that leave their own element out: they move on by one."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
+    rest = memory()
     line = begin
     while line < end:
         high, middle, across = indices_of(line, low, inner)
@@ -192,22 +207,22 @@ def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
             state = before(starts, from_j)
             finish(outputs, to_j, steps_out, 0, state)
             if n > 1:
-                state = advance(state, inputs, at_j, steps, 0)
-                go_along(inputs, outputs, at_j, moved_out(to_j, steps_out, 1), steps, steps_out, n - 1, state)
+                state = follow(state, inputs, at_j, steps)
+                go_along(inputs, outputs, at_j, moved_out(to_j, steps_out, 1), steps, steps_out, n - 1, state, rest)
         line += count
 
 
 def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
-    """Scan the front of each line, and combine the elements of groups behind it: the first of three kernels.
+    """Scan the front of each line, and combine the elements of blocks behind it: the first of three kernels.
 
-    With three kernels, several threads share a long line. A thread scans the front, while others combine the groups
-    behind it. Then the states of groups are scanned, and then the rest of the line, in several places at once. The
-    first task of a line is its front, and every other task is a group. States are combined as in a scan of the whole
+    With three kernels, several threads share a long line. A thread scans the front, while others combine the blocks
+    behind it. Then the states of blocks are scanned, and then the rest of the line, in several places at once. The
+    first task of a line is its front, and every other task is a block. States are combined as in a scan of the whole
     line, so results have equal bits.
     """
     low, inner = numbers[0], numbers[2]
     steps, steps_out, front = alongs_in(numbers), alongs_out(numbers), front_of(numbers)
-    tasks = 1 + totals_of(numbers)
+    tasks, rest = 1 + totals_of(numbers), memory()
     for task in range(begin, end):
         line, number = task // tasks, task % tasks
         high, middle, across = indices_of(line, low, inner)
@@ -216,15 +231,15 @@ def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
             begin_line(outputs, to, steps_out, starts, from_)
             state = first_state(inputs, starts, at, steps, from_)
             to = moved_out(to, steps_out, shift())
-            put(totals, task, go_along(inputs, outputs, at, to, steps, steps_out, 2048 * front, state))
+            put(totals, task, go_along(inputs, outputs, at, to, steps, steps_out, block() * front, state, rest))
         else:
-            at = moved_in(at, steps, 2048 * (front + number - 1))
+            at = moved_in(at, steps, block() * (front + number - 1))
             state = element(inputs, at, steps, 0)
             put(totals, task, go_through(inputs, at, steps, state))
 
 
 def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
-    """Scan the states of the front and of the groups of each line, which `scan_fronts` left."""
+    """Scan the states of the front and of the blocks of each line, which `scan_fronts` left."""
     tasks = 1 + totals_of(numbers)
     for line in range(begin, end):
         state = get(totals, line * tasks)
@@ -234,20 +249,19 @@ def scan_totals(inputs, starts, outputs, totals, numbers, begin, end):
 
 
 def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
-    """Write the results behind the fronts. A task is a stretch of groups, and the state before it is known."""
+    """Write the results behind the fronts. A task is a stretch of blocks, and the state before it is known."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, front, stretch = alongs_in(numbers), alongs_out(numbers), front_of(numbers), stretch_of(numbers)
-    tasks, stretches = 1 + totals_of(numbers), 1 + totals_of(numbers) // stretch
+    tasks, stretches, rest = 1 + totals_of(numbers), 1 + totals_of(numbers) // stretch, memory()
     for task in range(begin, end):
         line, number = task // stretches, task % stretches
         high, middle, across = indices_of(line, low, inner)
-        first = 2048 * (front + number * stretch)
+        first = block() * (front + number * stretch)
         at = moved_in(place_in(numbers, high, middle, across), steps, first)
         to = moved_out(place_out(numbers, high, middle, across), steps_out, first + shift())
-        count = min(2048 * stretch, n - shift() - first)
+        count = min(block() * stretch, n - shift() - first)
         earlier = get(totals, line * tasks + number * stretch)
-        state = element(inputs, at, steps, 0)
-        go_behind(inputs, outputs, at, to, steps, steps_out, count, earlier, state)
+        go_behind(inputs, outputs, at, to, steps, steps_out, count, earlier, rest)
 
 
 def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
@@ -292,7 +306,7 @@ def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
                     inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second
                 )
             else:
-                along_in_order(inputs, outputs, at, to, steps, steps_out, count, state)
+                along_in_order(inputs, outputs, at, to, steps, steps_out, count, state, 0)
 
 
 def forgets(inputs, at, steps, count):
@@ -416,7 +430,7 @@ def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
                     finish(outputs, to, steps_out, i, state)
 
 
-def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state):
+def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state, rest):
     """Write n results of a line, one element after another, given the first as ``state``. Return the last."""
     finish(outputs, to, steps_out, 0, state)
     for i in range(1, n):
@@ -439,42 +453,7 @@ def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, few
         finish(outputs, to, steps_out, i, state)
 
 
-def along_in_pieces(inputs, outputs, at, to, steps, steps_out, n, state):
-    """Write n results of a line by pieces and groups of pieces, given the first. Return the state of all."""
-    finish(outputs, to, steps_out, 0, state)
-    for i in range(1, min(n, 32)):
-        state = combine(state, element(inputs, at, steps, i))
-        finish(outputs, to, steps_out, i, state)
-    groups = state
-    group = state
-    for first in range(32, n, 32):
-        begins = first % 2048 == 0
-        if first == 2048:
-            groups = group
-        elif begins:
-            groups = combine(groups, group)
-        earlier = groups
-        if first < 2048:
-            earlier = group
-        elif not begins:
-            earlier = combine(groups, group)
-        row = moved_in(at, steps, first)
-        results = moved_out(to, steps_out, first)
-        state = element(inputs, row, steps, 0)
-        finish(outputs, results, steps_out, 0, combine(earlier, state))
-        for i in range(1, min(n - first, 32)):
-            state = combine(state, element(inputs, row, steps, i))
-            finish(outputs, results, steps_out, i, combine(earlier, state))
-        if begins:
-            group = state
-        else:
-            group = combine(group, state)
-    if n > 2048:
-        group = combine(groups, group)
-    return group
-
-
-def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state):
+def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state, rest):
     """Write the results of `along_in_order`, for operators that mostly leave a state as it is, such as the maximum.
 
     If each of 32 elements leaves all bits of the state before them as they are, all 32 results are that state. In this
@@ -507,30 +486,16 @@ def changed_by_some(state, inputs, at, steps, count):
     return changes
 
 
-def through_in_pieces(inputs, at, steps, state):
-    """Return the state of a group of 2048 elements by pieces, given the state of the first element."""
-    for i in range(1, 32):
-        state = combine(state, element(inputs, at, steps, i))
-    group = state
-    for first in range(32, 2048, 32):
-        row = moved_in(at, steps, first)
-        state = element(inputs, row, steps, 0)
-        for i in range(1, 32):
-            state = combine(state, element(inputs, row, steps, i))
-        group = combine(group, state)
-    return group
-
-
 def through_in_order(inputs, at, steps, state):
-    """Return the state of a group one element after another, given the state of the first element."""
-    for i in range(1, 2048):
+    """Return the state of a block one element after another, given the state of the first element."""
+    for i in range(1, block()):
         state = advance(state, inputs, at, steps, i)
     return state
 
 
 def through_by_changes(inputs, at, steps, state):
-    """Return the state of a group as `through_in_order`, by the test of `along_by_changes`."""
-    for first in range(0, 2048, 32):
+    """Return the state of a block as `through_in_order`, by the test of `along_by_changes`."""
+    for first in range(0, block(), 32):
         row = moved_in(at, steps, first)
         if changed_by_some(state, inputs, row, steps, 32):
             for i in range(int64(first == 0), 32):
@@ -538,42 +503,11 @@ def through_by_changes(inputs, at, steps, state):
     return state
 
 
-def behind_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write n results of groups by pieces, given the states of the groups before them and of their first element."""
-    for first in range(0, n, 2048):
-        row = moved_in(at, steps, first)
-        results = moved_out(to, steps_out, first)
-        if first > 0:
-            state = element(inputs, row, steps, 0)
-        group = group_in_pieces(inputs, outputs, row, results, steps, steps_out, min(n - first, 2048), groups, state)
-        groups = combine(groups, group)
+def behind_in_order(inputs, outputs, at, to, steps, steps_out, n, earlier, rest):
+    """Write n results of blocks by `along_in_order`."""
+    along_in_order(inputs, outputs, at, to, steps, steps_out, n, advance(earlier, inputs, at, steps, 0), rest)
 
 
-def group_in_pieces(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write the n results of a group, given the states before it and of its first element. Return its state."""
-    finish(outputs, to, steps_out, 0, combine(groups, state))
-    for i in range(1, min(n, 32)):
-        state = combine(state, element(inputs, at, steps, i))
-        finish(outputs, to, steps_out, i, combine(groups, state))
-    group = state
-    for first in range(32, n, 32):
-        earlier = combine(groups, group)
-        row = moved_in(at, steps, first)
-        results = moved_out(to, steps_out, first)
-        state = element(inputs, row, steps, 0)
-        finish(outputs, results, steps_out, 0, combine(earlier, state))
-        for i in range(1, min(n - first, 32)):
-            state = combine(state, element(inputs, row, steps, i))
-            finish(outputs, results, steps_out, i, combine(earlier, state))
-        group = combine(group, state)
-    return group
-
-
-def behind_in_order(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write n results of groups by `along_in_order`."""
-    along_in_order(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
-
-
-def behind_by_changes(inputs, outputs, at, to, steps, steps_out, n, groups, state):
-    """Write n results of groups by `along_by_changes`."""
-    along_by_changes(inputs, outputs, at, to, steps, steps_out, n, combine(groups, state))
+def behind_by_changes(inputs, outputs, at, to, steps, steps_out, n, earlier, rest):
+    """Write n results of blocks by `along_by_changes`."""
+    along_by_changes(inputs, outputs, at, to, steps, steps_out, n, advance(earlier, inputs, at, steps, 0), rest)

@@ -1,0 +1,1 @@
+"""The loops of kernels for CPUs: along lines, down columns, and by the canonical grouping."""
