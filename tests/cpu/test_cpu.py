@@ -189,12 +189,12 @@ def test_every_half_without_instructions(tmp_path):
 
 @pytest.mark.parametrize("columns", [0, 5])
 def test_a_long_sum_passes_few_additions(columns):
-    """As documented, a term passes n / 2048 + 100 additions, each of which owes half a unit of the result."""
+    """As documented, a term passes n / 4096 + 40 additions, each of which owes half a unit of the result."""
     n = 1 << 20
     shape = (n, columns) if columns else (n,)
     found = parprims.cumulative_sum(np.full(shape, 0.1, np.float32), axis=0, method="kernel")
     exact = (np.float64(np.float32(0.1)) * np.arange(1, n + 1)).reshape(-1, *[1] * (len(shape) - 1))
-    assert np.all(abs(found - exact) <= (n / 2048 + 100) / 2 * np.finfo(np.float32).eps * exact)
+    assert np.all(abs(found - exact) <= (n / 4096 + 40) / 2 * np.finfo(np.float32).eps * exact)
 
 
 @pytest.mark.parametrize("columns", [0, 5])

@@ -95,6 +95,15 @@ class TestCalls:
             one = program(lambda *xs: function("kernel", *xs), *(x[at] for x in stacked))
             test_jax.same(jax, jax.tree.map(lambda x, at=at: x[at], found), one)
 
+    @pytest.mark.parametrize("name", CALLS)
+    def test_subnormal_numbers(self, jax, name):
+        """They are no zeros, though XLA's own operations take them for zeros."""
+        function, arrays = CALLS[name]
+        arrays = [(x * 2.0**-135).astype("float32") if x.dtype.kind == "f" else x for x in map(np.asarray, arrays)]
+        outside = function("kernel", *map(jax.numpy.asarray, arrays))
+        inside = jax.jit(lambda *xs: function("kernel", *xs))(*arrays)
+        jax.tree.map(np.testing.assert_array_equal, inside, outside)
+
     @pytest.mark.parametrize("name", [name for name in CALLS if name not in test_jax.WITHOUT_DERIVATIVES])
     def test_derivatives(self, jax, name):
         function, arrays = CALLS[name]

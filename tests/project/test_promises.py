@@ -171,7 +171,7 @@ BOUNDS = {
     "scan": (
         parprims.scan,
         "each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one "
-        "element after another. By kernel it is n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 "
+        "element after another. By kernel it is n / 4096 + 40 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 "
         "along one long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats "
         "are combined in float32 and rounded once",
         documented_scan,

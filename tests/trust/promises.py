@@ -129,6 +129,24 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
+        "By kernels for CPUs, the bits of a scan depend on the elements of its line up to each result, on nothing else.",
+        (
+            "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
+            "tests/primitives/scan/test_grouping.py::TestLaws::test_a_segment_is_a_line",
+            "tests/primitives/scan/test_grouping.py::TestLaws::test_a_prefix_does_not_see_what_follows",
+            "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_goes_on_from_its_state",
+            "tests/primitives/scan/test_grouping.py::TestLaws::test_an_exclusive_scan_is_one_element_behind",
+        ),
+        "docs/scan.md",
+        "Kernels for CPUs group an element by its place in its line alone",
+    ),
+    Promise(
+        "By kernels for CPUs, running sums of terms that are all positive, or zero, never descend.",
+        ("tests/primitives/scan/test_grouping.py::test_sums_of_terms_of_one_sign_have_one_direction",),
+        "docs/scan.md",
+        "running sums of terms that are all positive, or zero, never descend",
+    ),
+    Promise(
         "On GPUs the bits of results depend on the compute capability, and not on the model of the device.",
         (
             "tests/gpu/test_tuning.py::test_devices_without_an_entry",

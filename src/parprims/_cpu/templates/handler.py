@@ -8,6 +8,8 @@ The file xla/ffi/api/c_api.h declares the structures. The comment after an offse
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, disable-error-code="name-defined"
 
+import platform
+
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -82,12 +84,50 @@ def call_address(typing, place, argument):
     return types.int64(types.int64, types.int64), generate
 
 
+# Calls a kernel as threads of Python do, where subnormal numbers are no zeros. XLA's threads take them for zeros.
 @intrinsic
 def run_kernel(typing, place, arrays, begin, end):
     def generate(context, builder, signature, args):
-        return builder.call(_pointer(builder, args[0], ir.FunctionType(_WORD, [_WORD] * 3)), args[1:])
+        mode = _mode_of_floats(builder)
+        if mode is not None:
+            _set_mode_of_floats(builder, builder.and_(mode, mode.type(~_ZERO_SUBNORMALS)))
+        missing = builder.call(_pointer(builder, args[0], ir.FunctionType(_WORD, [_WORD] * 3)), args[1:])
+        if mode is not None:
+            _set_mode_of_floats(builder, mode)
+        return missing
 
     return types.int64(*[types.int64] * 4), generate
+
+
+_MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+_ZERO_SUBNORMALS = 0x8040 if _MACHINE == "x86_64" else 1 << 24 | 1 << 19
+"""The bits of the processor's register by which results, and operands, that are subnormal become zeros."""
+
+
+def _access_mode(builder, name, value=None):
+    """Read, or with a value write, the register of an x86 processor through memory."""
+    place = cgutils.alloca_once(builder, _HALF)
+    if value is not None:
+        builder.store(value, place)
+    kind = ir.FunctionType(ir.VoidType(), [_ADDRESS])
+    builder.call(builder.module.declare_intrinsic(f"llvm.x86.sse.{name}", (), kind), [builder.bitcast(place, _ADDRESS)])
+    return builder.load(place)
+
+
+def _mode_of_floats(builder):
+    """Return the register that says how floats are computed; None for a processor that is not known."""
+    if _MACHINE == "x86_64":
+        return _access_mode(builder, "stmxcsr")
+    if _MACHINE == "aarch64":
+        return builder.asm(ir.FunctionType(_WORD, []), "mrs $0, fpcr", "=r", [], True)
+    return None
+
+
+def _set_mode_of_floats(builder, mode):
+    if _MACHINE == "x86_64":
+        _access_mode(builder, "ldmxcsr", mode)
+    else:
+        builder.asm(ir.FunctionType(ir.VoidType(), [_WORD]), "msr fpcr, $0", "r", [mode], True)
 
 
 def _of_c(name, result, *kinds):

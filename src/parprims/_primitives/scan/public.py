@@ -107,10 +107,11 @@ def scan(
     Order: the operator always gets the earlier element first, so it need not be commutative.
     Arguments: ``jax.lax.associative_scan(fn, elems)`` is ``scan(elems, fn, axis=0)``.
     Error: each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one
-    element after another. By kernel it is n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one
+    element after another. By kernel it is n / 4096 + 40 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one
     long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats are combined in
     float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. By kernel on a CPU, the
+    bits of a result depend on the elements of its line up to its own alone.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (operators that
     the library can scan with; on JAX any operator), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
