@@ -394,7 +394,7 @@ def kinds_of(primitive: str, *, in_programs: bool) -> Iterator[Kind]:
         elif kind.name in _ONLY_IN_PROGRAMS.get(primitive, (kind.name,)) and not any(
             kind.name.endswith(f", {lines}") for lines in ("short line", "few columns")
         ):
-            if primitive == "offsets" and kind.name != "operator":  # JAX has no routine for any
+            if primitive in ("offsets", "segments") and kind.name != "operator":  # JAX has no routine for any
                 continue
             if "narrow integers" not in kind.name and (primitive != "banded" or "jax" in kind.libraries):
                 sizes = kind.sizes[::2] if len(kind.sizes) > 8 else kind.sizes

@@ -129,7 +129,7 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
-        "By kernels for CPUs, the bits of a scan depend on the elements of its line up to each result, on nothing else.",
+        "By kernels for CPUs, the bits of a scan's result depend on the elements of its line up to its own alone.",
         (
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_segment_is_a_line",

@@ -1,0 +1,129 @@
+"""Laws of the bits of scans: a result depends on the elements up to its own, and on no other.
+
+Kernels for CPUs keep them. The other methods do not keep them all yet.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
+from tests.support.contract import random
+
+LENGTHS = (1, 3, 31, 33, 100, 257, 1000, 2049, 5000, 8193, 20000)
+
+
+def mixed(earlier, later):
+    """An operator that rounds, and that the library cannot know."""
+    return earlier + later + 0.125 * earlier * later
+
+
+def affine(earlier, later):
+    (a, b), (c, d) = earlier, later
+    return a * c, b * c + d
+
+
+OPERATORS = {"add": "add", "multiply": "multiply", "logaddexp": "logaddexp", "mixed": mixed, "affine": "affine"}
+
+
+def scanned(backend, op, x, **options):
+    """Return the scan of an array of NumPy by a kernel, in bits; of pairs the second component."""
+    options = {"method": "kernel", "axis": -1, **options}
+    if op == "affine":
+        if "initial" in options:  # the second component does not depend on the first of the state before
+            options["initial"] = tuple(backend.asarray(one) for one in (0 * options["initial"], options["initial"]))
+        given = (backend.asarray(0.5 + x * 0), backend.asarray(x))
+        return backend.to_numpy(parprims.scan(given, op, **options)[1])
+    if "initial" in options:
+        options["initial"] = backend.asarray(options["initial"])
+    return backend.to_numpy(parprims.scan(backend.asarray(x), OPERATORS[op], **options))
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(backend):
+    pytest.importorskip("numba")
+    if backend.cuda or backend.name == "array-api-strict":
+        pytest.skip("is of kernels for CPUs")
+
+
+@pytest.fixture
+def lines(rng):
+    """A function that returns a few lines of random numbers of an operator."""
+
+    def draw(op, n, dtype, count=3):
+        x = random(rng, (count, n), dtype)
+        return (1 + x / 64 if op == "multiply" else x).astype(dtype)
+
+    return draw
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", OPERATORS)
+class TestLaws:
+    def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype, rng):
+        for n in LENGTHS:
+            x = lines(op, n, dtype)
+            alone = np.stack([scanned(backend, op, line) for line in x])
+            np.testing.assert_array_equal(scanned(backend, op, x), alone)
+            np.testing.assert_array_equal(scanned(backend, op, np.ascontiguousarray(x.T), axis=0).T, alone)
+            np.testing.assert_array_equal(scanned(backend, op, np.repeat(x, 2, 1)[:, ::2]), alone)
+            np.testing.assert_array_equal(scanned(backend, op, x[:, ::-1], reverse=True)[:, ::-1], alone)
+
+    def test_a_segment_is_a_line(self, backend, lines, op, dtype, rng):
+        cuts = np.sort(rng.integers(0, 20001, 6))
+        (x,) = lines(op, 20000, dtype, 1)
+        offsets = np.concatenate([[0], cuts, [20000]])
+        found = scanned(backend, op, x, offsets=offsets.tolist())
+        for first, behind in itertools.pairwise(offsets):
+            if first < behind:
+                np.testing.assert_array_equal(found[first:behind], scanned(backend, op, x[first:behind]))
+
+    def test_a_prefix_does_not_see_what_follows(self, backend, lines, op, dtype, rng):
+        x = lines(op, 20000, dtype)
+        whole = scanned(backend, op, x)
+        for n in (*LENGTHS, int(rng.integers(1, 20000))):
+            np.testing.assert_array_equal(scanned(backend, op, x[:, :n]), whole[:, :n])
+            np.testing.assert_array_equal(scanned(backend, op, x[:2, :n].T.copy(), axis=0).T, whole[:2, :n])
+
+    def test_a_line_goes_on_from_its_state(self, backend, lines, op, dtype):
+        x = lines(op, 3 * LARGEST_BLOCK + 100, dtype)
+        whole = scanned(backend, op, x)
+        for cut in (LARGEST_BLOCK, 2 * LARGEST_BLOCK):
+            rest = scanned(backend, op, x[:, cut:], initial=whole[:, cut - 1])
+            np.testing.assert_array_equal(rest, whole[:, cut:])
+
+    def test_an_exclusive_scan_is_one_element_behind(self, backend, lines, op, dtype):
+        identity = {"multiply": 1.0, "logaddexp": -np.inf}.get(op, 0.0)
+        if op == "affine":
+            pytest.skip("has a state of two components")
+        operator = parprims.Operator(mixed, identity=identity) if op == "mixed" else OPERATORS[op]
+        for n in LENGTHS:
+            x = lines(op, n, dtype)
+            whole = scanned(backend, op, x)
+            given = backend.asarray(x)
+            behind = backend.to_numpy(parprims.scan(given, operator, axis=-1, exclusive=True, method="kernel"))
+            np.testing.assert_array_equal(behind[:, 1:], whole[:, :-1])
+            assert np.all(behind[:, 0] == identity)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_terms_of_one_sign_have_one_direction(backend, rng, dtype, axis):
+    if not backend.supports(dtype):
+        pytest.skip("has no such dtype")
+    for n in (100, 3000, 60000):
+        x = (np.abs(random(rng, (3, n), "float64")) * 10.0 ** rng.integers(-6, 1, (3, n)) / n).astype(dtype)
+        x = x if axis else np.ascontiguousarray(x.T)
+        up = backend.to_numpy(parprims.cumulative_sum(backend.asarray(x), axis=axis, method="kernel"))
+        down = backend.to_numpy(parprims.cumulative_sum(backend.asarray(-x), axis=axis, method="kernel"))
+        assert np.all(np.diff(up, axis=axis) >= 0)
+        assert np.all(np.diff(down, axis=axis) <= 0)
+
+
+@pytest.mark.parametrize("state_bytes", [1, 4, 8, 12, 16, 40, 200, 4096])
+def test_blocks_divide_the_largest(state_bytes):
+    block = block_elements(state_bytes)
+    assert LARGEST_BLOCK % block == 0
+    assert block == 256 or (block * state_bytes <= 4 * LARGEST_BLOCK and block & (block - 1) == 0)
