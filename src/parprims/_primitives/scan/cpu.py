@@ -36,8 +36,8 @@ from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
 from parprims._primitives.scan.grouping import block_elements
 
-_COLUMNS, _MOST_COLUMNS = 512, 1024
-"""The least and the most columns of a tile: its states stay in the cache."""
+_COLUMNS, _MOST_COLUMNS, _SUM_BYTES = 512, 4096, 4096
+"""The least and the most columns of a tile, and the bytes of sums in a row: its states stay in the cache."""
 _LEAST = _cpu.threads.ELEMENTS
 """The fewest elements for each thread."""
 _FEW, _PIECE = 4, 1 << 10
@@ -356,6 +356,8 @@ def _plan(
     in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
     columns = has_columns and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
+    if isinstance(r, Scan) and _is_sum(r):  # six states of each column
+        width = min(width, _SUM_BYTES * 8 // dtype_bits(r.working[0]))
     numbers = _cpu.text.numbers_of(layout.groups)
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # functions that are written for a call
 
 
 def along_sums(inputs, outputs, at, to, steps, steps_out, n, state, rest):
-    """Write n sums of a line, after a state if lines have one. Return the last."""
+    """Write n sums of a line, after a state if lines have one. Return the sum of its blocks."""
     before = nothing()
     if (n <= 32) & (not is_known()):
         for i in range(0, n - 3, 4):
@@ -59,7 +59,7 @@ def behind_sums(inputs, outputs, at, to, steps, steps_out, n, earlier, rest):
 
 
 def sums_behind(inputs, outputs, at, to, steps, steps_out, n, before, rest):
-    """Write n sums of blocks after a state. Return the last."""
+    """Write n sums of blocks after a state. Return the sum of the blocks that are whole."""
     of_32, of_256, of_2048 = nothing(), nothing(), nothing()
     for first in range(0, n, 32):
         row, results = moved_in(at, steps, first), moved_out(to, steps_out, first)
@@ -163,7 +163,7 @@ def move(later, states, columns):
 
 
 def along_in_blocks(inputs, outputs, at, to, steps, steps_out, n, state, rest):
-    """Write n results of a line, after a state if lines have one. Return the last state."""
+    """Write n results of a line, after a state if lines have one. Return the state of its blocks."""
     return blocks_behind(inputs, outputs, at, to, steps, steps_out, n, state, is_known())
 
 
@@ -173,7 +173,7 @@ def behind_in_blocks(inputs, outputs, at, to, steps, steps_out, n, earlier, rest
 
 
 def blocks_behind(inputs, outputs, at, to, steps, steps_out, n, before, known):
-    """Write n results of blocks, after a state if it is known. Return the last state."""
+    """Write n results of blocks, after a state if it is known. Return the state of the blocks that are whole."""
     of_32, of_256, of_2048, prefix = before, before, before, before
     for first in range(0, n, 32):
         row, results = moved_in(at, steps, first), moved_out(to, steps_out, first)
@@ -247,24 +247,31 @@ def down_in_blocks(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
         place = i % block()
         if i % 32 == 0:
             for j in range(columns):
-                put(states, j, element(inputs, row, steps, j))
-        else:
+                state = element(inputs, row, steps, j)
+                put(states, j, state)
+                if place > 0:
+                    state = combine(get(prefixes, j), state)
+                finish(outputs, results, steps_out, j, combine(get(lanes, j), state) if known else state)
+        elif (place < 32) & known:
             for j in range(columns):
-                put(states, j, combine(get(states, j), element(inputs, row, steps, j)))
-        if place < 32:
-            if known:
-                for j in range(columns):
-                    finish(outputs, results, steps_out, j, combine(get(lanes, j), get(states, j)))
-            else:
-                for j in range(columns):
-                    finish(outputs, results, steps_out, j, get(states, j))
+                state = combine(get(states, j), element(inputs, row, steps, j))
+                put(states, j, state)
+                finish(outputs, results, steps_out, j, combine(get(lanes, j), state))
+        elif place < 32:
+            for j in range(columns):
+                state = combine(get(states, j), element(inputs, row, steps, j))
+                put(states, j, state)
+                finish(outputs, results, steps_out, j, state)
         elif known:
             for j in range(columns):
-                state = combine(get(prefixes, j), get(states, j))
-                finish(outputs, results, steps_out, j, combine(get(lanes, j), state))
+                state = combine(get(states, j), element(inputs, row, steps, j))
+                put(states, j, state)
+                finish(outputs, results, steps_out, j, combine(get(lanes, j), combine(get(prefixes, j), state)))
         else:
             for j in range(columns):
-                finish(outputs, results, steps_out, j, combine(get(prefixes, j), get(states, j)))
+                state = combine(get(states, j), element(inputs, row, steps, j))
+                put(states, j, state)
+                finish(outputs, results, steps_out, j, combine(get(prefixes, j), state))
         if place + 1 == block():
             for j in range(columns):
                 state = combine(get(prefixes, j), get(states, j))

@@ -97,7 +97,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         state: State,
         rest: States,
     ) -> State:
-        """Write n results of a line, given its `opening`; return the last state. ``rest`` is its `memory`."""
+        """Write n results of a line, given its `opening`; return the state of its blocks. ``rest`` is its `memory`."""
 
     def memory() -> States:
         """Return memory for 32 states, if `go_along` needs them."""
