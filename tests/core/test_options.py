@@ -1,9 +1,11 @@
 """Options of every type: the result of Python's own spelling, or an error that names the option."""
 
 import functools
+import importlib
 import inspect
 import math
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -31,6 +33,19 @@ class Index:
         return 1
 
 
+def _tensors():
+    """Return tensors without values, of which some raise at the question for their shape."""
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError:
+        return ()
+    two = [torch.ones(2), torch.ones(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = [torch.nested.nested_tensor(two, layout=one) for one in (torch.strided, torch.jagged)]
+        return (*nested, torch.eye(2).to_sparse(), torch.ones(2).to_sparse(), torch.ones(1, device="meta"))
+
+
 VALUES = {
     "zero": (np.int64(0), np.int8(0), np.array(0), np.array(0, np.uint8)),
     "one": (np.int64(1), np.array(1), np.array(1, np.int32)),
@@ -55,6 +70,7 @@ VALUES = {
         np.timedelta64(0, "s"),
     ),
     "an index": (Index(),),
+    "tensors": _tensors(),
 }
 
 

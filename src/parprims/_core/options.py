@@ -99,7 +99,7 @@ def integer_of(name: str, value: Any, low: int, high: int) -> int:
         number = operator.index(value) if type(value) is not bool else None
     except TypeError:
         number = None
-    if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
+    if number is None or is_array(value):
         raise TypeError(f"{name} must be an integer, got {repr_short(value)}")
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}")

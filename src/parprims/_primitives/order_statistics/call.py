@@ -6,8 +6,6 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
-
 from parprims._core.arrays import (
     Array,
     Namespace,
@@ -24,7 +22,7 @@ from parprims._core.arrays import (
     normalize_axis,
     repr_short,
 )
-from parprims._core.options import integer_of
+from parprims._core.options import integer_of, is_array
 from parprims._dispatch.composite import Composed
 from parprims._dispatch.dispatch import Abstract
 from parprims._dispatch.primitive import Arguments, plainer
@@ -166,7 +164,7 @@ def _quantiles(asked: Arguments, q: Any, interpolation: Any) -> tuple[Namespace,
 
 def _share_of(q: Any) -> float:
     """Return an element of q as a float; raise, naming the argument, for anything else."""
-    if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
+    if type(q) is bool or is_array(q):
         raise TypeError(f"q must be a number or a sequence of numbers, got {repr_short(q)}")
     try:
         share = float(q) if not isinstance(q, (str, bytes)) else None
