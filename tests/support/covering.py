@@ -153,14 +153,11 @@ def lacks_dtype(given: dict[str, Any]) -> bool:
 
 
 def _cost(item: pytest.Item) -> float:
-    """Return about how many times as long as others a case takes: Numba compiles a kernel for it, or XLA programs.
-
-    A kernel on JAX is the last choice, for in programs on a CPU it is refused.
-    """
-    on_jax = given(item).get("backend") == "jax"
-    if given(item).get("method") == "kernel":
-        return 5.0 if on_jax else 3.0
-    return 2.0 if on_jax else 1.0
+    """Return about how many times as long as others a case takes: Numba compiles a kernel for it, or XLA programs."""
+    method = given(item).get("method")
+    if method in ("kernel", "auto"):
+        return 20.0 if method == "kernel" else 10.0
+    return 6.0 if given(item).get("backend") == "jax" else 1.0
 
 
 def chosen(items: Iterable[pytest.Item], seed: int, as_gpu: bool = False) -> list[pytest.Item]:

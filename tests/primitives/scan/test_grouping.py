@@ -59,9 +59,24 @@ def lines(rng):
     return draw
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("add", "float16"),
+        ("add", "float32"),
+        ("add", "float64"),
+        ("logaddexp", "float64"),
+        ("multiply", "complex64"),
+        ("mixed", "float32"),
+        ("affine", "float64"),
+    ],
+)
 class TestLaws:
+    @pytest.fixture(autouse=True)
+    def supported(self, backend, op, dtype):
+        if not backend.supports(dtype):
+            pytest.skip("has no such dtype")
+
     def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype, rng):
         for n in LENGTHS:
             x = lines(op, n, dtype)
@@ -88,6 +103,8 @@ class TestLaws:
             np.testing.assert_array_equal(scanned(backend, op, x[:2, :n].T.copy(), axis=0).T, whole[:2, :n])
 
     def test_a_line_goes_on_from_its_state(self, backend, lines, op, dtype):
+        if dtype == "float16":
+            pytest.skip("a result is its state rounded")
         x = lines(op, 3 * LARGEST_BLOCK + 100, dtype)
         whole = scanned(backend, op, x)
         for cut in (LARGEST_BLOCK, 2 * LARGEST_BLOCK):
