@@ -14,6 +14,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import array_api_compat
+
 from parprims._core.arrays import (
     SIXTEEN_BIT_FLOATS,
     Namespace,
@@ -113,6 +115,8 @@ def fmod(xp: Namespace, x: Any, y: Any) -> Any:
     if xp.isdtype((x if hasattr(x, "dtype") else y).dtype, "integral"):
         rest = xp.remainder(x, y)
         return xp.where((rest != 0) & ((x < 0) != (y < 0)), rest - y, rest)
+    if array_api_compat.is_cupy_namespace(xp):  # its remainder of a division by infinity is NaN
+        return xp.fmod(x, y)
     rest = xp.remainder(abs(x), abs(y))
     return xp.where(x < 0, -rest, rest)
 
