@@ -34,7 +34,7 @@ class Index:
 
 
 def _tensors():
-    """Return tensors without values, of which some raise at the question for their shape."""
+    """Return nested, sparse and meta tensors. A nested tensor raises when its shape is read."""
     try:
         torch = importlib.import_module("torch")
     except ModuleNotFoundError:

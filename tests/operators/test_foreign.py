@@ -95,7 +95,11 @@ class TestFunctions:
                     # Near its poles digamma is 1 / d at a distance d, and d has the error of p.
                     condition = 1 + np.abs(p[:, 0] * expected) if name in ("psi", "digamma") else 1.0
                     found = backend.to_numpy(found)
-                    if backend.name == "cupy" and method == "array" and name in ("remainder", "floor_divide"):
+                    if (
+                        (backend.name, method) == ("cupy", "array")
+                        and home != "jax"
+                        and name in ("remainder", "floor_divide")
+                    ):
                         # CuPy divides, and rounds the quotient: of an infinity the remainder is NaN.
                         infinite = np.isinf(q[:, 0]) | np.isinf(p[:, 0])
                         found = np.where(infinite, expected, found)

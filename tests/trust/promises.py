@@ -141,10 +141,10 @@ PROMISES: tuple[Promise, ...] = (
         "Kernels for CPUs group an element by its place in its line alone",
     ),
     Promise(
-        "By kernels for CPUs, running sums of terms that are all positive, or zero, never descend.",
+        "By kernels for CPUs, a running sum of terms >= 0 never descends, and one of terms <= 0 never ascends.",
         ("tests/primitives/scan/test_grouping.py::test_sums_of_terms_of_one_sign_have_one_direction",),
         "docs/scan.md",
-        "running sums of terms that are all positive, or zero, never descend",
+        "a running sum of terms >= 0 never descends; a running sum of terms <= 0 never ascends",
     ),
     Promise(
         "On GPUs the bits of results depend on the compute capability, and not on the model of the device.",
@@ -158,7 +158,7 @@ PROMISES: tuple[Promise, ...] = (
         "Bits of results depend on the compute capability, but not on the model of the device",
     ),
     Promise(
-        "On every library, a histogram counts each element in the bin whose returned edges enclose it.",
+        "A histogram counts an element in bin i if it lies between its returned edges i and i + 1, on every library.",
         (
             "tests/primitives/histogram/test_histogram.py::TestBins::test_edges_are_found_exactly",
             "tests/primitives/histogram/test_histogram.py::TestBins::test_edges_of_any_range",

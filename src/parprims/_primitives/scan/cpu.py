@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -137,7 +137,6 @@ def functions(
     follow = "advance(state, inputs, at, steps, 0)"
     if in_blocks:
         first, follow = opening, "state" if starts else "element(inputs, at, steps, 0)"
-    block = block_elements(sum(dtype_bits(one) for one in states) // 8)
     results = [
         _cpu.register_cast(f"state[{at}]", state, view.dtype)
         for at, (state, view) in enumerate(zip(states, outputs, strict=True))
@@ -157,10 +156,10 @@ def functions(
         text.function("first_state(inputs, starts, at, steps, from_)", first if exclusive else opening),
         text.function("follow(state, inputs, at, steps)", (f"return {follow}",)),
         text.function("is_known()", (f"return {bool(starts)}",)),
-        text.function("block()", (f"return {block}",)),
-        text.function("memory()", (f"return {'scratch(32)' if isinstance(r, Scan) and _is_sum(r) else 0}",)),
+        text.function("block()", (f"return {_block(states)}",)),
+        text.function("memory()", (f"return {'scratch(32)' if _is_sum(r) else 0}",)),
         text.function("rows(width)", (f"return {_ROWS if in_blocks else 0}",)),
-        text.function("nothing()", (f"return {_nothing(states)}",)) if isinstance(r, Scan) and _is_sum(r) else "",
+        text.function("nothing()", (f"return {_nothing(states)}",)) if _is_sum(r) else "",
         text.function(
             "begin_line(outputs, to, steps, starts, from_)",
             ["finish(outputs, to, steps, 0, before(starts, from_))" if exclusive else "return 0"],
@@ -282,9 +281,16 @@ def _rounds(r: Scan) -> bool:
     return r.op not in _EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in r.working)
 
 
-def _is_sum(r: Scan) -> bool:
-    """Return whether the call adds real floats."""
+def _is_sum(r: Call) -> TypeGuard[Scan]:
+    """Return whether the call is a scan that adds real floats."""
+    if not isinstance(r, Scan):
+        return False
     return r.op is BUILT_IN["add"] and all(dtype_kind(dtype) == "float" for dtype in r.working)
+
+
+def _block(states: Sequence[Any]) -> int:
+    """Return the elements of a block of states of these dtypes."""
+    return block_elements(sum(dtype_bits(one) for one in states) // 8)
 
 
 def _nothing(states: Sequence[str]) -> str:
@@ -298,7 +304,7 @@ def _way(r: Call) -> list[str]:
     A recurrence is computed in order, so that its rounding errors decay with it.
     """
     way = "in_blocks" if isinstance(r, Scan) and _rounds(r) else "in_order"
-    way = "sums" if isinstance(r, Scan) and _is_sum(r) else way
+    way = "sums" if _is_sum(r) else way
     along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
     calls = {
         "go_along(inputs, outputs, at, to, steps, steps_out, n, state, rest)": f"along_{along}",
@@ -356,7 +362,7 @@ def _plan(
     in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
     columns = has_columns and not (in_parts or (shared and long))
     width = width_of_tiles(lines, inner, n)
-    if isinstance(r, Scan) and _is_sum(r):  # six states of each column
+    if _is_sum(r):  # six states of each column
         width = min(width, _SUM_BYTES * 8 // dtype_bits(r.working[0]))
     numbers = _cpu.text.numbers_of(layout.groups)
     tasks = outer * (-(-inner // width) if columns else inner)
@@ -372,7 +378,7 @@ def _plan(
     shares: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
-            block = block_elements(sum(dtype_bits(dtype) for dtype in r.working) // 8)
+            block = _block(r.working)
             total = -(-(n - int(exclusive)) // block)
             front = max(1, total // (shared + 2))
             stretch = -(-(total - front) // (2 * shared))

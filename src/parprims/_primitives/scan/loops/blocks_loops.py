@@ -153,7 +153,7 @@ def down_sums(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
 
 
 def move(later, states, columns):
-    """Add the sums of a part of each column to those of the parts before it, and begin the next part."""
+    """Add ``later`` to ``states``, column by column, and set ``later`` to -0.0."""
     for j in range(columns):
         put(states, j, combine(get(states, j), get(later, j)))
         put(later, j, nothing())
