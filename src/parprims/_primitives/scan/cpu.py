@@ -134,9 +134,8 @@ def functions(
     first = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     if starts:
         opening = ["return before(starts, from_)"] if in_blocks else first
-    follow = "advance(state, inputs, at, steps, 0)"
     if in_blocks:
-        first, follow = opening, "state" if starts else "element(inputs, at, steps, 0)"
+        first = opening
     results = [
         _cpu.register_cast(f"state[{at}]", state, view.dtype)
         for at, (state, view) in enumerate(zip(states, outputs, strict=True))
@@ -154,7 +153,6 @@ def functions(
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
         text.function("first_state(inputs, starts, at, steps, from_)", first if exclusive else opening),
-        text.function("follow(state, inputs, at, steps)", (f"return {follow}",)),
         text.function("is_known()", (f"return {bool(starts)}",)),
         text.function("block()", (f"return {_block(states)}",)),
         text.function("memory()", (f"return {'scratch(32)' if _is_sum(r) else 0}",)),
@@ -367,7 +365,7 @@ def _plan(
     numbers = _cpu.text.numbers_of(layout.groups)
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
-    name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
+    name = "scan_columns" if columns else "scan_lines"
     if isinstance(r, Recurrence) and not columns:
         name = "scan_pairs_of_lines"
     least = _cpu.threads.least_of_elements(tasks, lines * n)

@@ -28,13 +28,7 @@ from parprims._cpu.templates.declarations import (
 )
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.scan.loops.scan_loops import (
-        advance,
-        before,
-        finish,
-        follow,
-        opening,
-    )
+    from parprims._primitives.scan.loops.scan_loops import advance, begin_line, finish, first_state, shift
 
     def go_down(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
         """Write n rows of results of a tile of columns, given their `opening` in ``lanes``."""
@@ -46,58 +40,17 @@ if TYPE_CHECKING:  # functions that are written for a call
 def scan_columns(inputs, starts, outputs, numbers, begin, end):
     """Scan tiles of adjacent lines, row after row: a task is a tile of width columns."""
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    steps = acrosses_in(numbers)
     tiles = -(-inner // width)
     lanes, rest = scratch(width), rows(width)
     outer = begin // tiles
     high, middle, left = outer // low, outer % low, begin % tiles * width
     for task in range(begin, end):
         columns = min(width, inner - left)
-        at = place_in(numbers, high, middle, left)
-        from_ = place_start(numbers, high, middle, left)
-        for j in range(columns):
-            put(lanes, j, opening_column(inputs, starts, at, steps, from_, acrosses_start(numbers), j))
-        go_down(
-            inputs,
-            outputs,
-            at,
-            place_out(numbers, high, middle, left),
-            numbers,
-            n,
-            columns,
-            lanes,
-            rest,
+        at, to = place_in(numbers, high, middle, left), place_out(numbers, high, middle, left)
+        tile_down(
+            inputs, starts, outputs, at, to, place_start(numbers, high, middle, left), numbers, n, columns, lanes, rest
         )
         # The next tile is found without a division: a tile may have little other work.
-        left += width
-        if left >= inner:
-            left, middle = 0, middle + 1
-        if middle == low:
-            middle, high = 0, high + 1
-
-
-def scan_columns_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """Scan tiles as `scan_columns`, with results that leave their own element out: they move on by one."""
-    low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    steps, steps_out = acrosses_in(numbers), acrosses_out(numbers)
-    tiles = -(-inner // width)
-    lanes, rest = scratch(width), rows(width)
-    outer = begin // tiles
-    high, middle, left = outer // low, outer % low, begin % tiles * width
-    for task in range(begin, end):
-        columns = min(width, inner - left)
-        at = place_in(numbers, high, middle, left)
-        to = place_out(numbers, high, middle, left)
-        from_ = place_start(numbers, high, middle, left)
-        for j in range(columns):
-            state = before(starts, moved_start(from_, acrosses_start(numbers), j))
-            finish(outputs, to, steps_out, j, state)
-            put(lanes, j, state)
-        if n > 1:
-            for j in range(columns):
-                put(lanes, j, follow(get(lanes, j), inputs, moved_in(at, steps, j), steps))
-            behind = moved_out(to, alongs_out(numbers), 1)
-            go_down(inputs, outputs, at, behind, numbers, n - 1, columns, lanes, rest)
         left += width
         if left >= inner:
             left, middle = 0, middle + 1
@@ -119,6 +72,14 @@ def down_in_order(inputs, outputs, at, to, numbers, n, columns, lanes, rest):
             put(lanes, j, state)
 
 
-def opening_column(inputs, starts, at, steps, from_, across, j):
-    """Return the first state of column j of a tile."""
-    return opening(inputs, starts, moved_in(at, steps, j), steps, moved_start(from_, across, j))
+def tile_down(inputs, starts, outputs, at, to, from_, numbers, n, columns, lanes, rest):
+    """Scan n rows of a tile of columns. Results of an exclusive scan move on by one row."""
+    steps, steps_out, across = acrosses_in(numbers), acrosses_out(numbers), acrosses_start(numbers)
+    for j in range(columns):
+        begin_line(outputs, moved_out(to, steps_out, j), steps_out, starts, moved_start(from_, across, j))
+    if n > shift():
+        for j in range(columns):
+            state = first_state(inputs, starts, moved_in(at, steps, j), steps, moved_start(from_, across, j))
+            put(lanes, j, state)
+        behind = moved_out(to, alongs_out(numbers), shift())
+        go_down(inputs, outputs, at, behind, numbers, n - shift(), columns, lanes, rest)

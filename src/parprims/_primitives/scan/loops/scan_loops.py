@@ -59,9 +59,6 @@ if TYPE_CHECKING:  # functions that are written for a call
     def before(starts: Arrays, from_: Position) -> State:
         """Return the state before the first element."""
 
-    def follow(state: State, inputs: Arrays, at: Position, steps: Steps) -> State:
-        """Return the state after the first element, given that before it; by blocks that before it, if there is one."""
-
     def first_state(inputs: Arrays, starts: Arrays, at: Position, steps: Steps, from_: Position) -> State:
         """Return the state after the first element; by blocks that before it, if there is one."""
 
@@ -143,7 +140,10 @@ def indices_of(line, low, inner):
 
 
 def scan_lines(inputs, starts, outputs, numbers, begin, end):
-    """Scan the lines begin ... end, each from its first element to its last; inner counts fastest."""
+    """Scan the lines begin ... end, each from its first element to its last; inner counts fastest.
+
+    The results of an exclusive scan leave their own element out: they move on by one.
+    """
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out = alongs_in(numbers), alongs_out(numbers)
     rest = memory()
@@ -154,8 +154,11 @@ def scan_lines(inputs, starts, outputs, numbers, begin, end):
         count = min(inner - across, end - line)
         for j in range(count):
             at_j, to_j, from_j = place_beside(numbers, at, to, from_, j)
-            state = opening(inputs, starts, at_j, steps, from_j)
-            go_along(inputs, outputs, at_j, to_j, steps, steps_out, n, state, rest)
+            begin_line(outputs, to_j, steps_out, starts, from_j)
+            if n > shift():
+                state = first_state(inputs, starts, at_j, steps, from_j)
+                to_j = moved_out(to_j, steps_out, shift())
+                go_along(inputs, outputs, at_j, to_j, steps, steps_out, n - shift(), state, rest)
         line += count
 
 
@@ -189,26 +192,6 @@ def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
                 along_two(inputs, outputs, at_j, to_j, other, other_to, steps, steps_out, n, n, state, second)
             else:
                 along_in_order(inputs, outputs, at_j, to_j, steps, steps_out, n, state, 0)
-        line += count
-
-
-def scan_lines_exclusive(inputs, starts, outputs, numbers, begin, end):
-    """Scan lines as `scan_lines`, with results that leave their own element out: they move on by one."""
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps, steps_out = alongs_in(numbers), alongs_out(numbers)
-    rest = memory()
-    line = begin
-    while line < end:
-        high, middle, across = indices_of(line, low, inner)
-        at, to, from_ = place_of(numbers, high, middle, across)
-        count = min(inner - across, end - line)
-        for j in range(count):
-            at_j, to_j, from_j = place_beside(numbers, at, to, from_, j)
-            state = before(starts, from_j)
-            finish(outputs, to_j, steps_out, 0, state)
-            if n > 1:
-                state = follow(state, inputs, at_j, steps)
-                go_along(inputs, outputs, at_j, moved_out(to_j, steps_out, 1), steps, steps_out, n - 1, state, rest)
         line += count
 
 

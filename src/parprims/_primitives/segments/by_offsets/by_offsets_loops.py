@@ -34,12 +34,21 @@ from parprims._cpu.templates.declarations import (
     scratch,
 )
 from parprims._primitives.reduce.reduce_loops import all_of_block, lanes_of_block, parts_of_block
-from parprims._primitives.scan.loops.columns_loops import opening_column
+from parprims._primitives.scan.loops.columns_loops import tile_down
 from parprims._primitives.scan.loops.scan_loops import indices_of, place_of
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.scan.loops.columns_loops import go_down, rows
-    from parprims._primitives.scan.loops.scan_loops import before, element, finish, follow, go_along, memory, opening
+    from parprims._primitives.scan.loops.columns_loops import rows
+    from parprims._primitives.scan.loops.scan_loops import (
+        before,
+        begin_line,
+        element,
+        finish,
+        first_state,
+        go_along,
+        memory,
+        shift,
+    )
 
     def offset(inputs: Arrays, number: int) -> int:
         """Return the place where a segment begins, as the call gives it."""
@@ -61,12 +70,6 @@ if TYPE_CHECKING:  # functions that are written for a call
 
     def turned(n: int, first: int, behind: int) -> int:
         """Return the place from which a segment is walked, counted from the first element of the walk along a line."""
-
-    def walked_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
-        """Scan a segment of a line by `segment_along` or `segment_along_exclusive`."""
-
-    def walked_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
-        """Scan a segment of columns by `segment_down` or `segment_down_exclusive`."""
 
     def closed(starts: Arrays, from_: Position, state: State) -> State:
         """Return the result of a segment, given the state of its elements."""
@@ -127,22 +130,18 @@ def scan_segments(inputs, starts, outputs, numbers, begin, end):
             if behind > first:
                 place = turned(n, first, behind)
                 at_place, to_place = moved_in(at, steps, place), moved_out(to, steps_out, place)
-                walked_along(inputs, starts, outputs, at_place, to_place, from_, steps, steps_out, behind - first, rest)
+                segment_along(
+                    inputs, starts, outputs, at_place, to_place, from_, steps, steps_out, behind - first, rest
+                )
             first = behind
 
 
 def segment_along(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
-    """Scan a segment of a line."""
-    go_along(inputs, outputs, at, to, steps, steps_out, count, opening(inputs, starts, at, steps, from_), rest)
-
-
-def segment_along_exclusive(inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest):
-    """Scan a segment of a line, with results that leave their own element out."""
-    state = before(starts, from_)
-    finish(outputs, to, steps_out, 0, state)
-    if count > 1:
-        state = follow(state, inputs, at, steps)
-        go_along(inputs, outputs, at, moved_out(to, steps_out, 1), steps, steps_out, count - 1, state, rest)
+    """Scan a segment of a line. Results of an exclusive scan move on by one element."""
+    begin_line(outputs, to, steps_out, starts, from_)
+    if count > shift():
+        state, to = first_state(inputs, starts, at, steps, from_), moved_out(to, steps_out, shift())
+        go_along(inputs, outputs, at, to, steps, steps_out, count - shift(), state, rest)
 
 
 def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
@@ -168,7 +167,7 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
             if behind > first:
                 place = turned(n, first, behind)
                 at_place, to_place = moved_in(at, steps, place), moved_out(to, steps_out, place)
-                walked_down(
+                tile_down(
                     inputs,
                     starts,
                     outputs,
@@ -182,26 +181,6 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
                     rest,
                 )
             first = behind
-
-
-def segment_down(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
-    """Scan a segment of columns."""
-    for j in range(columns):
-        put(lanes, j, opening_column(inputs, starts, at, acrosses_in(numbers), from_, acrosses_start(numbers), j))
-    go_down(inputs, outputs, at, to, numbers, count, columns, lanes, rest)
-
-
-def segment_down_exclusive(inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest):
-    """Scan a segment of columns, with results that leave their own element out."""
-    for j in range(columns):
-        state = before(starts, moved_start(from_, acrosses_start(numbers), j))
-        finish(outputs, to, acrosses_out(numbers), j, state)
-        put(lanes, j, state)
-    if count > 1:
-        for j in range(columns):
-            put(lanes, j, follow(get(lanes, j), inputs, moved_in(at, acrosses_in(numbers), j), acrosses_in(numbers)))
-        behind = moved_out(to, alongs_out(numbers), 1)
-        go_down(inputs, outputs, at, behind, numbers, count - 1, columns, lanes, rest)
 
 
 # ---- Reductions -------------------------------------------------------------------------------------------------

@@ -35,14 +35,10 @@ _WAYS = {"all": "part_of_integers", "lanes": "part_by_lanes", "parts": "part_in_
 
 def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
     """Return the functions that the loops of segments add to a scan; their parameters begin at ``first``."""
-    function, exclusive = _cpu.text.function, "_exclusive" if c.exclusive else ""
-    along = "inputs, starts, outputs, at, to, from_, steps, steps_out, count, rest"
-    down = "inputs, starts, outputs, at, to, from_, numbers, count, columns, lanes, rest"
+    function = _cpu.text.function
     functions = [
         function("offset(inputs, number)", (f"return int64(load(inputs[{c.count}], number))",)),
         function("turned(n, first, behind)", ("return n - behind" if c.reverse else "return first",)),
-        function(f"walked_along({along})", (f"return segment_along{exclusive}({along})",)),
-        function(f"walked_down({down})", (f"return segment_down{exclusive}({down})",)),
     ]
     names = ("segments_of", "shares_of", "share_of", "slots_of", "block_of")
     functions += [
