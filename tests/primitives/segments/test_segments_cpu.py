@@ -111,7 +111,8 @@ def test_library(rng, name):
 @pytest.fixture
 def small(monkeypatch):
     """Cut segments into blocks, and lines into shares, of a few elements."""
-    emulator.changing(monkeypatch, by_offsets_cpu)(_SHARE=16, _BLOCK=8, _ROWS=2, _COLUMNS=4)
+    few = {"block_elements": lambda _: 8, "_SHARE": 16, "_ROWS": 2, "_COLUMNS": 4}
+    emulator.changing(monkeypatch, by_offsets_cpu)(**few)
 
 
 def layouts(x):

@@ -31,18 +31,15 @@ from parprims._primitives.reduce.call import (
     refused_shapes,
     result_dtypes,
 )
+from parprims._primitives.reduce.grouping import block_elements
 from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with_initial
 
-_LANES = 512
-"""Elements that a block is first folded to if the operator commutes: as many as fit in the L1 cache."""
-_BLOCK = 1 << 14
-"""Elements of a block if the operator commutes. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions."""
-_BLOCK_IN_ORDER = 2048
-"""Elements of a block if the operator does not commute. A term passes _BLOCK_IN_ORDER / 8 + 3 additions."""
 _BLOCK_OF_INTEGERS = 1 << 17
 """Elements of a block for built-in operators on integers."""
+_FEW = 16
+"""Below this number of elements a line is reduced in registers."""
 _ROWS = 256
-"""Rows of a block of columns."""
+"""Rows of a block of columns, a power of two."""
 _COLUMNS, _MOST_COLUMNS = 512, 4096
 """The least and the most columns of a tile: its states stay in the cache.
 
@@ -74,13 +71,15 @@ def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
     return code.results if r.initial is None else code.states
 
 
+_EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
+"""Operators that compare no positions if these ascend, with the comparisons of a later element that wins or loses."""
+
+
 def way_of(op: Operator, states: Sequence[str]) -> str:
-    """Return the way in which elements of a line are combined to states of these dtypes: "all", "lanes" or "parts"."""
-    # A product of integers takes so long that it needs more lanes than the compiler gives it.
+    """Return the way in which elements of a line are combined to states of these dtypes: "all" or "tree"."""
+    # A product of integers takes so long that it needs more sums side by side than the compiler gives it.
     simple = op._built_in and op.name != "multiply" and len(states) == 1
-    if simple and dtype_kind(states[0]) in ("bool", "int", "uint"):
-        return "all"
-    return "lanes" if op.commutative else "parts"
+    return "all" if simple and dtype_kind(states[0]) in ("bool", "int", "uint") else "tree"
 
 
 def _initial_state(code: Traced) -> str:
@@ -95,41 +94,21 @@ def _initial_state(code: Traced) -> str:
     return f"({_cpu.NUMBA.literal(identity[0], code.states[0])},), count"
 
 
-_EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
-"""Operators that compare no positions if these ascend, with the comparisons of a later element that wins or loses."""
-
-
-def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...]) -> tuple[list[str], bool]:
-    """Return the functions for positions that ascend, and whether positions in blocks may ascend.
-
-    Lines are searched for NaN first, because their comparisons depend on each other; columns are searched by each
-    comparison.
-    """
-    ascends = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
-    ascends = ascends and (steps[1] == 0 if columns else steps[0] != 1)
-    function, combined = _cpu.text.function, ["return combine(earlier, later)"]
-    if ascends:
+def _in_order(code: Traced, r: Reduction, columns: bool, across: tuple[int, ...]) -> list[str]:
+    """Return the functions for rows of columns whose positions ascend: NaN is found by each comparison of values."""
+    function, rows, combined = _cpu.text.function, ["return False"], ["return combine(earlier, later)"]
+    if columns and code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2 and across[1] == 0:
+        rows = ["return positions_ascend(inputs, at, steps, count)"]
         better, worse = _EXTREMA[code.op]
         wins = f"later[0] {better} earlier[0]"
-        if columns and dtype_kind(code.states[0]) == "float":
+        if dtype_kind(code.states[0]) == "float":
             wins = f"(not (later[0] {worse} earlier[0])) & (earlier[0] == earlier[0])"
         chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
         combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
-    rows, lines = ["return False"], ["return False"]
-    if ascends and columns:
-        rows = ["return positions_ascend(inputs, at, steps, count)"]
-    elif ascends:
-        lines = [
-            "found = positions_ascend(inputs, at, steps, count)",
-            *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
-            "return found",
-        ]
-    functions = [
+    return [
         function("rows_ascend(inputs, at, steps, count)", rows),
-        function("ascending(inputs, at, steps, count)", lines),
         function("combine_in_order(earlier, later)", combined),
     ]
-    return functions, ascends
 
 
 def _texts(
@@ -157,11 +136,11 @@ def _texts(
         *in_order,
         text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
         text.function(
-            "state_of_block(inputs, at, steps, count, width, lanes)",
-            (f"return {way}_of_block(inputs, at, steps, count, width, lanes)",),
+            "state_of_block(inputs, at, steps, count, states)",
+            (f"return {way}_of_block(inputs, at, steps, count{', states' if way == 'tree' else ''})",),
         ),
         text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
-        text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
+        text.function("has_groups()", (f"return {code.op.commutative}",)),
         text.loops("_primitives/reduce/reduce_loops.py"),
     )
 
@@ -190,16 +169,14 @@ def _plan(
         tiles = -(-inner // max(_COLUMNS, min(_MOST_COLUMNS, share)))
         width = -(-inner // tiles)
     else:
-        size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
-        width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
+        size = _BLOCK_OF_INTEGERS if way == "all" else block_elements(_cpu.bytes_of(code.states))
+        width = 64 + min(n, size) // 4
         steps = along
-        if width == 0 and way == "lanes":  # too few elements for lanes
-            way = "all"
+        if way == "tree" and n < _FEW:
+            way = "few"
         if inner == 1:  # the kernel steps from line to line of an outer index without a division
             outer, outward, inner, across = inner, across, outer, outward
-    in_order, ascend = _in_order(code, r, columns, steps)
-    if ascend and way == "lanes":
-        way = "parts_or_lanes"
+    in_order = _in_order(code, r, columns, steps)
     blocks = -(-n // size)
     lines = outer * inner
     tasks = outer * blocks * -(-inner // width) if columns else lines * blocks

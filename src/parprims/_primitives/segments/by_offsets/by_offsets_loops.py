@@ -24,7 +24,6 @@ from parprims._cpu.templates.declarations import (
     acrosses_start,
     alongs_in,
     alongs_out,
-    combine,
     get,
     moved_in,
     moved_out,
@@ -33,7 +32,12 @@ from parprims._cpu.templates.declarations import (
     put,
     scratch,
 )
-from parprims._primitives.reduce.reduce_loops import all_of_block, lanes_of_block, parts_of_block
+from parprims._primitives.reduce.reduce_loops import (
+    depth_of_stack,
+    join_neighbours,
+    push_rows,
+    tree_of_states,
+)
 from parprims._primitives.scan.loops.columns_loops import tile_down
 from parprims._primitives.scan.loops.scan_loops import indices_of, place_of
 
@@ -42,7 +46,6 @@ if TYPE_CHECKING:  # functions that are written for a call
     from parprims._primitives.scan.loops.scan_loops import (
         before,
         begin_line,
-        element,
         finish,
         first_state,
         go_along,
@@ -75,7 +78,7 @@ if TYPE_CHECKING:  # functions that are written for a call
         """Return the result of a segment, given the state of its elements."""
 
     def state_of_part(inputs: Arrays, at: Position, steps: Steps, count: int, lanes: States) -> State:
-        """Return the state of elements of a line, by `part_by_lanes`, `part_in_order` or `part_of_integers`."""
+        """Return the state of elements of a line, by `all_of_block` or `tree_of_block`."""
 
 
 def segment_from(inputs, numbers, share):
@@ -187,7 +190,8 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
 #
 # Segments are cut into blocks of one size from their first element on. The axis is cut into slots of as many elements.
 # Blocks do not overlap, so at most one whole block begins in a slot, where it leaves its state: so threads share the
-# longest segment. The task of a segment combines the states of its blocks in order, and the elements behind them.
+# longest segment. Blocks are nodes of the tree of reduce/grouping.py. The task of a segment combines the states of its
+# blocks, and of the elements behind them, by this tree.
 
 
 def block_in(inputs, numbers, n, slot):
@@ -215,7 +219,7 @@ def reduce_blocks(inputs, starts, outputs, partials, numbers, begin, end):
     """Leave the states of whole blocks of lines; a task is a slot."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, slots, block = alongs_in(numbers), slots_of(numbers), block_of(numbers)
-    lanes = scratch(512)
+    lanes = scratch(64 + min(n, block) // 4)
     for task in range(begin, end):
         line = task // slots
         high, middle, across = indices_of(line, low, inner)
@@ -232,7 +236,7 @@ def reduce_segments(inputs, starts, outputs, partials, numbers, begin, end):
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, shares = alongs_in(numbers), alongs_out(numbers), shares_of(numbers)
     slots, block = slots_of(numbers), block_of(numbers)
-    lanes = scratch(512)
+    lanes = scratch(64 + min(n, block) // 4)
     for task in range(begin, end):
         line = task // shares
         high, middle, across = indices_of(line, low, inner)
@@ -246,41 +250,14 @@ def reduce_segments(inputs, starts, outputs, partials, numbers, begin, end):
             if first < behind:
                 whole = (behind - first) // block
                 rest = first + whole * block
-                if whole > 0:
-                    total = get(partials, line * slots + first // block)
-                    for i in range(1, whole):
-                        total = combine(total, get(partials, line * slots + (first + i * block) // block))
-                    state = total
                 if rest < behind:
-                    part = state_of_part(inputs, moved_in(at, steps, rest), steps, behind - rest, lanes)
-                    if whole > 0:
-                        state = combine(state, part)
-                    else:
-                        state = part
+                    state = state_of_part(inputs, moved_in(at, steps, rest), steps, behind - rest, lanes)
+                if whole > 0:
+                    state = tree_of_states(partials, line * slots + first // block, 1, whole, state, rest < behind)
                 state = closed(starts, from_, state)
             finish(outputs, to, steps_out, number, state)
             number += 1
             first = behind
-
-
-def part_by_lanes(inputs, at, steps, count, lanes):
-    """Return the state of elements, for an operator that commutes: by lanes side by side where there are enough."""
-    width = 0
-    if count >= 64:
-        width = 8
-        while (16 * width <= count) & (width < 512):
-            width *= 2
-    return lanes_of_block(inputs, at, steps, count, width, lanes)
-
-
-def part_in_order(inputs, at, steps, count, lanes):
-    """Return the state of elements by parts, in order."""
-    return parts_of_block(inputs, at, steps, count, 0, lanes)
-
-
-def part_of_integers(inputs, at, steps, count, lanes):
-    """Return the state of elements of integers by a loop that the compiler turns into SIMD code."""
-    return all_of_block(inputs, at, steps, count, 0, lanes)
 
 
 def reduce_blocks_of_rows(inputs, starts, outputs, partials, numbers, begin, end):
@@ -288,7 +265,7 @@ def reduce_blocks_of_rows(inputs, starts, outputs, partials, numbers, begin, end
     low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
     steps, across, slots, block = alongs_in(numbers), acrosses_in(numbers), slots_of(numbers), block_of(numbers)
     tiles = -(-inner // width)
-    lanes = scratch(width)
+    lanes = scratch(width * depth_of_stack(block))
     for task in range(begin, end):
         tile = task // slots
         slot, outer = task - tile * slots, tile // tiles
@@ -298,22 +275,11 @@ def reduce_blocks_of_rows(inputs, starts, outputs, partials, numbers, begin, end
         count = block
         if place < 0:  # as above
             place, count = slot * block, 1
-        at = place_in(numbers, outer // low, outer % low, left)
-        row = moved_in(at, steps, place)
-        for j in range(columns):
-            put(lanes, j, element(inputs, row, across, j))
-        rows_to_lanes(inputs, at, steps, across, place + 1, place + count, columns, lanes)
+        at = moved_in(place_in(numbers, outer // low, outer % low, left), steps, place)
+        push_rows(inputs, at, steps, across, count, columns, width, lanes, 0)
         spot = (outer * slots + slot) * inner + left
         for j in range(columns):
             put(partials, spot + j, get(lanes, j))
-
-
-def rows_to_lanes(inputs, at, steps, across, first, behind, columns, lanes):
-    """Combine lanes with rows, one after another."""
-    for i in range(first, behind):
-        row = moved_in(at, steps, i)
-        for j in range(columns):
-            put(lanes, j, combine(get(lanes, j), element(inputs, row, across, j)))
 
 
 def reduce_segments_of_rows(inputs, starts, outputs, partials, numbers, begin, end):
@@ -322,7 +288,7 @@ def reduce_segments_of_rows(inputs, starts, outputs, partials, numbers, begin, e
     steps, across, steps_out = alongs_in(numbers), acrosses_in(numbers), acrosses_out(numbers)
     shares, slots, block = shares_of(numbers), slots_of(numbers), block_of(numbers)
     tiles = -(-inner // width)
-    lanes = scratch(width)
+    lanes = scratch(width * depth_of_stack(n))
     for task in range(begin, end):
         tile = task // shares
         outer = tile // tiles
@@ -337,20 +303,15 @@ def reduce_segments_of_rows(inputs, starts, outputs, partials, numbers, begin, e
             results = moved_out(to, alongs_out(numbers), number)
             if first < behind:
                 whole = (behind - first) // block
-                rest = first + max(1, whole * block)
-                if whole > 0:
-                    spot = (outer * slots + first // block) * inner + left
+                depth = 0
+                for i in range(whole):
+                    spot = (outer * slots + first // block + i) * inner + left
                     for j in range(columns):
-                        put(lanes, j, get(partials, spot + j))
-                    for i in range(1, whole):
-                        spot = (outer * slots + (first + i * block) // block) * inner + left
-                        for j in range(columns):
-                            put(lanes, j, combine(get(lanes, j), get(partials, spot + j)))
-                else:
-                    row = moved_in(at, steps, first)
-                    for j in range(columns):
-                        put(lanes, j, element(inputs, row, across, j))
-                rows_to_lanes(inputs, at, steps, across, rest, behind, columns, lanes)
+                        put(lanes, depth * width + j, get(partials, spot + j))
+                    depth = join_neighbours(lanes, columns, width, depth + 1, i + 1, first + (i + 1) * block == behind)
+                rest = first + whole * block
+                row = moved_in(at, steps, rest)
+                push_rows(inputs, row, steps, across, behind - rest, columns, width, lanes, depth)
                 for j in range(columns):
                     state = closed(starts, moved_start(from_, acrosses_start(numbers), j), get(lanes, j))
                     finish(outputs, results, steps_out, j, state)

@@ -13,6 +13,7 @@ from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
 from parprims._primitives.reduce.cpu import way_of
+from parprims._primitives.reduce.grouping import block_elements
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan.call import Scan
 from parprims._primitives.segments.call import Segmented
@@ -20,17 +21,13 @@ from parprims._primitives.segments.cuda import as_scan, is_readable
 
 _SHARE = 1 << 14
 """The fewest elements of a share; the segments of a share are one task."""
-_BLOCK, _ROWS = 1 << 14, 256
-"""Elements of a block of a segment, and the fewest rows of a block. Threads reduce blocks side by side."""
+_ROWS = 256
+"""The fewest rows of a block of a segment, a power of two. Threads reduce blocks side by side."""
 _COLUMNS = 512
 """Columns of a tile: its states stay in the cache."""
 
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
-
-
-_WAYS = {"all": "part_of_integers", "lanes": "part_by_lanes", "parts": "part_in_order"}
-"""The functions in by_offsets_loops.py that combine elements of a line, by the ways of `way_of`."""
 
 
 def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
@@ -53,11 +50,11 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
                 "closed(starts, from_, state)",
                 ("return combine(before(starts, from_), state)" if c.starts else "return state",),
             ),
-            function("combine_in_order(earlier, later)", ("return combine(earlier, later)",)),
             function("begun(inputs, at, steps, count)", (f"return {last}",)),
+            function("has_groups()", (f"return {r.op.commutative}",)),
             function(
                 "state_of_part(inputs, at, steps, count, lanes)",
-                (f"return {_WAYS[way]}(inputs, at, steps, count, lanes)",),
+                (f"return {way}_of_block(inputs, at, steps, count{'' if way == 'all' else ', lanes'})",),
             ),
             _cpu.text.loops("_primitives/reduce/reduce_loops.py"),
         ]
@@ -84,9 +81,14 @@ def _plan(xp: Namespace, c: Segmented, r: scan_cpu.Call, hosts: Sequence[np.ndar
     share = -(-n // shares)
     shares = -(-n // share)
     slots, block = 0, n + 1
-    if c.reduces and n * wide >= 2 * _BLOCK:
-        block = max(_ROWS, _BLOCK // wide)
-        slots = -(-n // block)
+    if c.reduces:
+        assert isinstance(r, Scan)
+        rows = most = block_elements(_cpu.bytes_of(dtype_name(one) for one in r.working))
+        while rows > _ROWS and rows * wide > most:
+            rows //= 2
+        if n >= 2 * rows:
+            block = rows
+            slots = -(-n // block)
     texts = (
         *scan_cpu.functions(xp, r, c.exclusive, views=layout.groups, steps=layout.steps(columns=columns)),
         *_texts(c, r, len(numbers)),
