@@ -29,6 +29,7 @@ from parprims._core.arrays import (
 )
 from parprims._dispatch.derivative_rules import own_refusal
 from parprims._dispatch.dispatch import directly
+from parprims._libraries import numpy_sums
 from parprims._libraries.numpy_bridge import (
     NOT_IN_NUMPY,
     all_by_numpy,
@@ -46,7 +47,7 @@ from parprims._libraries.numpy_bridge import (
 from parprims._libraries.settings import UNROUNDED_SUMS, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._operators.foreign.calls import call_on
 from parprims._operators.operator import BUILT_IN, Operator
-from parprims._primitives.reduce import array, numpy_sums
+from parprims._primitives.reduce import array
 from parprims._primitives.reduce.array import Combined, as_one_axis, block_lengths, by_blocks
 from parprims._primitives.reduce.call import (
     SUMS,
