@@ -30,10 +30,9 @@ ROWS = (
 )
 """The cases that the README shows, a loss among them."""
 
-DEVICES = "two-nvidia-h100-80gb-hbm3"
-"""The results of two devices beside one, of ``python -m benches.devices.split --json``.
-
-Those of `benches.devices.larger` have the same name after ``larger-``.
+DEVICES, LARGER = "two-nvidia-h200", "larger-two-nvidia-h100-80gb-hbm3"
+"""The results of two devices beside one, of ``python -m benches.devices.split --json``, and of arrays that are larger
+than one device, of ``python -m benches.devices.larger --json``.
 """
 
 
@@ -72,7 +71,7 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())
     yield ROOT / "docs" / "devices.md", "measured", bench_devices.table(devices)
-    beyond = json.loads((results / "devices" / f"larger-{DEVICES}.json").read_text())
+    beyond = json.loads((results / "devices" / f"{LARGER}.json").read_text())
     yield ROOT / "docs" / "devices.md", "larger", larger.table(beyond)
     plotted = results / f"{plots.DEVICE}.json"
     yield ROOT / "docs" / "results.md", "results", tables.results_table([plotted])
