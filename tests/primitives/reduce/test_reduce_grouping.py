@@ -11,22 +11,13 @@ import pytest
 import parprims
 from parprims._primitives.reduce.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
+from tests.support.laws import affine, mixed, require_kernels_for_cpus
 
 LENGTHS = (1, 2, 3, 5, 15, 16, 31, 100, 255, 256, 257, 511, 512, 1000, 4097, 20000)
 
 
-def mixed(earlier, later):
-    """An operator that rounds, and that the library cannot know."""
-    return earlier + later + np.float32(0.125) * earlier * later
-
-
-def affine(earlier, later):
-    (a, b), (c, d) = earlier, later
-    return a * c, b * c + d
-
-
 def multiply(earlier, later):
-    """Return complex products, whose terms are rounded: NumPy's own are not, on processors that fuse them."""
+    """Return complex products with each real product rounded. NumPy skips this rounding on some processors."""
     product = np.empty_like(earlier)
     product.real = earlier.real * later.real - earlier.imag * later.imag
     product.imag = earlier.real * later.imag + earlier.imag * later.real
@@ -75,9 +66,7 @@ def reduced(backend, op, x, **options):
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(backend):
-    pytest.importorskip("numba")
-    if backend.cuda or backend.name == "array-api-strict":
-        pytest.skip("is of kernels for CPUs")
+    require_kernels_for_cpus(backend)
 
 
 @pytest.fixture

@@ -11,18 +11,9 @@ import pytest
 import parprims
 from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
+from tests.support.laws import mixed, require_kernels_for_cpus
 
 LENGTHS = (1, 3, 31, 33, 100, 257, 1000, 2049, 5000, 8193, 20000)
-
-
-def mixed(earlier, later):
-    """An operator that rounds, and that the library cannot know."""
-    return earlier + later + 0.125 * earlier * later
-
-
-def affine(earlier, later):
-    (a, b), (c, d) = earlier, later
-    return a * c, b * c + d
 
 
 OPERATORS = {"add": "add", "multiply": "multiply", "logaddexp": "logaddexp", "mixed": mixed, "affine": "affine"}
@@ -43,9 +34,7 @@ def scanned(backend, op, x, **options):
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(backend):
-    pytest.importorskip("numba")
-    if backend.cuda or backend.name == "array-api-strict":
-        pytest.skip("is of kernels for CPUs")
+    require_kernels_for_cpus(backend)
 
 
 @pytest.fixture

@@ -82,6 +82,23 @@ def way_of(op: Operator, states: Sequence[str]) -> str:
     return "all" if simple and dtype_kind(states[0]) in ("bool", "int", "uint") else "tree"
 
 
+def functions_of_blocks(op: Operator, way: str, begun: str) -> tuple[str, ...]:
+    """Return the functions that reduce blocks: in a way of `way_of`, or "few" elements in registers.
+
+    ``begun`` is the initial state of the way "all", and the number of elements that it then combines.
+    """
+    function, states = _cpu.text.function, ", states" if way == "tree" else ""
+    return (
+        function(
+            "state_of_block(inputs, at, steps, count, states)",
+            (f"return {way}_of_block(inputs, at, steps, count{states})",),
+        ),
+        function("begun(inputs, at, steps, count)", (f"return {begun}",)),
+        function("has_groups()", (f"return {op.commutative}",)),
+        _cpu.text.loops("_primitives/reduce/reduce_loops.py"),
+    )
+
+
 def _initial_state(code: Traced) -> str:
     """Return the initial state of a loop over a block, and the number of elements that it then combines.
 
@@ -95,13 +112,13 @@ def _initial_state(code: Traced) -> str:
 
 
 def _in_order(code: Traced, r: Reduction, columns: bool, across: tuple[int, ...]) -> list[str]:
-    """Return the functions for rows of columns whose positions ascend: NaN is found by each comparison of values."""
+    """Return the functions by which rows are combined in order, for extrema whose positions ascend from row to row."""
     function, rows, combined = _cpu.text.function, ["return False"], ["return combine(earlier, later)"]
     if columns and code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2 and across[1] == 0:
         rows = ["return positions_ascend(inputs, at, steps, count)"]
         better, worse = _EXTREMA[code.op]
         wins = f"later[0] {better} earlier[0]"
-        if dtype_kind(code.states[0]) == "float":
+        if dtype_kind(code.states[0]) == "float":  # the first NaN wins
             wins = f"(not (later[0] {worse} earlier[0])) & (earlier[0] == earlier[0])"
         chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
         combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
@@ -135,13 +152,7 @@ def _texts(
         text.operator(code.states, code.combined),
         *in_order,
         text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
-        text.function(
-            "state_of_block(inputs, at, steps, count, states)",
-            (f"return {way}_of_block(inputs, at, steps, count{', states' if way == 'tree' else ''})",),
-        ),
-        text.function("begun(inputs, at, steps, count)", (f"return {_initial_state(code)}",)),
-        text.function("has_groups()", (f"return {code.op.commutative}",)),
-        text.loops("_primitives/reduce/reduce_loops.py"),
+        *functions_of_blocks(code.op, way, _initial_state(code)),
     )
 
 
@@ -170,7 +181,7 @@ def _plan(
         width = -(-inner // tiles)
     else:
         size = _BLOCK_OF_INTEGERS if way == "all" else block_elements(_cpu.bytes_of(code.states))
-        width = 64 + min(n, size) // 4
+        width = 1 + min(n, size) // 4
         steps = along
         if way == "tree" and n < _FEW:
             way = "few"

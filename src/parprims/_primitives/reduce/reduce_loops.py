@@ -213,9 +213,9 @@ def depth_of_stack(count):
 
 
 def push_rows(inputs, at, steps, across, count, columns, width, lanes, depth):
-    """Push the states of ``count`` rows onto the stack, eight and then one at a time, and return its depth.
+    """Push the states of the last ``count`` rows onto the stack, eight and then one at a time.
 
-    Neighbours are combined. In the end all are, if there are no more rows than these.
+    Neighbours are combined, and in the end all states of the stack.
     """
     eights, grouped = count // 8, 0
     if has_groups():
@@ -237,7 +237,6 @@ def push_rows(inputs, at, steps, across, count, columns, width, lanes, depth):
             for j in range(columns):
                 put(lanes, depth * width + j, element(inputs, row, across, j))
         depth = join_neighbours(lanes, columns, width, depth + 1, pushed, i + 1 == eights + count % 8)
-    return depth
 
 
 def join_neighbours(lanes, columns, width, depth, pushed, is_last):

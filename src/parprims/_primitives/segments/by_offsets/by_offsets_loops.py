@@ -17,8 +17,6 @@ from parprims._cpu.templates.declarations import (
     Numbers,
     Position,
     State,
-    States,
-    Steps,
     acrosses_in,
     acrosses_out,
     acrosses_start,
@@ -42,6 +40,7 @@ from parprims._primitives.scan.loops.columns_loops import tile_down
 from parprims._primitives.scan.loops.scan_loops import indices_of, place_of
 
 if TYPE_CHECKING:  # functions that are written for a call
+    from parprims._primitives.reduce.reduce_loops import state_of_block
     from parprims._primitives.scan.loops.columns_loops import rows
     from parprims._primitives.scan.loops.scan_loops import (
         before,
@@ -76,9 +75,6 @@ if TYPE_CHECKING:  # functions that are written for a call
 
     def closed(starts: Arrays, from_: Position, state: State) -> State:
         """Return the result of a segment, given the state of its elements."""
-
-    def state_of_part(inputs: Arrays, at: Position, steps: Steps, count: int, lanes: States) -> State:
-        """Return the state of elements of a line, by `all_of_block` or `tree_of_block`."""
 
 
 def segment_from(inputs, numbers, share):
@@ -219,7 +215,7 @@ def reduce_blocks(inputs, starts, outputs, partials, numbers, begin, end):
     """Leave the states of whole blocks of lines; a task is a slot."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, slots, block = alongs_in(numbers), slots_of(numbers), block_of(numbers)
-    lanes = scratch(64 + min(n, block) // 4)
+    lanes = scratch(1 + min(n, block) // 4)
     for task in range(begin, end):
         line = task // slots
         high, middle, across = indices_of(line, low, inner)
@@ -228,7 +224,7 @@ def reduce_blocks(inputs, starts, outputs, partials, numbers, begin, end):
         if place < 0:  # a state that nobody reads, unless offsets do not ascend
             place, count = (task - line * slots) * block, 1
         at = moved_in(place_in(numbers, high, middle, across), steps, place)
-        put(partials, task, state_of_part(inputs, at, steps, count, lanes))
+        put(partials, task, state_of_block(inputs, at, steps, count, lanes))
 
 
 def reduce_segments(inputs, starts, outputs, partials, numbers, begin, end):
@@ -236,7 +232,7 @@ def reduce_segments(inputs, starts, outputs, partials, numbers, begin, end):
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, shares = alongs_in(numbers), alongs_out(numbers), shares_of(numbers)
     slots, block = slots_of(numbers), block_of(numbers)
-    lanes = scratch(64 + min(n, block) // 4)
+    lanes = scratch(1 + min(n, block) // 4)
     for task in range(begin, end):
         line = task // shares
         high, middle, across = indices_of(line, low, inner)
@@ -251,7 +247,7 @@ def reduce_segments(inputs, starts, outputs, partials, numbers, begin, end):
                 whole = (behind - first) // block
                 rest = first + whole * block
                 if rest < behind:
-                    state = state_of_part(inputs, moved_in(at, steps, rest), steps, behind - rest, lanes)
+                    state = state_of_block(inputs, moved_in(at, steps, rest), steps, behind - rest, lanes)
                 if whole > 0:
                     state = tree_of_states(partials, line * slots + first // block, 1, whole, state, rest < behind)
                 state = closed(starts, from_, state)

@@ -12,7 +12,7 @@ from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, cast, dtype_name, library
 from parprims._dispatch import derivative_rules
 from parprims._operators.in_place import is_own
-from parprims._primitives.reduce.cpu import way_of
+from parprims._primitives.reduce.cpu import functions_of_blocks, way_of
 from parprims._primitives.reduce.grouping import block_elements
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan.call import Scan
@@ -50,13 +50,7 @@ def _texts(c: Segmented, r: scan_cpu.Call, first: int) -> tuple[str, ...]:
                 "closed(starts, from_, state)",
                 ("return combine(before(starts, from_), state)" if c.starts else "return state",),
             ),
-            function("begun(inputs, at, steps, count)", (f"return {last}",)),
-            function("has_groups()", (f"return {r.op.commutative}",)),
-            function(
-                "state_of_part(inputs, at, steps, count, lanes)",
-                (f"return {way}_of_block(inputs, at, steps, count{'' if way == 'all' else ', lanes'})",),
-            ),
-            _cpu.text.loops("_primitives/reduce/reduce_loops.py"),
+            *functions_of_blocks(r.op, way, last),
         ]
     return *functions, _cpu.text.loops("_primitives/segments/by_offsets/by_offsets_loops.py")
 

@@ -1,0 +1,20 @@
+"""What the tests of the bits of scans and of reductions share."""
+
+import pytest
+
+
+def mixed(earlier, later):
+    """An operator that rounds, and that the library cannot know."""
+    return earlier + later + 0.125 * earlier * later
+
+
+def affine(earlier, later):
+    (a, b), (c, d) = earlier, later
+    return a * c, b * c + d
+
+
+def require_kernels_for_cpus(backend):
+    """Skip a test on a library whose arrays no kernel for CPUs takes."""
+    pytest.importorskip("numba")
+    if backend.cuda or backend.name == "array-api-strict":
+        pytest.skip("is of kernels for CPUs")
