@@ -51,7 +51,7 @@ SEARCHES = {
     "reduce": Search(
         "_primitives.reduce.cuda",
         ("sum", "sum axis 0", "sum axis 1", "argmax", "welford"),
-        ("bytes_in_flight", "threads", "long_threads", "blocks", "rounds", "column_bytes"),
+        ("bytes_in_flight", "threads", "blocks", "rounds", "column_bytes", "column_blocks"),
     ),
     "scan": Search(
         "_primitives.scan.tiling",

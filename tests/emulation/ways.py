@@ -21,8 +21,7 @@ _ACCESS = ("STRIDED", "CONSTANT", "ASCENDING")
 # The arguments of which it matters whether they are 1, at most a warp, or more. Of products those before a truth value
 # are lengths of vectors, of which it matters whether they are 1; others are sizes. Of other numbers: 0, 1, or more.
 _PARTS = {
-    "reduce_short_rows": (1,),
-    "reduce_columns": (1, 2),
+    "reduce_lines": (1, 2, 3),
     "scan_rows": (1,),
     "scan_columns": (0, 1),
     "solve_in_order": (2,),

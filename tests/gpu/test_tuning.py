@@ -337,7 +337,7 @@ def test_search_where_there_is_no_entry(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(tune.SEARCHES, "reduce", tune.Search("_primitives.reduce.cuda", ("sum",), ("blocks",)))
     path = tuned_on(monkeypatch, tmp_path, 86, 82)
     start = dataclasses.replace(before[90].fitted(_cuda.model(90), _cuda.model(86)).on(82), multiprocessors=82)
-    assert start.blocks == 4 * 84
+    assert start.blocks == 4 * 82
     file = json.loads(path.read_text())
     expected = dataclasses.replace(start, record=path.name, device=file["header"]["device"])
     assert typed(reduce_cuda.Tuning, file["records"][-1]["entry"]) == expected
@@ -370,7 +370,7 @@ def test_entries_in_force(gpu, rng, way):
         pytest.skip("JAX has them in its programs")
     numbers = rng.integers(0, 9, 5000).astype(np.float32)
     table, x = reduce_cuda.TUNING, gpu.asarray(numbers)
-    entries = [dataclasses.replace(table[90], long_threads=threads, blocks=1) for threads in (128, 256)]
+    entries = [dataclasses.replace(table[90], threads=threads, blocks=1) for threads in (128, 256)]
     in_force = [tune.InForce(table, _cuda.capability(gpu.xp, x), entry) for entry in entries]
     outside = parprims.launches(parprims.sum, x, method="kernel")[0].block
     for _ in range(2):
@@ -379,7 +379,7 @@ def test_entries_in_force(gpu, rng, way):
                 if way == "called":
                     assert float(parprims.sum(x, method="kernel")) == numbers.sum()
                 (launch,) = parprims.launches(parprims.sum, x, method="kernel")
-                assert launch.block == entry.long_threads
+                assert launch.block == entry.threads
     assert parprims.launches(parprims.sum, x, method="kernel")[0].block == outside
 
 

@@ -31,6 +31,10 @@ def _residues(test: str, case: str = "float32") -> str:
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
+REDUCE_TREE, REDUCE_COMPANY = (
+    f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_{name}]"
+    for name in ("the_tree[emulated-add-float64", "a_line_is_alone_in_any_company[emulated-mixed-float32")
+)
 REST, REST_OF_TILES = (
     f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
@@ -153,33 +157,36 @@ MUTATIONS = (
         REST_OF_TILES,
     ),
     # ---- Reduction
+    Mutation(_B, "s[at] = Op::combine(s[at], s[at + stride]);", "s[at] = Op::combine(s[at], s[stride]);", REDUCE_TREE),
     Mutation(
-        _B,
-        "total.state = total.valid ? Op::combine(total.state, later) : later;",
-        "total.state = total.valid ? Op::combine(later, total.state) : later;",
+        _R,
+        "s[u] = join(choose(is_later, got, kept), choose(is_later, kept, got),",
+        "s[u] = join(choose(is_later, kept, got), choose(is_later, got, kept),",
         REDUCE_SHORT,
     ),
     Mutation(
-        _B, "s[at] = Op::combine(s[at], s[at + stride]);", "s[at] = Op::combine(s[at + stride], s[at]);", REDUCE_SHORT
+        _R,
+        "return WHOLE || begin_of_later < parts ? Op::combine(earlier, later) : earlier;",
+        "return WHOLE || begin_of_later <= parts ? Op::combine(earlier, later) : earlier;",
+        REDUCE_SHORT,
+    ),
+    Mutation(_R, "if (lane / EACH >= groups) mine[0][0]", "if (lane / EACH > groups) mine[0][0]", REDUCE_TREE),
+    Mutation(
+        _R, "node[k] = Op::combine(slot[k], node[k]);", "node[k] = Op::combine(node[k], slot[k]);", REDUCE_COMPANY
     ),
     Mutation(
-        _B,
-        "all.valid = lane < WARPS && valid[lane < WARPS ? lane : 0];",
-        "all.valid = lane < WARPS;",
-        _reduce("shape2-1"),
+        _R,
+        "begun ? Op::combine(slot[k], total[k]) : slot[k];",
+        "begun ? Op::combine(total[k], slot[k]) : slot[k];",
+        REDUCE_COMPANY,
     ),
     _dropped(
-        _B,
-        "__syncthreads();  // separates the reads below, in an earlier call, from the writes here",
+        _R,
+        "__syncthreads();  // separates the reads of the batch before from the writes here",
         REDUCE_CHUNKS,
-        "is_last_to_arrive, which has barriers, stands between the two calls",
+        "is_last_to_arrive, which has barriers, stands between the two batches",
     ),
-    _dropped(
-        _B,
-        "__syncthreads();  // separates the writes above from the reads below",
-        _reduce("shape2-1"),
-        before="\n    Optional<typename Op::State> all = mine;",
-    ),
+    _dropped(_R, "__syncthreads();  // separates the writes above from the reads below", REDUCE_CHUNKS),
     _dropped(
         _TICKET, "__threadfence();  // this thread's partials are visible before its block's ticket is", REDUCE_CHUNKS
     ),
@@ -192,9 +199,7 @@ MUTATIONS = (
         "atomicAdd(ticket, 1u) == (unsigned)blocks - 1u;",
         REDUCE_CHUNKS,
     ),
-    Mutation(_R, "if (mine + VEC <= end) {", "if (mine + VEC <= end + 1) {", REST_OF_ROW),
-    Mutation(_R, "if (whole && count == UNROLL) {", "if (whole) {", REDUCE_COLUMNS),
-    Mutation(_R, "if (c + a < end)\n", "if (c + a <= end)\n", REDUCE_COLUMNS),
+    Mutation(_R, "if (WHOLE || i + ALONG <= n) {", "if (WHOLE || i + ALONG <= n + 1) {", REST_OF_ROW),
     Mutation(
         "_cuda/device/strided.cuh",
         "to[k].*member = (T)(ACROSS ? i : i + k);",
@@ -203,8 +208,8 @@ MUTATIONS = (
     ),
     Mutation(
         _R,
-        "append<Op>(total, load_of_others<State>(partials, row * chunks + slot));",
-        "append<Op>(total, load_of_others<State>(partials, row * chunks + chunks - 1 - slot));",
+        "const Index chunk = part * EACH + min(u * LANES + lane, count - 1);",
+        "const Index chunk = part * EACH + count - 1 - min(u * LANES + lane, count - 1);",
         REDUCE_CHUNKS,
     ),
     _dropped(
@@ -215,12 +220,6 @@ MUTATIONS = (
         "__syncthreads();  // separates the writes above from the reads below",
         _reduce("shape4-0"),
         before="\n        const int other",
-    ),
-    Mutation(
-        _R,
-        "const Index past = begin + (INTERLEAVED ? length : min(length, (group + 1) * run));",
-        "const Index past = begin + (INTERLEAVED ? length : min(length, (group + 1) * run + 1));",
-        _reduce("shape4-0"),
     ),
     # ---- Scan
     Mutation(

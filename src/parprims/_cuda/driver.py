@@ -129,8 +129,8 @@ class Driver:
             self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, handle)
         return [number.value for number in numbers]
 
-    def load(self, code: bytes, shared_bytes: int) -> int:
-        """Return the handle of the function ``kernel`` in a module of the current context."""
+    def load(self, code: bytes, shared_bytes: int, *, needs_cache: bool) -> int:
+        """Return the handle of the function ``kernel`` in a module of the current context (see `Launch`)."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), code)
         try:
@@ -139,7 +139,8 @@ class Driver:
                 # The most dynamic shared memory that a block may have, and the percentage of on-chip memory that is
                 # shared memory.
                 self.call("cuFuncSetAttribute", function, 8, shared_bytes)
-                self.call("cuFuncSetAttribute", function, 9, 100)
+                if not needs_cache:
+                    self.call("cuFuncSetAttribute", function, 9, 100)
         except CudaError:
             self._library.cuModuleUnload(module)
             raise

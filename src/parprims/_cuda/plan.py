@@ -131,6 +131,9 @@ class Launch:
         The number of blocks, and of threads in each.
     shared_bytes : int
         The dynamic shared memory of a block.
+    needs_cache : bool
+        Whether loads go through the L1 cache, which gets all on-chip memory that is not needed as shared memory.
+        Otherwise a kernel with dynamic shared memory gets as much of it as there is.
     unbound_registers : bool
         Whether a thread may have all the registers it can use. Otherwise the compiler weighs registers against the
         number of blocks that fit on a multiprocessor.
@@ -152,6 +155,7 @@ class Launch:
     grid: int
     block: int
     shared_bytes: int = 0
+    needs_cache: bool = False
     unbound_registers: bool = False
     resident_blocks: int = 0
     own_instructions: bool = False

@@ -363,17 +363,18 @@ class Runner:
     def _loaded(self, at: int, begun: list[Future[bytes]]) -> int:
         """Return the function of a launch, when it is compiled."""
         try:
-            return loaded(self._device, begun[at].result(), self.plan.launches[at].shared_bytes)
+            launch = self.plan.launches[at]
+            return loaded(self._device, begun[at].result(), launch.shared_bytes, launch.needs_cache)
         except Exception:
             self._begun = None  # the next call compiles again
             raise
 
 
 @functools.cache
-def loaded(device: int, code: bytes, shared_bytes: int) -> int:
+def loaded(device: int, code: bytes, shared_bytes: int, needs_cache: bool) -> int:
     """Return the handle of a kernel on a device, which must be current: a module belongs to one device."""
     del device
-    return driver.current().load(code, shared_bytes)
+    return driver.current().load(code, shared_bytes, needs_cache=needs_cache)
 
 
 def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
+from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_jax, mode
 from parprims._core.elements import flattened
 from parprims._core.layout import Layout, fold, is_aligned, row_major
 from parprims._core.memo import Memo
@@ -30,31 +30,25 @@ from parprims._primitives.reduce.traced import Traced, dtype_names, traced, with
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
-    """How the kernels divide their work on devices of one compute capability.
-
-    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
-    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
-    """
+    """How the kernels divide their work on devices of one compute capability. No bit of a result depends on it."""
 
     threads: int
     """Threads of a block."""
-    long_threads: int
-    """Threads of a block that makes several rounds of loads over a long row."""
     bytes_in_flight: int
-    """The bytes that a thread loads from all inputs before it uses the first."""
+    """The most bytes that a thread loads from all inputs before it uses the first."""
     blocks: int
-    """A long reduction is divided further until it has this many blocks, so that each multiprocessor has several."""
+    """The number of blocks for few lines, or slightly less, so that multiprocessors end together; for more lines a
+    multiple of it."""
     rounds: int
-    """The most rounds of loads that a block makes, as long as the partial results fit in their scratch."""
+    """The most units that a warp takes of a chunk, as long as the partial results fit in their scratch."""
     column_bytes: int
     """The most bytes of totals that a thread keeps when it reduces columns."""
     column_blocks: int
-    """The number of blocks for columns is a multiple of this, or slightly less, so that multiprocessors end together.
-    Without vectors it is twice as many."""
+    """As ``blocks``, for columns."""
     scratch_bytes: int
     """The most scratch for partial results."""
 
-    counted = ("blocks", "column_blocks")
+    scaled = ("blocks", "column_blocks")
 
 
 TUNING = _cuda.tunings(Tuning, __name__)
@@ -203,14 +197,20 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     return _specialisations.keep(known, special) if lasts else special
 
 
-_WIDE = 512
-"""The most bytes of a state for which a thread loads vectors: larger states spill registers and compile slowly."""
-
 _MOST_ARRAYS = 400
 """The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
 
 _DECLARED_BYTES = 47 << 10
 """The most shared memory that a kernel may declare itself, without a request at the launch: 48 KiB less 1 KiB."""
+
+_NODES_BYTES = 64 << 10
+"""The most shared memory for nodes of the tree that wait for their neighbours: two blocks fit a multiprocessor."""
+
+_GROUP = 256
+"""The elements of a group, as in grouping.py."""
+
+_SHARED_LINE = 4
+"""Up to this number of units, a line has one warp if there are lines for all warps."""
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
@@ -238,21 +238,34 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     columns = inner > 1
     if columns and 32 * (special.scratch_bytes + 1) > _DECLARED_BYTES:
         return None  # rows of a copy with the axes last are reduced instead
-    vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
-    if columns:
-        # A thread keeps one total per column, in registers, which limits the number of columns.
-        vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
+    element = sum(special.itemsizes)
+    # A thread keeps the states of eight loads in registers, or combines them one after another.
+    rolled = 8 * max(element, special.register_bytes) > tuning.bytes_in_flight
+    exact = not rolled and _is_exact(special.code)
+    grouped = commutative and not exact
 
-    def is_vectorized(index: int) -> bool:
+    def is_vectorized(index: int, vector: int) -> bool:
         step, other = (across[index], along[index]) if columns else (along[index], 0)
         strides = other if n > 1 else 0, outward[index] if outer > 1 else 0
         return step == 1 and is_aligned(layouts[index][1], strides, vector, special.itemsizes[index])
 
-    vectorized = tuple([is_vectorized(index) for index in range(inputs)])
-    if columns and not all(vectorized):
-        # Adjacent threads load adjacent elements: without vectors, one element each.
-        vector, vectorized = 1, (False,) * inputs
-    unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
+    def suits(vector: int) -> bool:
+        """Return whether all inputs are read as vectors, or constant along them."""
+        steps = across if columns else along
+        return all(steps[index] == 0 or is_vectorized(index, vector) for index in range(inputs))
+
+    single = n < _GROUP or not grouped  # whether a line may be a single unit
+    vector = 1 if rolled else min(16 // max(special.itemsizes), tuning.bytes_in_flight // (8 * element), 8)
+    vector = min(vector, max(1, 64 // special.register_bytes))
+    if columns:
+        # A thread keeps one total per column, in registers, which limits the number of columns.
+        vector = min(vector, tuning.column_bytes // special.register_bytes)
+    vector = _cuda.power_of_two(vector, most=_cuda.power_of_two(inner if columns else n))
+    while vector > 1 and not (suits(vector) and (not columns or inner % vector == 0)):
+        vector //= 2
+    if vector == 1 and not columns and not rolled and single:
+        vector = min(4, 16 // max(special.itemsizes))  # elements of vectors are loaded one by one
+    vectorized = tuple([is_vectorized(index, vector) for index in range(inputs)])
 
     numbers = _cuda.Numbers()
     arrays: list[_cuda.Parameter] = [
@@ -270,90 +283,143 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
     tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
 
+    lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
+    width = vector if columns else 1
+
+    def resident(depth: int, *, in_turn: bool) -> int:
+        """Return the number of blocks on a multiprocessor for which a thread can hold most of what it loads at once."""
+        if 8 * vector * depth * element > 128:
+            return 2
+        is_light = element <= 8 and vector <= 4 and vector * special.register_bytes <= 32
+        return 4 if in_turn and is_light else 3
+
     def plan(
-        template: str,
-        arguments: tuple[_cuda.Argument, ...],
+        threads: int,
+        runs: int,
+        lanes: int,
+        across_threads: int,
         *,
-        parameters: tuple[_cuda.Parameter, ...],
-        grid: int,
+        loads: int = 0,
+        depth: int = 1,
+        run: int = 1,
         chunks: int = 1,
-        totals: int = 0,
     ) -> _cuda.Plan:
-        """Return the plan of one launch. If there are several chunks, each stores ``totals`` states in scratch."""
+        """Return the plan of the launch in which a run takes ``run`` units, and each chunk of a line has a block."""
+        outers = threads // (runs * lanes * across_threads)
+        tiles = -(-outer // outers) * -(-inner // (across_threads * width))
+        share = -(-chunks // (8 * lanes * runs)) if chunks > 1 else 1
+        most = max(run, _cuda.power_of_two(share, up=True))
+        whole = n == loads * lanes * vector // width
+        batch = 0
+        in_turn = runs > 1 and not columns
+        if in_turn:
+            batch = min(256, most * runs, _cuda.power_of_two(_NODES_BYTES // (outers * special.scratch_bytes)))
+            batch = max(batch, runs)
+            levels = (most * runs // batch).bit_length()
+            states = outers * (levels + batch)
+        else:
+            levels = most.bit_length()
+            states = levels * threads // lanes * width
+        named = {"run": run, "chunks": chunks, "levels": levels, "batch": batch}
+        counts = tuple([numbers(name, count) for name, count in named.items()])
         launch = _cuda.Launch(
             special.source(vectorized),
-            template,
-            (*arguments, "Op"),
-            (*data, *parameters),
-            grid,
-            arguments[0],  # type: ignore[arg-type]
-            unbound_registers=columns,
+            "reduce_lines",
+            (threads, runs, lanes, across_threads, loads, vector, depth, whole, columns, rolled, exact, "Op"),
+            (*data, *tickets, *lengths, *counts),
+            tiles * chunks,
+            threads,
+            shared_bytes=0 if loads else states * state_size(special.code.states),
+            needs_cache=True,
+            resident_blocks=resident(depth, in_turn=in_turn) if not loads else 0,
         )
         return _cuda.Plan(
             (launch,),
             inputs,
             tuple([(r.result_shape, name) for name in special.outputs]),
             numbers.all(),
-            zeroed_bytes=4 * (grid // chunks) if chunks > 1 else 0,
-            scratch_bytes=grid * totals * special.scratch_bytes if chunks > 1 else 0,
+            zeroed_bytes=4 * tiles if chunks > 1 else 0,
+            scratch_bytes=tiles * chunks * outers * across_threads * width * special.scratch_bytes if chunks > 1 else 0,
             captured=special.code.captured,
         )
 
-    # In columns every thread shares its states; in a row each warp shares one state.
-    all_threads = _fitting(tuning.threads, special.scratch_bytes * vector if columns else special.scratch_bytes / 32)
+    def divided(units: int, runs: int, tiles: int, states: int, blocks: int, most: int) -> dict[str, int]:
+        """Return the units of a run, and the number of chunks, each of which has so many ``states`` in scratch.
+
+        For long lines there are at least ``blocks`` blocks for rows, and at most so many for columns: where fewer
+        blocks read at a time, each reads longer parts of memory.
+        """
+        run = _cuda.power_of_two(-(-units * tiles // (runs * blocks)), most=most, up=columns)
+        run = min(run, _cuda.power_of_two(-(-units // runs), up=True))
+        chunks = tuning.scratch_bytes // (states * special.scratch_bytes * tiles) if tiles < 2 * blocks else 1
+        while -(-units // (runs * run)) > max(1, chunks):
+            run *= 2
+        return {"run": run, "chunks": -(-units // (runs * run))}
+
     if columns:
-        across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
-        if outer * -(-inner // vector) >= 2 * tuning.blocks * all_threads:
-            across_threads = min(all_threads, across_threads)  # enough columns to occupy every thread
-        else:
-            across_threads = min(32, across_threads)
-        groups = _cuda.power_of_two(n // unroll, most=all_threads // across_threads)
-        interleaved = commutative and inner <= across_threads * vector
-        outers = all_threads // (across_threads * groups)
-        tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
-        totals = outers * across_threads * vector
-        most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
-        least_rows = 4 * groups * unroll
-        blocks = tuning.column_blocks * (2 if vector == 1 else 1)
-        chunks = max(1, min(-(-n // least_rows), most, _chunks(tiles, blocks)))
-        chunk = -(-n // chunks)
-        chunks = -(-n // chunk)
-        lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
-        return plan(
-            "reduce_columns",
-            (all_threads, across_threads, groups, unroll, vector, interleaved),
-            parameters=(*tickets, *lengths, numbers("chunk", chunk), numbers("chunks", chunks)),
-            grid=tiles * chunks,
-            chunks=chunks,
-            totals=totals,
-        )
-    rows = outer
-    items = vector * unroll
-    if n <= 32 * items or (n <= 256 * items and rows >= 16 * tuning.blocks):
-        lanes = min(32, _cuda.power_of_two(-(-n // items), up=True))
-        return plan(
-            "reduce_short_rows",
-            (tuning.threads, lanes, unroll, vector),
-            parameters=(numbers("rows", rows), numbers("n", n)),
-            grid=-(-rows * lanes // tuning.threads),
-        )
-    threads = all_threads
-    if rows * -(-n // (threads * items)) > tuning.blocks:
-        threads = _fitting(tuning.long_threads, special.scratch_bytes / 32)
-    piece = threads * items
-    pieces = -(-n // piece)
-    rounds = min(tuning.rounds, -(-rows * pieces // tuning.blocks))
-    most = max(1, tuning.scratch_bytes // special.scratch_bytes // rows)
-    rounds = max(rounds, -(-pieces // most))
-    chunks = -(-pieces // rounds)
-    return plan(
-        "reduce_rows",
-        (threads, unroll, vector),
-        parameters=(*tickets, numbers("n", n), numbers("chunk", rounds * piece), numbers("chunks", chunks)),
-        grid=rows * chunks,
-        chunks=chunks,
-        totals=1,
-    )
+        # In columns every thread shares its states; in a row each warp shares one state.
+        threads = _fitting(tuning.threads, special.scratch_bytes * vector)
+        vectors = -(-inner // vector)
+        most_across = min(threads, _cuda.power_of_two(vectors, up=True))
+        # The most adjacent threads with the fewest of them idle.
+        least = _cuda.power_of_two(128 // (vector * min(special.itemsizes)), most=most_across)  # for reads of 128 bytes
+        widths = [most_across >> shift for shift in range(4) if most_across >> shift >= least]
+        idle = min(-(-vectors // one) * one for one in widths)
+        most_across = next(one for one in widths if -(-vectors // one) * one == idle)
+        depth = 1 if rolled or most_across >= 32 else _cuda.power_of_two(16 // (vector * element), most=4)
+        depth = min(depth, _cuda.power_of_two(-(-n // 8), up=True))
+        lanes = min(max(1, 32 // most_across), _cuda.power_of_two(-(-n // (8 * depth)), up=True))
+        depth = min(depth, 32 // lanes)
+        units = -(-n // (8 * lanes * depth))
+        if single and units == 1:
+            loads = _cuda.power_of_two(-(-n // lanes), up=True)
+            return plan(threads, 1, lanes, most_across, loads=loads)
+        while True:
+            across_threads = most_across
+            if outer * vectors * lanes < 2 * tuning.blocks * threads:
+                across_threads = min(32, most_across)  # too few columns to occupy every thread
+            runs = max(1, threads // (across_threads * lanes * _cuda.power_of_two(outer)))
+            while outer * vectors * lanes * runs < 2 * tuning.blocks * threads and 2 * runs <= units:
+                if 2 * runs > threads // (across_threads * lanes):
+                    break
+                runs *= 2
+            outers = threads // (runs * lanes * across_threads)
+            tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
+            blocks = tuning.column_blocks * (2 if vector == 1 else 1)
+            division = divided(units, runs, tiles, outers * across_threads * vector, blocks, 1 << 30)
+            found = plan(threads, runs, lanes, across_threads, depth=depth, **division)
+            if found.launches[0].shared_bytes <= _NODES_BYTES or threads == 32:
+                return found
+            threads //= 2
+            most_across = min(most_across, threads)
+    threads = _fitting(tuning.threads, special.scratch_bytes / 32)
+    if commutative and _GROUP <= n < _GROUP * vector // 2 and outer * 32 // vector >= 2 * tuning.blocks * threads:
+        run = _cuda.power_of_two(-(-n // _GROUP), up=True)
+        return plan(_fitting(threads, special.scratch_bytes * vector / 32), 1, 32 // vector, 1, run=run)
+    vectors = -(-n // vector)
+    if single and vectors <= 8 * 32:
+        lanes = min(32, _cuda.power_of_two(-(-vectors // 4), up=True))
+        return plan(tuning.threads, 1, lanes, 1, loads=_cuda.power_of_two(-(-vectors // lanes), up=True))
+    if not suits(vector):
+        vector = 1
+    if grouped:
+        vector = min(vector, _cuda.power_of_two(n // _GROUP))
+    depth = 1 if rolled or vector > 1 else _cuda.power_of_two(min(16 // element, n // (2 * _GROUP)), most=4)
+    units = -(-n // (8 * 32 * vector * depth))
+    warps = threads // 32
+    runs = min(warps, _cuda.power_of_two(units, up=True))
+    if units <= _SHARED_LINE and outer >= 2 * tuning.blocks * warps:
+        runs = 1
+    tiles = -(-outer // (warps // runs))
+    division = divided(units, runs, tiles, warps // runs, tuning.blocks, tuning.rounds)
+    return plan(threads, runs, 32, 1, depth=depth, **division)
+
+
+def _is_exact(code: Traced) -> bool:
+    """Return whether the operator commutes and never rounds."""
+    if not (code.op._built_in and code.op.commutative):
+        return False
+    return len(code.states) == 1 and dtype_kind(code.states[0]) in ("bool", "int", "uint")
 
 
 def _fitting(threads: int, nbytes: float) -> int:
@@ -361,16 +427,6 @@ def _fitting(threads: int, nbytes: float) -> int:
     while threads > 32 and threads * (nbytes + 1) > _DECLARED_BYTES:
         threads //= 2
     return threads
-
-
-def _chunks(tiles: int, blocks: int) -> int:
-    """Return the fewest chunks of a tile for which the number of blocks is nearly a multiple of ``blocks``."""
-
-    def filled(chunks: int) -> float:
-        return tiles * chunks / (-(-tiles * chunks // blocks) * blocks)
-
-    least = max(1, blocks // tiles)
-    return next((chunks for chunks in range(least, least + 16) if filled(chunks) >= 0.9), least)
 
 
 # ---- The method -------------------------------------------------------------------------------------------------

@@ -1,24 +1,33 @@
 // Reduction along one axis: y[o, j] = element(o, 0, j) op element(o, 1, j) op ... op element(o, n - 1, j).
 //
-// Inputs are seen as (outer, n, inner); reduce_short_rows and reduce_rows serve inner == 1, reduce_columns the rest.
-// Template parameters:
+// Inputs are seen as (outer, n, inner). A "line" is one (o, :, j). Template parameters:
 //     Op         the operator: State, combine(earlier, later) (see block.cuh) and COMMUTATIVE
 //     Inputs     the input arrays (see strided.cuh), with Inputs::element(raw), which maps raw elements to a State
 //     Outputs    the output arrays, with out.each(visit), which calls visit(pointer, member of State) for every array
 //     THREADS    threads of a block
-//     LANES      threads that share a row
+//     RUNS       groups of threads of a block that share a line; each takes one run of it
+//     LANES      threads that share a run, in one warp
+//     COLUMNS    adjacent threads that take adjacent columns
+//     LOADS      vectors that a thread loads if a line is a single unit, otherwise 0
 //     VEC        adjacent elements that a thread loads as one vector
-//     UNROLL     vectors that a thread loads before it uses the first
+//     DEPTH      the eights of places in a unit
+//     WHOLE      whether a line that is a single unit has all elements of one
+//     ACROSS     whether vectors have elements of adjacent lines; otherwise they have elements of one line
+//     ROLLED     whether a thread loads its elements one after another, for states that take many registers
+//     EXACT      whether the operator commutes and never rounds, so that no grouping shows in a result
 //
+// Grouping: the tree of grouping.py, for every shape, layout and division of the work. In a whole group of 256 elements
+// the first three levels of the tree combine 8 rows of 32 elements, if the operator is commutative.
 // Phases:
-//   1. Every thread repeatedly loads UNROLL vectors of VEC elements and combines them by a tree.
-//   2. Lanes combine in order by shuffles, then warps (or row groups) in order through shared memory.
-//   3. If several blocks share a row, one for each "chunk" of it, each stores its partial result and takes a ticket.
-//      The block with the last ticket combines all partial results in order (see ticket.cuh).
-// Order: if the operator is commutative, lanes stride over the row. Otherwise every warp takes one contiguous run and
-// combines it across lanes at every step, so that nothing is combined out of order. The operator needs no identity: a
-// lane or warp without elements has no partial result.
+//   1. The threads of a run combine one "unit" after another: 8 DEPTH vectors of each thread. A unit is a node of the tree.
+//      If ACROSS, runs are adjacent parts of a line, and nodes without a neighbour wait in shared memory, one for each
+//      level; in the end runs are combined as nodes. Otherwise runs take units in turn, so that a block reads adjacent
+//      memory. Then shared memory holds the units of a "batch", which one warp combines.
+//   2. If several blocks share a line, one for each "chunk" of it, each stores its partial result and takes a ticket.
+//      The block with the last ticket combines all partial results by the tree (see ticket.cuh).
+// The operator is applied only to elements of the line, and needs no identity.
 //
+// N. J. Higham, The Accuracy of Floating Point Summation, SIAM J. Sci. Comput. 14(4), 1993: pairwise summation.
 // M. Harris, Optimizing Parallel Reduction in CUDA, 2007.
 
 #include "block.cuh"
@@ -26,230 +35,470 @@
 #include "strided.cuh"
 #include "ticket.cuh"
 
-// Stores a state as one element of every output. Callers pass a copy of a state that they still need: a state whose
-// address is never taken stays in registers.
-template <class Outputs, class State>
-DEVICE void store_element(const Outputs& out, Index at, const State& state) {
-    out.each([&](auto* y, auto member) { store_to(y[at], state.*member); });
+namespace ops {
+// Products are rounded before they are added, as on CPUs. Of a product and a sum the compiler may otherwise make one
+// instruction that rounds once, in one place and not in another.
+DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double multiply(double a, double b) { return __dmul_rn(a, b); }
+template <class T>
+DEVICE Complex<T> rounded_product(Complex<T> a, Complex<T> b) {
+    return {multiply(a.re, b.re) - multiply(a.im, b.im), multiply(a.re, b.im) + multiply(a.im, b.re)};
+}
+DEVICE Complex<float> multiply(Complex<float> a, Complex<float> b) { return rounded_product(a, b); }
+DEVICE Complex<double> multiply(Complex<double> a, Complex<double> b) { return rounded_product(a, b); }
+DEVICE float square(float a) { return multiply(a, a); }
+DEVICE double square(double a) { return multiply(a, a); }
+}  // namespace ops
+
+constexpr int GROUP_COLUMNS = 32, GROUP = 8 * GROUP_COLUMNS;  // see grouping.py
+
+// Returns one of two structures. A conditional expression would choose between their addresses, so that they would lie
+// in memory and not in registers.
+template <class T>
+DEVICE T choose(bool first, const T& one, const T& other) {
+    constexpr int WORDS = WORDS_OF<T>;
+    unsigned words[WORDS] = {}, others[WORDS] = {};
+    memcpy(words, &one, sizeof(T));
+    memcpy(others, &other, sizeof(T));
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) words[word] = first ? words[word] : others[word];
+    T chosen;
+    memcpy(&chosen, words, sizeof(T));
+    return chosen;
 }
 
-// Combines the elements [begin, end) of a row, which LANES threads share. For a commutative operator each thread
-// returns the combination of the elements it loaded. Otherwise lane 0 of every warp (or of LANES < 32 threads) returns
-// the combination of one run, and the runs are in the order of the warps.
-template <int LANES, int UNROLL, int VEC, class Op, class Inputs>
-DEVICE Optional<typename Op::State> reduce_range(const Inputs& in, Index row, Index begin, Index end, int lane) {
+// Combines the "parts" of LANES lanes, which have N each: lane l has parts l, LANES + l, 2 LANES + l, and so on. Lane 0
+// returns the result; results of others are meaningless. Parts from number `parts` on do not exist, unless WHOLE. `lane`
+// is the caller's number. Adjacent lanes are APART lanes of the warp from each other. Overwrites s.
+// In each of the first steps two lanes exchange half of their states. So 8 states take 4 + 2 + 1 shuffles in place of
+// 3 x 8.
+template <bool WHOLE, class Op, int LANES, int APART, int N>
+DEVICE typename Op::State combine_parts(typename Op::State (&s)[N], int lane, int parts) {
+    using State = typename Op::State;
+    constexpr int BOTH = N < LANES ? N : LANES;
+    const auto join = [&](const State& earlier, const State& later, int begin_of_later) {
+        return WHOLE || begin_of_later < parts ? Op::combine(earlier, later) : earlier;
+    };
+    int first = 0;  // the lane has states of the rounds first, first + 1, ...
+#pragma unroll
+    for (int distance = 1; distance < BOTH; distance *= 2) {
+        const int half = N / (2 * distance);
+        const bool is_later = lane & distance;
+        if (is_later) first += half;
+#pragma unroll
+        for (int u = 0; u < half; ++u) {
+            const State kept = choose(is_later, s[u + half], s[u]), sent = choose(is_later, s[u], s[u + half]);
+            const State got = shuffle(sent, (threadIdx.x % WARP_SIZE) ^ (distance * APART));
+            s[u] = join(choose(is_later, got, kept), choose(is_later, kept, got),
+                        (first + u) * LANES + (lane & -2 * distance) + distance);
+        }
+    }
+#pragma unroll
+    for (int distance = BOTH; distance < LANES; distance *= 2)
+        s[0] = join(s[0], shuffle_down(s[0], distance * APART), first * LANES + (lane & -2 * distance) + distance);
+#pragma unroll
+    for (int stride = 1; stride < N / BOTH; stride *= 2)
+#pragma unroll
+        for (int u = 0; u + stride < N / BOTH; u += 2 * stride)
+            s[u] = join(s[u], s[u + stride], (first + u + stride) * LANES);
+#pragma unroll
+    for (int distance = BOTH / 2; distance > 0; distance /= 2) {
+        const int half = N / (2 * distance);
+        s[0] = join(s[0], shuffle_down(s[0], distance * APART), ((first & -2 * half) + half) * LANES);
+    }
+    return s[0];
+}
+
+// Returns next(0) op next(1) op ... op next(COUNT - 1) by a tree, with a few states in registers. exists(u) tells
+// whether there is a state u. COUNT is 1, 2, 4 or 8.
+template <class Op, int COUNT, class Next, class Exists>
+DEVICE typename Op::State combine_in_turn(const Next& next, const Exists& exists) {
+    typename Op::State one, pair, four, now;
+#pragma unroll 1
+    for (int u = 0; u < COUNT; ++u) {
+        now = next(u);
+        if (u % 2 == 0) {
+            one = now;
+            continue;
+        }
+        now = exists(u) ? Op::combine(one, now) : one;
+        if (u % 4 == 1) {
+            pair = now;
+            continue;
+        }
+        now = exists(u - 1) ? Op::combine(pair, now) : pair;
+        if (u % 8 == 3)
+            four = now;
+        else
+            now = exists(u - 3) ? Op::combine(four, now) : four;
+    }
+    return now;
+}
+
+// Combines 8 LANES parts, which load(u) returns for the places u = 0 ... 7 of a lane (see combine_parts).
+template <bool ROLLED, class Op, int LANES, int APART, class Load>
+DEVICE typename Op::State combine_loaded(const Load& load, int lane, int parts) {
+    using State = typename Op::State;
+    if constexpr (ROLLED) {
+        const auto next = [&](int u) {
+            State one[1] = {load(u)};
+            return combine_parts<false, Op, LANES, APART>(one, lane, parts - u * LANES);
+        };
+        return combine_in_turn<Op, 8>(next, [&](int u) { return u * LANES < parts; });
+    } else {
+        State s[8];
+#pragma unroll
+        for (int u = 0; u < 8; ++u) s[u] = load(u);
+        return combine_parts<false, Op, LANES, APART>(s, lane, parts);
+    }
+}
+
+// Adjacent lines, as one of the LANES threads sees them that share them.
+template <int LANES, int COLUMNS, int VEC, int DEPTH, bool ACROSS, bool ROLLED, bool EXACT, class Op, class Inputs>
+struct Lines {
     using State = typename Op::State;
     using Raw = typename Inputs::Raw;
-    constexpr int WIDTH = Op::COMMUTATIVE || LANES < WARP_SIZE ? LANES : WARP_SIZE;  // threads that share one run
-    constexpr Index STEP = WIDTH * VEC, ROUND = STEP * UNROLL;
-    if (WIDTH < LANES) {
-        constexpr int RUNS = LANES / WIDTH;
-        const Index run = ((end - begin + RUNS - 1) / RUNS + STEP - 1) / STEP * STEP;
-        begin = min(end, begin + (lane / WIDTH) * run);
-        end = min(end, begin + run);
-        lane %= WIDTH;
-    }
-    Optional<State> total;
-    total.valid = false;
-    Index at = begin;
-    for (; at + ROUND <= end; at += ROUND) {
-        Raw raw[UNROLL][VEC];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) load_vectors<false>(in, raw[u], row, at + u * STEP + lane * VEC, 0);
-        State folded[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            State s[VEC];
-#pragma unroll
-            for (int k = 0; k < VEC; ++k) s[k] = Inputs::element(raw[u][k]);
-            folded[u] = reduce_items<Op>(s);
-            if (!Op::COMMUTATIVE) {
-                const Optional<State> whole = {folded[u], true};
-                folded[u] = reduce_lanes<Op, WIDTH>(whole).state;
-            }
-        }
-        append<Op>(total, reduce_items<Op>(folded));
-    }
-    for (; at < end; at += STEP) {  // the bounds are the same in all lanes, so that they shuffle together
-        Optional<State> part;
-        part.valid = false;
-        const Index mine = at + lane * VEC;
-        Raw raw[VEC];
-        if (mine + VEC <= end) {
-            load_vectors<false>(in, raw, row, mine, 0);
-            State s[VEC];
-#pragma unroll
-            for (int k = 0; k < VEC; ++k) s[k] = Inputs::element(raw[k]);
-            append<Op>(part, reduce_items<Op>(s));
+    // Lines of a thread, adjacent elements of a line in a vector, and in the vectors of all lanes.
+    static constexpr int WIDTH = ACROSS ? VEC : 1, ALONG = ACROSS ? 1 : VEC, SPAN = LANES * ALONG;
+    static constexpr int LOADS = 8 * DEPTH, UNIT = LOADS * SPAN;
+    static constexpr bool GROUPS = Op::COMMUTATIVE && !EXACT;  // whether the grouping has groups
+    static_assert(!ROLLED || VEC * DEPTH == 1, "see cuda.py");
+
+    const Inputs& in;
+    Index o, j, n;
+    int lane;
+
+    // Loads a vector, or those of its elements that exist.
+    template <bool WHOLE>
+    DEVICE void load(Raw (&raw)[VEC], Index i) const {
+        if (WHOLE || i + ALONG <= n) {
+            load_vectors<ACROSS>(in, raw, o, i, j);
         } else {
 #pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                if (mine + k < end) append<Op>(part, Inputs::element(load_one(in, row, mine + k, 0)));
+            for (int k = 0; k < VEC; ++k) {
+                if (ALONG > 1 && i + k < n)
+                    raw[k] = load_one(in, o, i + k, j);
+                else
+                    raw[k] = Raw();
+            }
         }
-        if (!Op::COMMUTATIVE) part = reduce_lanes<Op, WIDTH>(part);
-        if (part.valid) append<Op>(total, part.state);
     }
-    return total;
-}
 
-// Many short rows: LANES <= 32 threads to a row.
-template <int THREADS, int LANES, int UNROLL, int VEC, class Op, class Inputs, class Outputs>
-DEVICE void reduce_short_rows(const Inputs& in, const Outputs& out, Index rows, Index n) {
-    using State = typename Op::State;
-    const Index thread = (Index)blockIdx.x * THREADS + threadIdx.x;
-    const Index row = thread / LANES;
-    const int lane = threadIdx.x % LANES;
-    // Lanes past the last row repeat it, so that whole warps shuffle. They store nothing.
-    auto total = reduce_range<LANES, UNROLL, VEC, Op>(in, row < rows ? row : rows - 1, 0, n, lane);
-    if (Op::COMMUTATIVE) total = reduce_lanes<Op, LANES>(total);
-    if (lane == 0 && row < rows) store_element(out, row, State(total.state));
-}
-
-// Long rows: one block for each chunk of a row.
-template <int THREADS, int UNROLL, int VEC, class Op, class Inputs, class Outputs>
-DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index n,
-                        Index chunk, Index chunks) {
-    using State = typename Op::State;
-    const unsigned row = blockIdx.x / (unsigned)chunks;
-    const Index begin = (blockIdx.x - row * (unsigned)chunks) * chunk;
-    auto total = reduce_range<THREADS, UNROLL, VEC, Op>(in, row, begin, min(n, begin + chunk), threadIdx.x);
-    if (Op::COMMUTATIVE) total = reduce_lanes<Op, WARP_SIZE>(total);
-    __shared__ State states[THREADS / WARP_SIZE];
-    __shared__ bool valid[THREADS / WARP_SIZE];
-    total = reduce_warps<Op>(total, states, valid);
-    if (chunks > 1) {
-        if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, State(total.state));
-        if (!is_last_to_arrive(tickets + row, chunks)) return;
-        const Index run = (chunks + THREADS - 1) / THREADS;
-        const Index first = threadIdx.x * run, past = min(chunks, first + run);
-        total.valid = false;
-        for (Index slot = first; slot < past; ++slot)
-            append<Op>(total, load_of_others<State>(partials, row * chunks + slot));
-        total = reduce_warps<Op>(reduce_lanes<Op, WARP_SIZE>(total), states, valid);
+    // Combines the elements of a vector in one line, or the first `count` of them.
+    template <bool WHOLE>
+    static DEVICE State combine_vector(const Raw (&raw)[VEC], int column, int count) {
+        State s[ALONG];
+#pragma unroll
+        for (int k = 0; k < ALONG; ++k) s[k] = Inputs::element(raw[ACROSS ? column : k]);
+#pragma unroll
+        for (int stride = 1; stride < ALONG; stride *= 2)
+#pragma unroll
+            for (int k = 0; k + stride < ALONG; k += 2 * stride)
+                if (WHOLE || k + stride < count) s[k] = Op::combine(s[k], s[k + stride]);
+        return s[0];
     }
-    if (threadIdx.x == 0) store_element(out, row, State(total.state));
-}
 
-// inner > 1: adjacent threads take VEC adjacent columns each, and row groups share the axis. A block has
-// OUTERS x GROUPS x COLUMNS threads. Groups take contiguous runs of the axis or, if INTERLEAVED, every GROUPS-th
-// element. INTERLEAVED is for commutative operators, and faster where rows are so narrow that several of them make one
-// long read.
-template <int THREADS, int COLUMNS, int GROUPS, int UNROLL, int VEC, bool INTERLEAVED, class Op, class Inputs,
-          class Outputs>
-DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index outer,
-                           Index n, Index inner, Index chunk, Index chunks) {
-    using State = typename Op::State;
-    using Raw = typename Inputs::Raw;
-    constexpr int OUTERS = THREADS / (COLUMNS * GROUPS), WIDTH = COLUMNS * VEC;
-    // A thread starts a new total after this many rounds, which keeps chains of rounding errors short. The bits of
-    // results depend on it.
-    constexpr int CASCADE = 256;
-    const int column = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS % GROUPS;
-    const int outer_in_block = threadIdx.x / (COLUMNS * GROUPS);
-    const unsigned across = (unsigned)((inner + WIDTH - 1) / WIDTH);
-    const unsigned tile = blockIdx.x / (unsigned)chunks, tile_row = tile / across;
-    const Index begin = (blockIdx.x - tile * (unsigned)chunks) * chunk;
-    const Index o = (Index)tile_row * OUTERS + outer_in_block;
-    const Index j = (Index)(tile - tile_row * across) * WIDTH + column * VEC;
-    const bool exists = o < outer && j < inner;
-    const Index length = min(n, begin + chunk) - begin;
-    constexpr int STEP = INTERLEAVED ? GROUPS : 1;
-    const Index run = (length + GROUPS - 1) / GROUPS;
-    Index i = begin + (INTERLEAVED ? group : min(length, group * run));
-    const Index past = begin + (INTERLEAVED ? length : min(length, (group + 1) * run));
-    const bool valid = i < past;
-    State total[VEC];
-    if (exists && valid) {
-        const bool whole = j + VEC <= inner;
-        bool has_total = false;
-        while (i < past) {
-            State recent[VEC];
-            const Index pause = min(past, i + CASCADE * UNROLL * STEP);
-            bool has_recent = false;
-            for (; i < pause; i += UNROLL * STEP) {
-                Raw raw[UNROLL][VEC];
-                State folded[VEC];
-                const Index left = (past - i + STEP - 1) / STEP;
-                const int count = left < UNROLL ? (int)left : UNROLL;
-                if (whole && count == UNROLL) {  // without branches between the loads, none waits for another
+    // Loads COUNT vectors that are SPAN elements from each other, or those of their elements that exist.
+    template <bool WHOLE, int COUNT>
+    DEVICE void load_adjacent(Raw (&raw)[COUNT][VEC], Index at) const {
 #pragma unroll
-                    for (int u = 0; u < UNROLL; ++u) load_vectors<true>(in, raw[u], o, i + u * STEP, j);
+        for (int u = 0; u < COUNT; ++u) load<WHOLE>(raw[u], at + lane * ALONG + u * SPAN);
+    }
+
+    // Combines the COUNT x SPAN adjacent elements from `at` on, or those of them that exist, of which `raw` has the
+    // lane's vectors.
+    template <bool WHOLE, int COUNT>
+    DEVICE void combine_adjacent(const Raw (&raw)[COUNT][VEC], Index at, State (&total)[WIDTH]) const {
+        const int left = WHOLE ? COUNT * SPAN : (int)min(n - at, (Index)COUNT * SPAN);
 #pragma unroll
-                    for (int k = 0; k < VEC; ++k) {
-                        State s[UNROLL];
+        for (int column = 0; column < WIDTH; ++column) {
+            State s[COUNT];
 #pragma unroll
-                        for (int u = 0; u < UNROLL; ++u) s[u] = Inputs::element(raw[u][k]);
-                        folded[k] = reduce_items<Op>(s);
+            for (int u = 0; u < COUNT; ++u)
+                s[u] = combine_vector<WHOLE>(raw[u], column, left - lane * ALONG - u * SPAN);
+            const State found = combine_parts<WHOLE, Op, LANES, COLUMNS>(s, lane, (left + ALONG - 1) / ALONG);
+            total[column] = found;
+        }
+    }
+
+    // Loads and combines COUNT x SPAN adjacent elements, or those of them that exist.
+    template <bool WHOLE, int COUNT>
+    DEVICE void combine_adjacent(Index at, State (&total)[WIDTH]) const {
+        if constexpr (ROLLED) {
+            const int parts = WHOLE ? COUNT * SPAN : (int)min(n - at, (Index)COUNT * SPAN);
+            const auto next = [&](int u) {
+                Raw raw[1];
+                load<WHOLE>(raw, at + lane + u * SPAN);
+                State one[1] = {Inputs::element(raw[0])};
+                return combine_parts<WHOLE, Op, LANES, COLUMNS>(one, lane, parts - u * LANES);
+            };
+            total[0] = combine_in_turn<Op, COUNT>(next, [&](int u) { return WHOLE || u * LANES < parts; });
+        } else {
+            Raw raw[COUNT][VEC];
+            load_adjacent<WHOLE>(raw, at);
+            combine_adjacent<WHOLE>(raw, at, total);
+        }
+    }
+
+    // Loads the lane's vectors of 8 rows of groups, in COUNT vectors of columns that are SPAN columns from each other.
+    // Columns of groups are numbered throughout a line. For exact operators rows may be any elements of the unit, and
+    // are its adjacent parts, for longer reads.
+    template <int COUNT>
+    DEVICE void load_rows(Raw (&raw)[8 * COUNT][VEC], Index column_of_group) const {
+#pragma unroll
+        for (int u = 0; u < COUNT; ++u) {
+            const Index at = column_of_group + u * SPAN;
+            const Index first = EXACT ? column_of_group * 8 - 7 * lane * ALONG + u * 8 * SPAN
+                                      : (at / GROUP_COLUMNS) * GROUP + at % GROUP_COLUMNS;
+#pragma unroll
+            for (int row = 0; row < 8; ++row)
+                load<true>(raw[8 * u + row], first + row * (EXACT ? SPAN : GROUP_COLUMNS));
+        }
+    }
+
+    // Loads and combines, in each line, the 8 rows in each column of a group, and then the columns of each vector.
+    template <int COUNT>
+    DEVICE void combine_rows(Index column_of_group, State (&total)[WIDTH][COUNT]) const {
+        if constexpr (ROLLED) {
+            const Index first = (column_of_group / GROUP_COLUMNS) * GROUP + column_of_group % GROUP_COLUMNS;
+            const auto next = [&](int row) {
+                Raw raw[1];
+                load<true>(raw, first + row * GROUP_COLUMNS);
+                return Inputs::element(raw[0]);
+            };
+            total[0][0] = combine_in_turn<Op, 8>(next, [](int) { return true; });
+        } else {
+            Raw raw[8 * COUNT][VEC];
+            load_rows<COUNT>(raw, column_of_group);
+#pragma unroll
+            for (int column = 0; column < WIDTH; ++column)
+#pragma unroll
+                for (int u = 0; u < COUNT; ++u) {
+                    State s[ALONG];
+#pragma unroll
+                    for (int k = 0; k < ALONG; ++k) {
+                        State rows[8];
+#pragma unroll
+                        for (int row = 0; row < 8; ++row)
+                            rows[row] = Inputs::element(raw[8 * u + row][ACROSS ? column : k]);
+                        s[k] = reduce_items<Op>(rows);
                     }
-                } else {
-#pragma unroll
-                    for (int u = 0; u < UNROLL; ++u) {
-                        if (u < count) {
-                            if (whole) {
-                                load_vectors<true>(in, raw[u], o, i + u * STEP, j);
-                            } else {
-#pragma unroll
-                                for (int k = 0; k < VEC; ++k)
-                                    raw[u][k] = load_one(in, o, i + u * STEP, j + k < inner ? j + k : j);
-                            }
-                        }
-                    }
-#pragma unroll
-                    for (int k = 0; k < VEC; ++k) {
-                        folded[k] = Inputs::element(raw[0][k]);
-#pragma unroll
-                        for (int u = 1; u < UNROLL; ++u)
-                            if (u < count) folded[k] = Op::combine(folded[k], Inputs::element(raw[u][k]));
-                    }
+                    total[column][u] = reduce_items<Op>(s);
                 }
-#pragma unroll
-                for (int k = 0; k < VEC; ++k)
-                    recent[k] = has_recent ? Op::combine(recent[k], folded[k]) : folded[k];
-                has_recent = true;
-            }
-#pragma unroll
-            for (int k = 0; k < VEC; ++k) total[k] = has_total ? Op::combine(total[k], recent[k]) : recent[k];
-            has_total = true;
         }
     }
-    __shared__ State states[THREADS][VEC];
-    __shared__ bool is_valid[THREADS];
-    reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && valid, states, is_valid);
-    if (chunks > 1) {
-        constexpr int SLOTS = OUTERS * WIDTH;
-        const int slot = outer_in_block * WIDTH + column * VEC;
-        if (exists && group == 0) {
+
+    // Combines units [begin, end), every `step`-th, and calls add(unit, total) for each. ROWS tells whether a unit is
+    // combined by rows of groups; otherwise its elements are adjacent.
+    template <bool ROWS, class Add>
+    DEVICE void combine_units(Index begin, Index end, int step, const Add& add) const {
+        for (Index unit = begin; unit < end; unit += step) {
+            State total[WIDTH];
+            if constexpr (ROWS) {
+                State s[WIDTH][DEPTH];
+                combine_rows<DEPTH>(unit * DEPTH * SPAN + lane * ALONG, s);
 #pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                store_for_others(partials, (Index)blockIdx.x * SLOTS + slot + k, total[k]);
-        }
-        if (!is_last_to_arrive(tickets + tile, chunks)) return;
-        const Index share = (chunks + GROUPS - 1) / GROUPS;
-        const Index first = min(chunks, group * share), end = min(chunks, first + share);
-        if (exists) {
-            constexpr int MOST = 16 / (VEC * WORDS_OF<State>);
-            constexpr int MANY = MOST < 1 ? 1 : MOST > 8 ? 8 : MOST;  // chunks at once, whose loads overlap
-            for (Index c = first; c < end; c += MANY) {
-                State later[MANY][VEC];
-#pragma unroll
-                for (int a = 0; a < MANY; ++a)
-#pragma unroll
-                    for (int k = 0; k < VEC; ++k)
-                        later[a][k] = load_of_others<State>(
-                            partials, (tile * chunks + min(c + a, end - 1)) * SLOTS + slot + k);
-#pragma unroll
-                for (int a = 0; a < MANY; ++a)
-#pragma unroll
-                    for (int k = 0; k < VEC; ++k)
-                        if (c + a < end)
-                            total[k] = c + a == first ? later[a][k] : Op::combine(total[k], later[a][k]);
+                for (int column = 0; column < WIDTH; ++column) {
+                    const State found = combine_parts<true, Op, LANES, COLUMNS>(s[column], lane, DEPTH * LANES);
+                    total[column] = found;
+                }
+            } else {
+                combine_adjacent<true, LOADS>(unit * UNIT, total);
             }
+            add(unit, total);
         }
-        reduce_groups<Op, COLUMNS, GROUPS>(total, group, exists && first < end, states, is_valid);
     }
-    if (exists && group == 0) {
+
+    // Combines the elements from `at` on to the end, fewer than a unit: whole groups, and adjacent elements after them.
+    DEVICE void combine_rest(Index at, State (&total)[1]) const {
+        static_assert(!ACROSS && LANES == WARP_SIZE && COLUMNS == 1 && (VEC == 1 || DEPTH == 1), "see cuda.py");
+        constexpr int EACH = GROUP_COLUMNS / VEC;  // lanes of a group
+        const int groups = (int)((n - at) / GROUP), rest = (int)((n - at) % GROUP);
+        const Index column = at / GROUP * GROUP_COLUMNS;
+        State after[1], mine[1][1], s[DEPTH];
+        if (rest > 0) {
+            const Lines<LANES, 1, 1, 1, false, ROLLED, EXACT, Op, Inputs> one_by_one = {in, o, j, n, lane};
+            one_by_one.template combine_adjacent<false, 8>(at + groups * GROUP, after);
+            after[0] = shuffle(after[0], 0);
+        }
+        if constexpr (DEPTH == 1) {
+            if (groups > 0) {
+                combine_rows<1>(column + min(lane / EACH, groups - 1) * GROUP_COLUMNS + lane % EACH * VEC, mine);
+                mine[0][0] = combine_parts<true, Op, EACH, 1>(mine[0], lane % EACH, EACH);
+            }
+            if (lane / EACH >= groups) mine[0][0] = after[0];
+            const State found = combine_parts<false, Op, VEC, EACH>(mine[0], lane / EACH, groups + (rest > 0));
+            total[0] = found;
+        } else {
 #pragma unroll
-        for (int k = 0; k < VEC; ++k)
-            if (j + k < inner) store_element(out, o * inner + j + k, total[k]);
+            for (int u = 0; u < DEPTH; ++u) {
+                s[u] = after[0];
+                if (u < groups) {
+                    combine_rows<1>(column + u * GROUP_COLUMNS + lane, mine);
+                    s[u] = combine_parts<true, Op, LANES, 1>(mine[0], lane, LANES);
+                }
+            }
+            const State found = combine_parts<false, Op, 1, 1>(s, 0, groups + (rest > 0));
+            total[0] = found;
+        }
+    }
+
+    // As combine_units, for all units of a line.
+    template <class Add>
+    DEVICE void combine_line(Index begin, Index end, int step, const Add& add) const {
+        const auto after = [&](Index units) { return begin + max((Index)0, (units - begin + step - 1) / step) * step; };
+        Index unit = begin;
+        if constexpr (GROUPS || EXACT) {
+            const Index whole = min(end, EXACT ? n / UNIT : n / GROUP * GROUP / UNIT);
+            combine_units<true>(unit, whole, step, add);
+            unit = after(whole);
+        }
+        constexpr bool RESTS = GROUPS && UNIT > GROUP;
+        if constexpr (!RESTS && !EXACT) {
+            const Index whole = min(end, n / UNIT);
+            combine_units<false>(unit, whole, step, add);
+            unit = after(whole);
+        }
+        if (unit < end) {
+            State total[WIDTH];
+            if constexpr (RESTS)
+                combine_rest(unit * UNIT, total);
+            else
+                combine_adjacent<false, LOADS>(unit * UNIT, total);
+            add(unit, total);
+        }
+    }
+};
+
+// Nodes of the trees of WIDTH lines, one for each level, that wait for their neighbours. Nodes of adjacent levels are
+// `apart` states from each other in shared memory.
+template <class Op, int WIDTH>
+struct Nodes {
+    using State = typename Op::State;
+    State* slots;
+    int apart;
+
+    // Adds a node behind `count` others of the lowest level.
+    DEVICE void add(State (&node)[WIDTH], Index count) const {
+        State* slot = slots;
+        for (; count % 2 != 0; count /= 2, slot += apart)
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) node[k] = Op::combine(slot[k], node[k]);
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) slot[k] = node[k];
+    }
+
+    // Combines all `count` nodes. The last node of a level moves up as it is if it has no neighbour.
+    DEVICE void combine(State (&total)[WIDTH], Index count) const {
+        const State* slot = slots;
+        bool begun = false;
+        for (; count > 0; count /= 2, slot += apart)
+            if (count % 2 != 0) {
+#pragma unroll
+                for (int k = 0; k < WIDTH; ++k) total[k] = begun ? Op::combine(slot[k], total[k]) : slot[k];
+                begun = true;
+            }
+    }
+};
+
+template <int THREADS, int RUNS, int LANES, int COLUMNS, int LOADS, int VEC, int DEPTH, bool WHOLE, bool ACROSS,
+          bool ROLLED, bool EXACT, class Op, class Inputs, class Outputs>
+DEVICE void reduce_lines(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index outer,
+                         Index n, Index inner, Index run, Index chunks, Index levels, Index most) {
+    using State = typename Op::State;
+    using Part = Lines<LANES, COLUMNS, VEC, DEPTH, ACROSS, ROLLED, EXACT, Op, Inputs>;
+    constexpr bool ALONE = LOADS > 0;              // whether a line is a single unit
+    constexpr bool IN_TURN = !ACROSS && RUNS > 1;  // whether runs take units in turn
+    constexpr int WIDTH = Part::WIDTH, UNIT = Part::UNIT, LEADERS = THREADS / LANES;
+    constexpr int OUTERS = THREADS / (RUNS * LANES * COLUMNS), SLOTS = OUTERS * COLUMNS * WIDTH;
+    static_assert(RUNS == 1 || LANES == 1 || LANES * COLUMNS % WARP_SIZE == 0, "the lanes of a warp shuffle together");
+    const int column = threadIdx.x % COLUMNS, lane = threadIdx.x / COLUMNS % LANES;
+    const int own = threadIdx.x / (COLUMNS * LANES) % RUNS, outer_in_block = threadIdx.x / (COLUMNS * LANES * RUNS);
+    const unsigned across = (unsigned)((inner + COLUMNS * WIDTH - 1) / (COLUMNS * WIDTH));
+    const unsigned tile = blockIdx.x / (unsigned)chunks, tile_row = tile / across;
+    const Index o = (Index)tile_row * OUTERS + outer_in_block;
+    const Index j = ((Index)(tile - tile_row * across) * COLUMNS + column) * WIDTH;
+    // Threads without a line repeat one, so that whole warps shuffle. They store nothing.
+    const Part line = {in, min(o, outer - 1), min(j, inner - WIDTH), n, lane};
+    State total[WIDTH];
+    if constexpr (ALONE) {
+        line.template combine_adjacent<WHOLE, LOADS>(0, total);
+    } else {
+        extern __shared__ uint4 shared[];
+        State* const slots = reinterpret_cast<State*>(shared);
+        const int leader = IN_TURN ? outer_in_block : (outer_in_block * RUNS + own) * COLUMNS + column;
+        const Nodes<Op, WIDTH> nodes = {slots + leader * WIDTH, (IN_TURN ? OUTERS : LEADERS) * WIDTH};
+        // Combines the parts [first, past) of a line to `total` of lane 0 of run 0. combine(begin, end, step, add) calls
+        // add(part, its state) for every step-th part.
+        const auto combine_all = [&](Index first, Index past, Index run, const auto& combine) {
+            if constexpr (IN_TURN) {
+                const int batch = (int)min(run * RUNS, most);
+                State* const parts = slots + levels * OUTERS + outer_in_block * most;
+                Index batches = 0;
+                for (; first < past; first += batch, ++batches) {
+                    const int count = (int)min(past - first, (Index)batch);
+                    __syncthreads();  // separates the reads of the batch before from the writes here
+                    combine(first + own, first + count, RUNS, [&](Index part, State(&state)[WIDTH]) {
+                        if (lane == 0) parts[part - first] = state[0];
+                    });
+                    __syncthreads();  // separates the writes above from the reads below
+                    if (own > 0) continue;
+                    const auto load = [&](int u) { return parts[min(u * LANES + lane, count - 1)]; };
+                    const State found = combine_loaded<ROLLED, Op, LANES, 1>(load, lane, count);
+                    total[0] = found;
+                    if (lane == 0) nodes.add(total, batches);
+                }
+                if (own == 0 && lane == 0) nodes.combine(total, batches);
+            } else {
+                const Index begin = min(past, first + own * run), end = min(past, begin + run);
+                combine(begin, end, 1, [&](Index part, State(&state)[WIDTH]) {
+                    if (lane == 0) nodes.add(state, part - begin);
+                });
+                if (lane == 0) nodes.combine(total, end - begin);
+                __shared__ State states[RUNS > 1 ? THREADS : 1][WIDTH];
+                __shared__ bool is_valid[RUNS > 1 ? THREADS : 1];
+                if constexpr (RUNS > 1)
+                    reduce_groups<Op, LANES * COLUMNS, RUNS>(total, own, begin < end, states, is_valid);
+            }
+        };
+        const Index first = (Index)(blockIdx.x - tile * (unsigned)chunks) * RUNS * run;
+        combine_all(first, min((n + UNIT - 1) / UNIT, first + RUNS * run), run,
+                    [&](Index begin, Index end, int step, const auto& add) {
+                        line.combine_line(begin, end, step, add);
+                    });
+        if (chunks > 1) {
+            const int slot = (outer_in_block * COLUMNS + column) * WIDTH;
+            if (lane == 0 && own == 0) {
+#pragma unroll
+                for (int k = 0; k < WIDTH; ++k)
+                    store_for_others(partials, (Index)blockIdx.x * SLOTS + slot + k, State(total[k]));
+            }
+            if (!is_last_to_arrive(tickets + tile, chunks)) return;
+            constexpr int EACH = 8 * LANES;  // chunks of a part
+            const Index parts = (chunks + EACH - 1) / EACH;
+            Index share = 1;
+            while (share * RUNS < parts) share *= 2;
+            combine_all(0, parts, share, [&](Index begin, Index end, int step, const auto& add) {
+                for (Index part = begin; part < end; part += step) {
+                    const int count = (int)min(chunks - part * EACH, (Index)EACH);
+                    State state[WIDTH];
+#pragma unroll
+                    for (int k = 0; k < WIDTH; ++k) {
+                        const auto load = [&](int u) {
+                            const Index chunk = part * EACH + min(u * LANES + lane, count - 1);
+                            return load_of_others<State>(partials, (tile * chunks + chunk) * SLOTS + slot + k);
+                        };
+                        const State found = combine_loaded<ROLLED, Op, LANES, COLUMNS>(load, lane, count);
+                        state[k] = found;
+                    }
+                    add(part, state);
+                }
+            });
+        }
+    }
+    if (lane == 0 && own == 0 && o < outer && j < inner) {
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k)
+            out.each([&](auto* y, auto member) { store_to(y[o * inner + j + k], total[k].*member); });
     }
 }
