@@ -33,7 +33,7 @@ def _residues(test: str, case: str = "float32") -> str:
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
 REDUCE_TREE, REDUCE_COMPANY = (
     f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_{name}]"
-    for name in ("the_tree[emulated-add-float64", "a_line_is_alone_in_any_company[emulated-mixed-float32")
+    for name in ("the_tree[emulated-add-float64", "a_line_is_alone_in_any_company[emulated-affine-float64")
 )
 REST, REST_OF_TILES = (
     f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
