@@ -160,7 +160,7 @@ def dominant_bound(_, lower, diag, upper, x):
 BOUNDS = {
     "sum": (
         parprims.reduce,
-        "each term of a sum takes part in at most 2 ceil(log2 n) additions by array, ceil(log2 n) by kernel on a CPU, "
+        "each term of a sum takes part in at most ceil(log2 n) additions by array and by kernel on a CPU, "
         "and 500 by kernel on a GPU, in any array that fits (64 in a row of up to 2^28). Each addition errs by at most "
         "half an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once",
         documented_sum,

@@ -141,15 +141,16 @@ PROMISES: tuple[Promise, ...] = (
         "Kernels for CPUs group an element by its place in its line alone",
     ),
     Promise(
-        "By kernels for CPUs, a reduction of a line is that of a tree over the positions of its elements.",
+        "By `array` and kernels for CPUs, a reduction of a line is that of a tree over the positions of its elements.",
         (
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_segment_is_a_line",
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_the_tree",
+            "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_the_tree_whatever_the_blocks",
             "tests/primitives/reduce/test_reduce_grouping.py::test_products_of_vectors_are_sums",
         ),
         "docs/reduce.md",
-        "combines neighbours in a line, then neighbouring pairs",
+        "combine neighbours in a line, then neighbouring pairs",
     ),
     Promise(
         "By kernels for CPUs, a running sum of terms >= 0 never descends, and one of terms <= 0 never ascends.",
