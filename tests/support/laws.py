@@ -28,3 +28,5 @@ def require_bits(backend, method, op, dtype):
         pytest.skip("the library may round products of complex numbers once")
     if backend.name.startswith("jax") and op not in ("add", "multiply"):
         pytest.skip("XLA may round a b + c once")
+    if backend.name.startswith("torch") and op == "logaddexp":
+        pytest.skip("PyTorch's exponentials depend on the place of an element in memory")

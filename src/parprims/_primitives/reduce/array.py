@@ -85,7 +85,7 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
             apart = op._built_in and len({x.shape for x in xs}) == 1
             for rows in (8, 4, 2):
                 xs = op(*_rows(xp, xs, axis, rows, apart=apart))
-                xs = tuple([_reshaped(xp, x, axis, (-1,), 3) for x in xs]) if apart else xs
+                xs = tuple([_reshaped(xp, x, axis, (-1,), count=3) for x in xs]) if apart else xs
         for _ in range(_COLUMNS.bit_length() - 1):
             xs = op(*paired(xs, axis))
         if behind is not None:
@@ -135,7 +135,7 @@ def _rows(xp: Namespace, xs: tuple[Array, ...], axis: int, rows: int, *, apart: 
     split = [_reshaped(xp, x, axis, (-1, rows, _COLUMNS)) for x in xs]
     sides = [[x[along(axis + 1, first, None, 2)] for x in split] for first in range(2)]
     if not apart:
-        sides = [[_reshaped(xp, x, axis, (-1,), 3) for x in side] for side in sides]
+        sides = [[_reshaped(xp, x, axis, (-1,), count=3) for x in side] for side in sides]
     return tuple(sides[0]), tuple(sides[1])
 
 
@@ -237,7 +237,7 @@ def by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reducti
         lines = [x[tuple([place.get(axis, slice(None)) for axis in range(x.ndim)])] for x in r.arrays]
         shape = tuple([1 if axis in r.axes else length for axis, length in enumerate(lines[0].shape)])
         for start in range(0, r.n, lengths[-1]):
-            pieces = [stretch(xp, x, r.axes, start, min(start + lengths[-1], r.n)) for x in lines]
+            pieces = [stretch(xp, x, r.axes, range(start, min(start + lengths[-1], r.n))) for x in lines]
             values, totals = combine(xp, r.of(*[x for x, _ in pieces], axes=pieces[0][1], keepdims=True, initial=None))
             r = dataclasses.replace(r, op=restructured(r.op, values.structure))
             totals = tuple([xp.reshape(total, shape) for total in totals])
@@ -253,30 +253,32 @@ def by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reducti
     return _joined(xp, cuts, total, ())
 
 
-def stretch(xp: Namespace, x: Array, axes: tuple[int, ...], start: int, stop: int) -> tuple[Array, tuple[int, ...]]:
-    """Return the elements from ``start`` to ``stop`` of the axes in row-major order, and the axes that hold them."""
-    if len(axes) == 1 or stop - start == math.prod([x.shape[axis] for axis in axes]):
-        return (x[along(axes[0], start, stop)] if len(axes) == 1 else x), axes
+def stretch(xp: Namespace, x: Array, axes: tuple[int, ...], places: range) -> tuple[Array, tuple[int, ...]]:
+    """Return the elements at ``places`` of the axes in row-major order, and the axes that hold them."""
     first, last = axes[0], axes[-1]
+    if len(axes) > 1 and len(places) == math.prod([x.shape[axis] for axis in axes]):
+        return x, axes
     if last - first + 1 != len(axes):
         kept = tuple([axis for axis in range(x.ndim) if axis not in axes])
         x, first = xp.permute_dims(x, kept + axes), len(kept)
-    return _stretch(xp, x, first, len(axes), start, stop), (first,)
+    return _stretch(xp, x, range(first, first + len(axes)), places), (first,)
 
 
-def _stretch(xp: Namespace, x: Array, first: int, count: int, start: int, stop: int) -> Array:
-    """Return the elements from ``start`` to ``stop`` of ``count`` axes from ``first`` on, as one axis."""
-    if count == 1:
+def _stretch(xp: Namespace, x: Array, axes: range, places: range) -> Array:
+    """Return the elements at ``places`` of adjacent axes, as one axis."""
+    first, start, stop = axes[0], places.start, places.stop
+    if len(axes) == 1:
         return x[along(first, start, stop)]
-    row = math.prod(x.shape[first + 1 : first + count])
+    row = math.prod([x.shape[axis] for axis in axes[1:]])
     whole, at = (-(-start // row), stop // row), start // row
     if stop <= (at + 1) * row and whole != (at, at + 1):  # a part of one row
-        return _stretch(xp, x[(slice(None),) * first + (at, ...)], first, count - 1, start - at * row, stop - at * row)
-    parts = [_reshaped(xp, x[along(first, *whole)], first, (-1,), count)] if whole[0] < whole[1] else []
+        x = x[(slice(None),) * first + (at, ...)]
+        return _stretch(xp, x, axes[:-1], range(start - at * row, stop - at * row))
+    parts = [_reshaped(xp, x[along(first, *whole)], first, (-1,), count=len(axes))] if whole[0] < whole[1] else []
     if start < whole[0] * row:
-        parts.insert(0, _stretch(xp, x, first, count, start, whole[0] * row))
+        parts.insert(0, _stretch(xp, x, axes, range(start, whole[0] * row)))
     if stop > whole[1] * row:
-        parts.append(_stretch(xp, x, first, count, whole[1] * row, stop))
+        parts.append(_stretch(xp, x, axes, range(whole[1] * row, stop)))
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=first)
 
 
