@@ -140,7 +140,7 @@ def _after(inclusive: Inclusive) -> After:
     def scan(
         xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, starts: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        if not starts:
+        if len(starts) == 0:
             return inclusive(xp, xs, op, axis)
         xs = tuple([xp.concat(list(pair), axis=axis) for pair in zip(starts, xs, strict=True)])
         return tuple([y[along(axis, 1, None)] for y in inclusive(xp, xs, op, axis)])

@@ -213,7 +213,7 @@ def _scanned(scans: Scans, xs: Arrays, starts: Arrays, block: int) -> Arrays:
             totals = tuple([xp.concat(list(pair), axis=axis) for pair in zip(starts, totals, strict=True)])
         count = totals[0].shape[axis]
         before = scans.flat(scans.steps(totals, count), count)
-        rows = scans.behind(before, rows, size=size, first=not starts)
+        rows = scans.behind(before, rows, size=size, first=len(starts) == 0)
     return scans.flat(rows, n)
 
 
