@@ -31,10 +31,8 @@ def _residues(test: str, case: str = "float32") -> str:
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
-REDUCE_TREE, REDUCE_COMPANY = (
-    f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_{name}]"
-    for name in ("the_tree[emulated-add-float64", "a_line_is_alone_in_any_company[emulated-affine-float64")
-)
+REDUCE_TREE = f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_the_tree[emulated-kernel-add-float64]"
+REDUCE_NODES = f"{_IN}reduce/test_reduce_kernel.py::TestSanitized::test_columns_in_one_block[emulated-shape3-0]"
 REST, REST_OF_TILES = (
     f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
@@ -171,14 +169,12 @@ MUTATIONS = (
         REDUCE_SHORT,
     ),
     Mutation(_R, "if (lane / EACH >= groups) mine[0][0]", "if (lane / EACH > groups) mine[0][0]", REDUCE_TREE),
-    Mutation(
-        _R, "node[k] = Op::combine(slot[k], node[k]);", "node[k] = Op::combine(node[k], slot[k]);", REDUCE_COMPANY
-    ),
+    Mutation(_R, "node[k] = Op::combine(slot[k], node[k]);", "node[k] = Op::combine(node[k], slot[k]);", REDUCE_NODES),
     Mutation(
         _R,
         "begun ? Op::combine(slot[k], total[k]) : slot[k];",
         "begun ? Op::combine(total[k], slot[k]) : slot[k];",
-        REDUCE_COMPANY,
+        REDUCE_NODES,
     ),
     _dropped(
         _R,

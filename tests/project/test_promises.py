@@ -117,7 +117,11 @@ def documented_sum(method, x):
 
 def documented_scan(method, x):
     n, (unit, once) = x.shape[-1], roundings(x.dtype.name)
-    additions = {"array": 4 * math.log2(n), "native": n, "kernel": n / 256 + 100}[method]
+    additions = {
+        "array": n / 2048 + 50 if x.dtype.kind == "c" else n / 4096 + 40,
+        "native": n,
+        "kernel": n / 256 + 100,
+    }[method]
     return (additions * unit / 2 + once) * np.cumsum(abs(x.astype(complex)), axis=-1)
 
 
@@ -160,7 +164,7 @@ def dominant_bound(_, lower, diag, upper, x):
 BOUNDS = {
     "sum": (
         parprims.reduce,
-        "each term of a sum takes part in at most 2 ceil(log2 n) additions by array, ceil(log2 n) by kernel on a CPU, "
+        "each term of a sum takes part in at most ceil(log2 n) additions by array and by kernel on a CPU, "
         "and 500 by kernel on a GPU, in any array that fits (64 in a row of up to 2^28). Each addition errs by at most "
         "half an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once",
         documented_sum,
@@ -170,10 +174,10 @@ BOUNDS = {
     ),
     "scan": (
         parprims.scan,
-        "each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one "
-        "element after another. By kernel it is n / 4096 + 40 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 "
-        "along one long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats "
-        "are combined in float32 and rounded once",
+        "each term of a sum takes part in at most n / 4096 + 40 additions by array and by kernel on a CPU, or n / 2048 "
+        "+ 50 for complex numbers; n / 256 + 100 by kernel on a GPU (n / 2^18 + 100 along one long float32 axis); and "
+        "n by a library that adds one element after another. Each addition errs by at most half an ulp of "
+        "sum(abs(x[:i+1])). 16-bit floats are combined in float32 and rounded once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),

@@ -129,30 +129,34 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
-        "By kernels for CPUs, the bits of a scan's result depend on the elements of its line up to its own alone.",
+        "By `array` and kernels for CPUs, the bits of a scan's result depend on the elements of its line up to its own "
+        "alone.",
         (
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_segment_is_a_line",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_prefix_does_not_see_what_follows",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_goes_on_from_its_state",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_an_exclusive_scan_is_one_element_behind",
+            "tests/primitives/scan/test_grouping.py::test_array_has_the_bits_of_the_kernel",
         ),
         "docs/scan.md",
-        "Kernels for CPUs group an element by its place in its line alone",
+        "Method `array`, and kernels for CPUs, group an element by its place in its line alone",
     ),
     Promise(
-        "By kernels for CPUs, a reduction of a line is that of a tree over the positions of its elements.",
+        "By `array` and kernels for CPUs, a reduction of a line is that of a tree over the positions of its elements.",
         (
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_segment_is_a_line",
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_the_tree",
+            "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_the_tree_whatever_the_blocks",
             "tests/primitives/reduce/test_reduce_grouping.py::test_products_of_vectors_are_sums",
         ),
         "docs/reduce.md",
-        "combines neighbours in a line, then neighbouring pairs",
+        "combine neighbours in a line, then neighbouring pairs",
     ),
     Promise(
-        "By kernels for CPUs, a running sum of terms >= 0 never descends, and one of terms <= 0 never ascends.",
+        "By `array` and kernels for CPUs, a running sum of terms >= 0 never descends, and one of terms <= 0 never "
+        "ascends.",
         ("tests/primitives/scan/test_grouping.py::test_sums_of_terms_of_one_sign_have_one_direction",),
         "docs/scan.md",
         "a running sum of terms >= 0 never descends; a running sum of terms <= 0 never ascends",

@@ -277,6 +277,15 @@ for _op in BUILT_IN.values():
     _op._built_in = True
 
 
+EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
+"""Operators without rounding errors, in any dtype."""
+
+
+def rounds(op: Operator, dtypes: Sequence[Any]) -> bool:
+    """Return whether results of these dtypes depend on the order in which elements are combined."""
+    return op not in EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in dtypes)
+
+
 def op_never_warns(op: Operator, given_dtypes: Sequence[Any], dtypes: Sequence[Any]) -> bool:
     """Return whether NumPy's routine for an operator never warns: for integers, and for maximum and minimum.
 

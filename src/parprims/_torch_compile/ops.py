@@ -391,7 +391,7 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
         starts = (*[torch.zeros_like(start) for start in starts[: op.flags]], *starts[op.flags :])
     n = xs[0].shape[at]
     options = scan_array.ScanOptions(op, at, exclusive, reverse, identity, n, working, dtypes)
-    ys = scan_array.scanned(xp, xs, starts or (), options, inclusive=scan_array.inclusive)
+    ys = scan_array.scanned(xp, xs, starts or (), options, inclusive=scan_array.grouped)
     if not again:
         return ys if isinstance(asked["x"], tuple) else ys[0]
     if identity is not None:

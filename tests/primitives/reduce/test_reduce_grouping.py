@@ -1,6 +1,6 @@
 """The laws of the bits of reductions: a result is that of a tree over the elements of its line, by their position.
 
-Kernels keep them, but for segments on GPUs. The other methods do not keep them all yet.
+Kernels and ``array`` keep them, but for segments on GPUs.
 """
 
 import itertools
@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._primitives.reduce import array
 from parprims._primitives.reduce.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
-from tests.support.laws import affine, mixed, require_kernels_for_cpus
+from tests.support.laws import affine, mixed, require_bits, require_kernels_for_cpus
 
 LENGTHS = (1, 2, 3, 5, 15, 16, 31, 100, 255, 256, 257, 511, 512, 1000, 4097, 20000)
 
 
 def multiply(earlier, later):
-    """Return complex products with each real product rounded. NumPy skips this rounding on some processors."""
+    """Return products. Of complex ones, NumPy does not round each real product on some processors."""
+    if earlier.dtype.kind == "f":
+        return earlier * later
     product = np.empty_like(earlier)
     product.real = earlier.real * later.real - earlier.imag * later.imag
     product.imag = earlier.real * later.imag + earlier.imag * later.real
@@ -55,8 +58,8 @@ def expected(op, x):
 
 
 def reduced(backend, op, x, **options):
-    """Return the reduction of an array of NumPy by a kernel; of pairs the second component."""
-    options = {"method": "kernel", "axis": -1, **options}
+    """Return the reduction of an array of NumPy; of pairs the second component."""
+    options = {"axis": -1, **options}
     if op == "affine":
         given = (backend.asarray(x), backend.asarray(x / 2))
         return backend.to_numpy(parprims.reduce(given, "affine", **options)[1])
@@ -64,10 +67,11 @@ def reduced(backend, op, x, **options):
     return backend.to_numpy(parprims.reduce(backend.asarray(x), operator, **options))
 
 
-@pytest.fixture(autouse=True)
-def has_a_kernel(backend):
-    if not backend.cuda:
+@pytest.fixture(params=["kernel", "array"])
+def by(request, backend):
+    if request.param == "kernel" and not backend.cuda:
         require_kernels_for_cpus(backend)
+    return request.param
 
 
 @pytest.fixture
@@ -86,6 +90,7 @@ def lines(rng):
     [
         ("add", "float16"),
         ("add", "float64"),
+        ("multiply", "float32"),
         ("multiply", "complex64"),
         ("mixed", "float32"),
         ("affine", "float64"),
@@ -97,15 +102,17 @@ class TestLaws:
         if not backend.supports(dtype):
             pytest.skip("has no such dtype")
 
-    def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype):
+    def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype, by):
+        require_bits(backend, by, op, dtype)
         for n in LENGTHS:
             x = lines(op, n, dtype)
-            alone = np.stack([reduced(backend, op, line.copy()) for line in x])
-            np.testing.assert_array_equal(reduced(backend, op, x), alone)
-            np.testing.assert_array_equal(reduced(backend, op, np.ascontiguousarray(x.T), axis=0), alone)
-            np.testing.assert_array_equal(reduced(backend, op, np.repeat(x, 2, 1)[:, ::2]), alone)
+            alone = np.stack([reduced(backend, op, line.copy(), method=by) for line in x])
+            np.testing.assert_array_equal(reduced(backend, op, x, method=by), alone)
+            columns = np.ascontiguousarray(x.T)
+            np.testing.assert_array_equal(reduced(backend, op, columns, axis=0, method=by), alone)
+            np.testing.assert_array_equal(reduced(backend, op, np.repeat(x, 2, 1)[:, ::2], method=by), alone)
             wide = np.ascontiguousarray(np.tile(x, (12, 1)).T)
-            np.testing.assert_array_equal(reduced(backend, op, wide, axis=0)[:3], alone)
+            np.testing.assert_array_equal(reduced(backend, op, wide, axis=0, method=by)[:3], alone)
 
     def test_a_segment_is_a_line(self, backend, lines, op, dtype, rng):
         require_kernels_for_cpus(backend)
@@ -113,35 +120,50 @@ class TestLaws:
         offsets = [0, *cuts.tolist(), 40000, 40000]
         (x,) = lines(op, 40000, dtype, 1)
         rows = np.ascontiguousarray(np.broadcast_to(x, (20, len(x))).T)
-        found = reduced(backend, op, x, offsets=offsets)
-        of_rows = reduced(backend, op, rows, axis=0, offsets=offsets)
+        found = reduced(backend, op, x, offsets=offsets, method="kernel")
+        of_rows = reduced(backend, op, rows, axis=0, offsets=offsets, method="kernel")
         for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
             if first < behind:
-                alone = reduced(backend, op, x[first:behind])
+                alone = reduced(backend, op, x[first:behind], method="kernel")
                 np.testing.assert_array_equal(found[at], alone)
                 np.testing.assert_array_equal(of_rows[at], np.broadcast_to(alone, (20,)))
 
-    def test_the_tree(self, backend, lines, op, dtype):
+    def test_the_tree(self, backend, lines, op, dtype, by):
+        require_bits(backend, by, op, dtype)
         for n in (*LENGTHS, 70001):
             x = lines(op, n, dtype)
             if op == "affine":
                 tree = expected(op, np.stack([x, x / 2]))[1]
             else:
                 tree = expected(op, x.astype("float32") if dtype == "float16" else x).astype(dtype)
-            np.testing.assert_array_equal(reduced(backend, op, x), tree)
+            np.testing.assert_array_equal(reduced(backend, op, x, method=by), tree)
+
+    def test_the_tree_whatever_the_blocks(self, backend, lines, op, dtype, monkeypatch):
+        """Method array combines block by block, along one axis or several."""
+        require_bits(backend, "array", op, dtype)
+        monkeypatch.setattr(array, "SMALLEST_BLOCK", 4096)
+        monkeypatch.setattr(array, "LARGEST_BLOCK", 4096)
+        x = lines(op, 7 * 31 * 10, dtype, 2)
+        whole = reduced(backend, op, x, method="array")
+        for axis, order in (((1, 2, 3), (0, 1, 2, 3)), ((0, 1, 3), (1, 2, 0, 3)), ((0, 2, 3), (1, 0, 2, 3))):
+            moved = np.ascontiguousarray(x.reshape(2, 7, 31, 10).transpose(order))
+            np.testing.assert_array_equal(reduced(backend, op, moved, axis=axis, method="array"), whole)
+            moved = np.asfortranarray(moved)
+            np.testing.assert_array_equal(reduced(backend, op, moved, axis=axis, method="array"), whole)
 
 
-def test_products_of_vectors_are_sums(backend, lines):
+def test_products_of_vectors_are_sums(backend, lines, by):
+    require_bits(backend, by, "vecdot", "float32")
     for n in LENGTHS:
         x, y = lines("add", n, "float32"), lines("add", n, "float32")
-        found = parprims.vecdot(backend.asarray(x), backend.asarray(y), method="kernel")
+        found = parprims.vecdot(backend.asarray(x), backend.asarray(y), method=by)
         np.testing.assert_array_equal(backend.to_numpy(found), expected("add", x * y))
 
 
-def test_errors_grow_with_the_logarithm(backend, rng):
+def test_errors_grow_with_the_logarithm(backend, rng, by):
     for shape in ((1 << 20,), (1 << 16, 20)):
         given = rng.random(shape, np.float32)
-        found = backend.to_numpy(parprims.sum(backend.asarray(given), axis=0, method="kernel")).astype(np.float64)
+        found = backend.to_numpy(parprims.sum(backend.asarray(given), axis=0, method=by)).astype(np.float64)
         exact = given.sum(axis=0, dtype=np.float64)
         assert np.all(np.abs(found - exact) <= np.ceil(np.log2(len(given))) * 2.0**-24 * exact)
 

@@ -303,13 +303,13 @@ class TestSanitized:
         x = run(parprims.max, backend.asarray(a.astype(np.float16)), axis=axis, method="kernel")
         compare(backend, x, a.max(axis=axis))
 
-    @pytest.mark.parametrize(("shape", "axis"), [((1000, 3), 0), ((9, 2100), 0), ((7, 5, 400), 1)])
+    @pytest.mark.parametrize(("shape", "axis"), [((1000, 3), 0), ((9, 2100), 0), ((7, 5, 400), 1), ((4000, 40), 0)])
     def test_columns_in_one_block(self, backend, run, rng, monkeypatch, shape, axis):
         """Few columns that all threads of a block share, and so many that each of its threads has its own."""
         if not backend.cuda:
             pytest.skip("needs a CUDA device")
         emulator.forget(monkeypatch)
-        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1))
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1, column_blocks=1))
         a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
         compare(backend, run(parprims.sum, backend.asarray(a), axis=axis, method="kernel"), a.sum(axis=axis))
         arrays = (backend.asarray(a), backend.asarray(b))
@@ -322,10 +322,22 @@ class TestSanitized:
         if not backend.cuda:
             pytest.skip("needs a CUDA device")
         emulator.forget(monkeypatch)
-        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1))
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1, column_blocks=1))
         x = rng.integers(-9, 9, (*shape[:-1], shape[-1] + 1)).astype(np.int32)
         y = run(parprims.sum, backend.asarray(x)[..., 1:], axis=-2, method="kernel")
         compare(backend, y, x[..., 1:].sum(axis=-2))
+
+    def test_a_chunk_of_several_batches(self, backend, run, rng, monkeypatch):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1, rounds=1 << 20))
+        a, b = rng.integers(-9, 9, (2, 140_001)) + 0j
+        arrays = (backend.asarray(a), backend.asarray(0 * b + 1))
+        compare(backend, run(parprims.sum, arrays[0], method="kernel"), a.sum(), 0, "complex128")
+        product, total = run(parprims.reduce, arrays[::-1], affine, method="kernel")
+        compare(backend, product, 1, 0, "complex128")
+        compare(backend, total, a.sum(), 0, "complex128")
 
     @pytest.mark.parametrize("shape", [(300, 2), (40, 60)])
     def test_elements_as_large_as_a_vector(self, backend, run, rng, shape):

@@ -1,6 +1,6 @@
 """Laws of the bits of scans: a result depends on the elements up to its own, and on no other.
 
-Kernels for CPUs keep them. The other methods do not keep them all yet.
+Kernels for CPUs and ``array`` keep them.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import pytest
 import parprims
 from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
-from tests.support.laws import mixed, require_kernels_for_cpus
+from tests.support.laws import mixed, require_bits, require_kernels_for_cpus
 
 LENGTHS = (1, 3, 31, 33, 100, 257, 1000, 2049, 5000, 8193, 20000)
 
@@ -20,8 +20,8 @@ OPERATORS = {"add": "add", "multiply": "multiply", "logaddexp": "logaddexp", "mi
 
 
 def scanned(backend, op, x, **options):
-    """Return the scan of an array of NumPy by a kernel, in bits; of pairs the second component."""
-    options = {"method": "kernel", "axis": -1, **options}
+    """Return the scan of an array of NumPy, in bits; of pairs the second component."""
+    options = {"axis": -1, **options}
     if op == "affine":
         if "initial" in options:  # the second component does not depend on the first of the state before
             options["initial"] = tuple(backend.asarray(one) for one in (0 * options["initial"], options["initial"]))
@@ -32,9 +32,11 @@ def scanned(backend, op, x, **options):
     return backend.to_numpy(parprims.scan(backend.asarray(x), OPERATORS[op], **options))
 
 
-@pytest.fixture(autouse=True)
-def on_a_cpu(backend):
-    require_kernels_for_cpus(backend)
+@pytest.fixture(params=["kernel", "array"])
+def by(request, backend):
+    if request.param == "kernel":
+        require_kernels_for_cpus(backend)
+    return request.param
 
 
 @pytest.fixture
@@ -48,82 +50,108 @@ def lines(rng):
     return draw
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("op", "dtype"),
     [
         ("add", "float16"),
         ("add", "float32"),
         ("add", "float64"),
         ("logaddexp", "float64"),
+        ("multiply", "float32"),
         ("multiply", "complex64"),
         ("mixed", "float32"),
         ("affine", "float64"),
     ],
 )
+
+
+@CASES
 class TestLaws:
     @pytest.fixture(autouse=True)
     def supported(self, backend, op, dtype):
         if not backend.supports(dtype):
             pytest.skip("has no such dtype")
 
-    def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype, rng):
+    def test_a_line_is_alone_in_any_company(self, backend, lines, op, dtype, by):
+        require_bits(backend, by, op, dtype)
         for n in LENGTHS:
             x = lines(op, n, dtype)
-            alone = np.stack([scanned(backend, op, line) for line in x])
-            np.testing.assert_array_equal(scanned(backend, op, x), alone)
-            np.testing.assert_array_equal(scanned(backend, op, np.ascontiguousarray(x.T), axis=0).T, alone)
-            np.testing.assert_array_equal(scanned(backend, op, np.repeat(x, 2, 1)[:, ::2]), alone)
-            np.testing.assert_array_equal(scanned(backend, op, x[:, ::-1], reverse=True)[:, ::-1], alone)
+            alone = np.stack([scanned(backend, op, line, method=by) for line in x])
+            np.testing.assert_array_equal(scanned(backend, op, x, method=by), alone)
+            np.testing.assert_array_equal(scanned(backend, op, np.ascontiguousarray(x.T), axis=0, method=by).T, alone)
+            np.testing.assert_array_equal(scanned(backend, op, np.repeat(x, 2, 1)[:, ::2], method=by), alone)
+            np.testing.assert_array_equal(scanned(backend, op, x[:, ::-1], reverse=True, method=by)[:, ::-1], alone)
 
     def test_a_segment_is_a_line(self, backend, lines, op, dtype, rng):
+        require_kernels_for_cpus(backend)
         cuts = np.sort(rng.integers(0, 20001, 6))
         (x,) = lines(op, 20000, dtype, 1)
         offsets = np.concatenate([[0], cuts, [20000]])
-        found = scanned(backend, op, x, offsets=offsets.tolist())
+        found = scanned(backend, op, x, offsets=offsets.tolist(), method="kernel")
         for first, behind in itertools.pairwise(offsets):
             if first < behind:
-                np.testing.assert_array_equal(found[first:behind], scanned(backend, op, x[first:behind]))
+                np.testing.assert_array_equal(
+                    found[first:behind], scanned(backend, op, x[first:behind], method="kernel")
+                )
 
-    def test_a_prefix_does_not_see_what_follows(self, backend, lines, op, dtype, rng):
+    def test_a_prefix_does_not_see_what_follows(self, backend, lines, op, dtype, rng, by):
+        require_bits(backend, by, op, dtype)
         x = lines(op, 20000, dtype)
-        whole = scanned(backend, op, x)
+        whole = scanned(backend, op, x, method=by)
         for n in (*LENGTHS, int(rng.integers(1, 20000))):
-            np.testing.assert_array_equal(scanned(backend, op, x[:, :n]), whole[:, :n])
-            np.testing.assert_array_equal(scanned(backend, op, x[:2, :n].T.copy(), axis=0).T, whole[:2, :n])
+            np.testing.assert_array_equal(scanned(backend, op, x[:, :n], method=by), whole[:, :n])
+            np.testing.assert_array_equal(scanned(backend, op, x[:2, :n].T.copy(), axis=0, method=by).T, whole[:2, :n])
 
-    def test_a_line_goes_on_from_its_state(self, backend, lines, op, dtype):
+    def test_a_line_goes_on_from_its_state(self, backend, lines, op, dtype, by):
+        require_bits(backend, by, op, dtype)
         if dtype == "float16":
             pytest.skip("a result is its state rounded")
         x = lines(op, 3 * LARGEST_BLOCK + 100, dtype)
-        whole = scanned(backend, op, x)
+        whole = scanned(backend, op, x, method=by)
         for cut in (LARGEST_BLOCK, 2 * LARGEST_BLOCK):
-            rest = scanned(backend, op, x[:, cut:], initial=whole[:, cut - 1])
+            rest = scanned(backend, op, x[:, cut:], initial=whole[:, cut - 1], method=by)
             np.testing.assert_array_equal(rest, whole[:, cut:])
 
-    def test_an_exclusive_scan_is_one_element_behind(self, backend, lines, op, dtype):
+    def test_an_exclusive_scan_is_one_element_behind(self, backend, lines, op, dtype, by):
+        require_bits(backend, by, op, dtype)
         identity = {"multiply": 1.0, "logaddexp": -np.inf}.get(op, 0.0)
         if op == "affine":
             pytest.skip("has a state of two components")
         operator = parprims.Operator(mixed, identity=identity) if op == "mixed" else OPERATORS[op]
         for n in LENGTHS:
             x = lines(op, n, dtype)
-            whole = scanned(backend, op, x)
+            whole = scanned(backend, op, x, method=by)
             given = backend.asarray(x)
-            behind = backend.to_numpy(parprims.scan(given, operator, axis=-1, exclusive=True, method="kernel"))
+            behind = backend.to_numpy(parprims.scan(given, operator, axis=-1, exclusive=True, method=by))
             np.testing.assert_array_equal(behind[:, 1:], whole[:, :-1])
             assert np.all(behind[:, 0] == identity)
 
 
+@CASES
+@pytest.mark.parametrize("n", [1, 33, 300, 5000, 8193, 300001])
+def test_array_has_the_bits_of_the_kernel(backend, lines, op, dtype, n):
+    """Also after an initial element, exclusive, and in reverse, and where `array` scans stretch by stretch."""
+    require_kernels_for_cpus(backend)
+    require_bits(backend, "array", op, dtype)
+    if not backend.supports(dtype):
+        pytest.skip("has no such dtype")
+    x = lines(op, n, dtype, 2)
+    start = x[:, 0] / 2
+    for options in ({}, {"exclusive": True, "initial": start}, {"reverse": True, "initial": start}):
+        found = scanned(backend, op, x, method="array", **options)
+        np.testing.assert_array_equal(found, scanned(backend, op, x, method="kernel", **options))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_sums_of_terms_of_one_sign_have_one_direction(backend, rng, dtype, axis):
+def test_sums_of_terms_of_one_sign_have_one_direction(backend, rng, dtype, axis, by):
     if not backend.supports(dtype):
         pytest.skip("has no such dtype")
     for n in (100, 3000, 60000):
         x = (np.abs(random(rng, (3, n), "float64")) * 10.0 ** rng.integers(-6, 1, (3, n)) / n).astype(dtype)
         x = x if axis else np.ascontiguousarray(x.T)
-        up = backend.to_numpy(parprims.cumulative_sum(backend.asarray(x), axis=axis, method="kernel"))
-        down = backend.to_numpy(parprims.cumulative_sum(backend.asarray(-x), axis=axis, method="kernel"))
+        up = backend.to_numpy(parprims.cumulative_sum(backend.asarray(x), axis=axis, method=by))
+        down = backend.to_numpy(parprims.cumulative_sum(backend.asarray(-x), axis=axis, method=by))
         assert np.all(np.diff(up, axis=axis) >= 0)
         assert np.all(np.diff(down, axis=axis) <= 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +13,17 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     along,
+    device,
     dtype_bits,
     is_jax,
     lacks_arithmetic,
     namespace_of,
 )
+from parprims._core.jax_arrays import varying_alike
 from parprims._libraries.settings import compiling
-from parprims._libraries.steps import doubled
+from parprims._libraries.steps import in_programs, repeated
 from parprims._operators.in_place import harmless
-from parprims._operators.operator import BUILT_IN, Operator, restructured
+from parprims._operators.operator import BUILT_IN, Operator, restructured, rounds
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce.call import (
     OWN_MAPS,
@@ -34,7 +35,6 @@ from parprims._primitives.reduce.call import (
     result_of_empty,
 )
 from parprims._primitives.reduce.traced import dtype_names, traced
-from parprims._primitives.scan.array import LANE, lanes
 
 # ---- By a tree --------------------------------------------------------------------------------------------------
 
@@ -68,27 +68,109 @@ def _by_tree(xp: Namespace, r: Reduction) -> Combined:
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the combination of all elements along an axis counted from the front, which keeps length 1.
 
-    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    Elements are grouped as grouping.py says, unless their order is immaterial. There must be at least one element.
     """
     n = xs[0].shape[axis]
     xp = namespace_of(xs[0])
-    if n > LANE and is_jax(xp) and not _is_light(xs, op, axis):  # a JAX program of the whole tree would grow with n
-        totals, _, _ = lanes(xp, xs, op, axis, prefixes=False, contiguous=not op.commutative)
-        return tuple([x[along(axis, x.shape[axis] - 1, None)] for x in doubled(xp, totals, op, axis)])
+    in_any_order = op.commutative and not rounds(op, [x.dtype for x in xs])
+    paired = _halves if in_any_order else _neighbours
+    # A JAX program of the whole tree would grow with n.
+    in_a_loop = in_programs(xp) and n > _SHORT and not _is_light(xs, op, axis)
+    group = _GROUP if op.commutative else _COLUMNS
+    whole = n // group * group
+    if whole > 0 and (in_a_loop or (op.commutative and not in_any_order)):
+        behind = tree(tuple([x[along(axis, whole, n)] for x in xs]), op, axis) if whole < n else None
+        xs = tuple([x[along(axis, 0, whole)] for x in xs])
+        if op.commutative:
+            apart = op._built_in and len({x.shape for x in xs}) == 1
+            for rows in (8, 4, 2):
+                xs = op(*_rows(xp, xs, axis, rows, apart=apart))
+                xs = tuple([_reshaped(xp, x, axis, (-1,), count=3) for x in xs]) if apart else xs
+        for _ in range(_COLUMNS.bit_length() - 1):
+            xs = op(*paired(xs, axis))
+        if behind is not None:
+            xs = tuple([xp.concat(list(pair), axis=axis) for pair in zip(xs, behind, strict=True)])
+        n = xs[0].shape[axis]
+    if in_a_loop:
+        return _in_a_loop(xs, op, axis)
     rest = None
     while n > 1:
-        half = n // 2
         if n % 2:
             last = tuple([x[along(axis, n - 1, n)] for x in xs])
             rest = last if rest is None else op(last, rest)
-        # Adjacent pairs keep the order. Commutative operators combine the two halves, in longer runs of memory.
-        if op.commutative:
-            earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
-        else:
-            earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
-        xs = op(tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs]))
-        n = half
+        xs, n = op(*paired(xs, axis)), n // 2
     return xs if rest is None else op(xs, rest)
+
+
+_GROUP, _COLUMNS = 256, 32
+"""The elements of a group of the tree, and of a row of a group."""
+
+_SHORT = 16
+"""The most elements for which JAX's programs hold a whole tree of any operator."""
+
+Pairs = tuple[tuple[Array, ...], tuple[Array, ...]]
+"""Earlier and later elements."""
+
+
+def _neighbours(xs: tuple[Array, ...], axis: int) -> Pairs:
+    """Return every second element and its neighbour; the last element is left out if it has none."""
+    whole = xs[0].shape[axis] // 2 * 2
+    earlier, later = along(axis, 0, whole, 2), along(axis, 1, whole, 2)
+    return tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs])
+
+
+def _halves(xs: tuple[Array, ...], axis: int) -> Pairs:
+    """Return the two halves, which are longer runs of memory; the last element of an odd number is left out."""
+    half = xs[0].shape[axis] // 2
+    earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
+    return tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs])
+
+
+def _rows(xp: Namespace, xs: tuple[Array, ...], axis: int, rows: int, *, apart: bool) -> Pairs:
+    """Return every second of the rows of each group, and their neighbours.
+
+    If ``apart``, groups and rows have axes of their own, which saves copies. An operator of the caller's may depend on
+    the number of axes.
+    """
+    split = [_reshaped(xp, x, axis, (-1, rows, _COLUMNS)) for x in xs]
+    sides = [[x[along(axis + 1, first, None, 2)] for x in split] for first in range(2)]
+    if not apart:
+        sides = [[_reshaped(xp, x, axis, (-1,), count=3) for x in side] for side in sides]
+    return tuple(sides[0]), tuple(sides[1])
+
+
+def _reshaped(xp: Namespace, x: Array, axis: int, lengths: tuple[int, ...], count: int = 1) -> Array:
+    """Return an array with axes of the given lengths in place of ``count`` axes from ``axis`` on."""
+    whole = math.prod(x.shape[axis : axis + count])
+    known = math.prod([length for length in lengths if length > 0])
+    lengths = tuple([whole // known if length < 0 else length for length in lengths])
+    return xp.reshape(x, (*x.shape[:axis], *lengths, *x.shape[axis + count :]))
+
+
+def _in_a_loop(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements on JAX, by a loop over the levels of the tree.
+
+    A node without a neighbour stays as it is. In its place the first two nodes are combined, and the result is
+    discarded: no other values are combined that could make a derivative NaN.
+    """
+    xp, n = namespace_of(xs[0]), xs[0].shape[axis]
+    if n == 1:
+        return xs
+    half = (n + 1) // 2
+    place = 2 * xp.arange(half, device=device(xs[0])) + 1
+    first = along(axis, 0, 1)
+    xs = tuple([xp.concat([x, x[first]], axis=axis) if n % 2 else x for x in varying_alike(xs)])
+
+    def level(i: Any, xs: tuple[Array, ...]) -> tuple[Array, ...]:
+        nodes = (n + (1 << i) - 1) >> i
+        # Components may have different numbers of axes behind the axis.
+        paired = [xp.reshape(place < nodes, (half, *(1,) * (x.ndim - 1 - axis))) for x in xs]
+        earlier, later = _neighbours(xs, axis)
+        sides = [[xp.where(has, x, x[first]) for has, x in zip(paired, side, strict=True)] for side in (earlier, later)]
+        combined = [xp.where(*three) for three in zip(paired, op(*map(tuple, sides)), earlier, strict=True)]
+        return tuple([xp.concat([x, x], axis=axis) for x in combined])
+
+    return tuple([x[first] for x in repeated(xp, (n - 1).bit_length(), level, xs)])
 
 
 _LIGHT = 2
@@ -127,7 +209,7 @@ def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> 
 # ---- Block by block, in bounded memory --------------------------------------------------------------------------
 
 SMALLEST_BLOCK, LARGEST_BLOCK, BLOCKS = 2**22, 2**28, 2**7
-"""The least and the most bytes of a block, and the number of blocks between them. Bits of results depend on these."""
+"""The least and the most bytes of a block, and the number of blocks between them."""
 
 Combined = tuple[Values, tuple[Array, ...]]
 """The elements, and their combinations in the working dtypes."""
@@ -136,28 +218,29 @@ Combined = tuple[Values, tuple[Array, ...]]
 def by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduction], Combined]) -> Combined:
     """Return the result of ``combine`` in the memory of one block of elements and of the results.
 
-    The totals of blocks are combined by a tree, so the order of combinations depends on the shape and dtypes alone.
+    Blocks are nodes of the tree of grouping.py, which combines their totals.
     """
     lengths = block_lengths(xp, r)
     if lengths is None:
         return combine(xp, r)
-    slices = [
-        [slice(start, min(start + length, n)) for start in range(0, n, length)]
-        for n, length in zip(r.shape, lengths, strict=True)
-    ]
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+    cuts = [
+        (axis, [slice(start, min(start + length, r.shape[axis])) for start in range(0, r.shape[axis], length)])
+        for axis, length in zip(kept, lengths, strict=False)
+    ]
 
     def total(where: tuple[slice, ...]) -> Combined:
         """Return the combinations for some of the kept positions, with the combined axes of length 1."""
         nonlocal r
         waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), in order
-        for cut in itertools.product(*(slices[axis] for axis in r.axes)):
-            place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
-            slices_of_block = tuple([place[axis] for axis in range(len(r.shape))])
-            part = r.of(*(x[slices_of_block] for x in r.arrays), keepdims=True, initial=None)
-            values, totals = combine(xp, part)
+        place = dict(zip(kept, where, strict=True))
+        lines = [x[tuple([place.get(axis, slice(None)) for axis in range(x.ndim)])] for x in r.arrays]
+        shape = tuple([1 if axis in r.axes else length for axis, length in enumerate(lines[0].shape)])
+        for start in range(0, r.n, lengths[-1]):
+            pieces = [stretch(xp, x, r.axes, range(start, min(start + lengths[-1], r.n))) for x in lines]
+            values, totals = combine(xp, r.of(*[x for x, _ in pieces], axes=pieces[0][1], keepdims=True, initial=None))
             r = dataclasses.replace(r, op=restructured(r.op, values.structure))
-            totals = tuple([xp.reshape(total, part.result_shape) for total in totals])
+            totals = tuple([xp.reshape(total, shape) for total in totals])
             level = 0
             while waiting and waiting[-1][0] == level:
                 totals, level = values.op(waiting.pop()[1], totals), level + 1
@@ -167,7 +250,36 @@ def by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reducti
             totals = values.op(waiting.pop()[1], totals)
         return values, totals
 
-    return _joined(xp, [(axis, slices[axis]) for axis in kept], total, ())
+    return _joined(xp, cuts, total, ())
+
+
+def stretch(xp: Namespace, x: Array, axes: tuple[int, ...], places: range) -> tuple[Array, tuple[int, ...]]:
+    """Return the elements at ``places`` of the axes in row-major order, and the axes that hold them."""
+    first, last = axes[0], axes[-1]
+    if len(axes) > 1 and len(places) == math.prod([x.shape[axis] for axis in axes]):
+        return x, axes
+    if last - first + 1 != len(axes):
+        kept = tuple([axis for axis in range(x.ndim) if axis not in axes])
+        x, first = xp.permute_dims(x, kept + axes), len(kept)
+    return _stretch(xp, x, range(first, first + len(axes)), places), (first,)
+
+
+def _stretch(xp: Namespace, x: Array, axes: range, places: range) -> Array:
+    """Return the elements at ``places`` of adjacent axes, as one axis."""
+    first, start, stop = axes[0], places.start, places.stop
+    if len(axes) == 1:
+        return x[along(first, start, stop)]
+    row = math.prod([x.shape[axis] for axis in axes[1:]])
+    whole, at = (-(-start // row), stop // row), start // row
+    if stop <= (at + 1) * row and whole != (at, at + 1):  # a part of one row
+        x = x[(slice(None),) * first + (at, ...)]
+        return _stretch(xp, x, axes[:-1], range(start - at * row, stop - at * row))
+    parts = [_reshaped(xp, x[along(first, *whole)], first, (-1,), count=len(axes))] if whole[0] < whole[1] else []
+    if start < whole[0] * row:
+        parts.insert(0, _stretch(xp, x, axes, range(start, whole[0] * row)))
+    if stop > whole[1] * row:
+        parts.append(_stretch(xp, x, axes, range(whole[1] * row, stop)))
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=first)
 
 
 def _joined(
@@ -191,10 +303,10 @@ def _joined(
 
 
 def block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
-    """Return the lengths of a block along the axes, or None for one block.
+    """Return the lengths of a block along the kept axes and along the combined elements, or None for one block.
 
-    The longest axis is halved until a block is small enough. For an operator that does not commute, the first combined
-    axis longer than 1 is halved. Compiled programs, and functions that may not be elementwise, get one block.
+    The longest is halved until a block is small enough. Of combined elements, a block has a power of two, at least 256.
+    Compiled programs, and functions that may not be elementwise, get one block.
     """
     if is_jax(xp) or compiling(r.arrays) or r.shapes is not None:
         return None
@@ -205,14 +317,15 @@ def block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
     block = max(1, size // itemsize)
     if elements <= block or not _is_elementwise(xp, r):
         return None
-    lengths = list(r.shape)
+    lengths = [length for axis, length in enumerate(r.shape) if axis not in r.axes] + [r.n]
+    least_lengths = [*(1,) * (len(lengths) - 1), _GROUP]
     while math.prod(lengths) > block:
-        free = list(range(len(lengths)))
-        if not r.op.commutative:
-            longer = [axis for axis in r.axes if lengths[axis] > 1]
-            free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
-        longest = max(free, key=lambda axis: lengths[axis])
-        lengths[longest] = -(-lengths[longest] // 2)
+        free = [at for at, least in enumerate(least_lengths) if lengths[at] > least]
+        if not free:
+            break
+        longest = max(free, key=lambda at: lengths[at])
+        half = -(-lengths[longest] // 2)
+        lengths[longest] = half if longest < len(lengths) - 1 else 1 << (half - 1).bit_length()
     return tuple(lengths)
 
 

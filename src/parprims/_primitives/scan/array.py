@@ -1,4 +1,4 @@
-"""Scans by array operations: by pairs and step doubling, on every library, and by the library's own routine."""
+"""Scans by array operations: by the canonical grouping, or by pairs; and by the library's own routine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ from parprims._dispatch.derivative_rules import by_operations, own_refusal
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.steps import doubled, in_programs
 from parprims._operators.in_place import harmless
-from parprims._operators.operator import BUILT_IN, Operator, op_never_warns
+from parprims._operators.operator import BUILT_IN, Operator, op_never_warns, rounds
 from parprims._primitives.reduce.call import SUMS
+from parprims._primitives.scan.blocks import Scans, in_blocks
 from parprims._primitives.scan.call import Scan
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """An inclusive scan of two or more elements along an axis counted from the front, such as `inclusive`."""
+
+After = Callable[..., tuple[Array, ...]]
+"""An inclusive scan of one or more elements, with ``starts``, an initial element or none, such as `grouped`."""
 
 _FEW = 8192
 """Elements up to which step doubling is faster than pairing on NumPy, where calls take the time.
@@ -46,9 +50,9 @@ Measured on shapes from (8192,) to (10000, 2) along either axis; the size of the
 
 
 def array(xp: Namespace, r: Scan) -> Any:
-    """Return the scan by pairs and step doubling."""
+    """Return the scan by the canonical grouping."""
     axis = None if r.shapes is None else r.axis
-    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis=axis)), inclusive)
+    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis=axis)), grouped)
 
 
 def array_refusal(xp: Namespace, r: Scan) -> str | None:
@@ -56,7 +60,7 @@ def array_refusal(xp: Namespace, r: Scan) -> str | None:
     return lacks_arithmetic(xp, r.working)
 
 
-def _result(xp: Namespace, r: Scan, inclusive: Inclusive) -> Any:
+def _result(xp: Namespace, r: Scan, inclusive: After) -> Any:
     """Return the result of a call; ``inclusive`` scans from the front."""
     options = ScanOptions(
         op=r.op,
@@ -86,7 +90,7 @@ class ScanOptions(NamedTuple):
 
 
 def scanned(
-    xp: Namespace, xs: tuple[Array, ...], starts: tuple[Array, ...], options: ScanOptions, *, inclusive: Inclusive
+    xp: Namespace, xs: tuple[Array, ...], starts: tuple[Array, ...], options: ScanOptions, *, inclusive: After
 ) -> tuple[Array, ...]:
     """Return the components of a scan; ``inclusive`` scans from the front. torch.compile traces this function."""
     op, axis, exclusive, reverse, identity, n, working, dtypes = options
@@ -97,23 +101,51 @@ def scanned(
         xs = tuple([xp.flip(x, axis=axis) for x in xs])
     if exclusive:
         xs = tuple([x[along(axis, 0, max(x.shape[axis] - 1, 0))] for x in xs])
-    if starts:
-        heads = [cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=True)]
-        xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
+    starts = tuple([cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=False)])
+    count = xs[0].shape[axis]
     # One element is copied, because a result never shares memory with an input. Empty arrays are copied too: the
     # library may have no arithmetic for their dtype.
-    combines = xs[0].shape[axis] > 1 and not all(0 in x.shape for x in xs)
-    ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
-    if identity is not None:
-        heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
+    combines = count + len(starts) > 1 and count > 0 and not any(0 in x.shape for x in xs)
+    ys = inclusive(xp, xs, op, axis, starts=starts) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
+    if n > count:
+        heads = starts
+        if identity is not None:
+            heads = tuple([filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)])
         ys = tuple([xp.concat([head, y], axis=axis) for head, y in zip(heads, ys, strict=True)])
-    # Surplus results are the first: the initial element itself, or all results of an empty exclusive scan.
-    extra = ys[0].shape[axis] - n
-    if extra:
-        ys = tuple([y[along(axis, extra, None)] for y in ys])
     if reverse:
         ys = tuple([xp.flip(y, axis=axis) for y in ys])
     return tuple([cast(xp, y, dtype) for y, dtype in zip(ys, dtypes, strict=True)])
+
+
+def grouped(
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, starts: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Return the inclusive scan by the grouping of grouping.py.
+
+    Pairs are faster. They do if the order is immaterial, and for segments by offsets, which the grouping does not suit.
+    """
+    if rounds(op, [x.dtype for x in xs]) and not _by_offsets(op):
+        return in_blocks(Scans(xp, op, axis), xs, starts)
+    return _after(inclusive)(xp, xs, op, axis, starts=starts)
+
+
+def _by_offsets(op: Operator) -> bool:
+    """Return whether an operator scans segments by offsets."""
+    return op._segments is not None and op.name == op._segments.name
+
+
+def _after(inclusive: Inclusive) -> After:
+    """Return an inclusive scan that takes the initial element as the first of its elements."""
+
+    def scan(
+        xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, starts: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        if len(starts) == 0:
+            return inclusive(xp, xs, op, axis)
+        xs = tuple([xp.concat(list(pair), axis=axis) for pair in zip(starts, xs, strict=True)])
+        return tuple([y[along(axis, 1, None)] for y in inclusive(xp, xs, op, axis)])
+
+    return scan
 
 
 def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -146,7 +178,7 @@ def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> A
 
 def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the inclusive scan on JAX: of lanes step by step, combined with the scan of their totals."""
-    totals, ys, length = lanes(xp, xs, op, axis, prefixes=True)
+    totals, ys, length = _lanes(xp, xs, op, axis)
     ys = tuple([_merge_axis(xp, xp.moveaxis(y, 0, axis + 1), axis) for y in ys])
     count = ys[0].shape[axis] // length
     totals = doubled(xp, totals, op, axis)
@@ -160,14 +192,13 @@ def _by_lanes(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
     return tuple([xp.concat(three, axis=axis) for three in parts])
 
 
-def lanes(
-    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int, *, prefixes: bool, contiguous: bool = True
+def _lanes(
+    xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], int]:
-    """Return the totals of lanes on JAX, their ``prefixes`` along a new first axis if asked for, and a lane's length.
+    """Return the totals of lanes on JAX, their prefixes along a new first axis, and a lane's length.
 
-    A lane has ``length`` elements: adjacent elements if contiguous, else elements at a stride equal to the number of
-    lanes. The totals are followed by the elements after the last full lane, fewer than ``length``, uncombined. At most
-    log2 n elements are combined one after another, so that the bounds of trees hold.
+    A lane has ``length`` adjacent elements. The totals are followed by the elements after the last full lane, fewer
+    than ``length``, uncombined. At most log2 n elements are combined one after another, as the bounds of trees need.
     """
     import jax
 
@@ -175,12 +206,11 @@ def lanes(
     length = min(LANE, (n - 1).bit_length())
     count = n // length
     xs = varying_alike(xs)
-    inner = (count, length) if contiguous else (length, count)
     rows = tuple(
         [
             xp.moveaxis(
-                xp.reshape(x[along(axis, 0, count * length)], (*x.shape[:axis], *inner, *x.shape[axis + 1 :])),
-                axis + int(contiguous),
+                xp.reshape(x[along(axis, 0, count * length)], (*x.shape[:axis], count, length, *x.shape[axis + 1 :])),
+                axis + 1,
                 0,
             )
             for x in xs
@@ -189,11 +219,11 @@ def lanes(
 
     def step(total: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
         total = op(total, later)
-        return total, total if prefixes else None
+        return total, total
 
     first = tuple([row[0] for row in rows])
     totals, ys = jax.lax.scan(step, first, tuple([row[1:] for row in rows]))
-    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)]) if prefixes else ()
+    ys = tuple([xp.concat([xp.expand_dims(x, axis=0), y]) for x, y in zip(first, ys, strict=True)])
     rest = along(axis, count * length, None)
     totals = tuple([xp.concat([total, x[rest]], axis=axis) for total, x in zip(totals, xs, strict=True)])
     return totals, ys, length
@@ -311,7 +341,7 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
     """Return the reason why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return own_refusal(xp, r.op) or array_refusal(xp, r)
-    by_segments = " by segments" if r.op._segments is not None and r.op.name == r.op._segments.name else ""
+    by_segments = " by segments" if _by_offsets(r.op) else ""
     return f"{library_title(xp)} has no scan with the operator {r.op.name}{by_segments}"
 
 
@@ -389,4 +419,4 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
 
 def _native(xp: Namespace, r: Scan) -> Any:
     """Return the scan by the library's own routine."""
-    return _result(xp, r, library_inclusive)
+    return _result(xp, r, _after(library_inclusive))

@@ -27,7 +27,7 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.dispatch import directly
 from parprims._operators.in_place import is_own
 from parprims._operators.languages import Captured, captured_identity
-from parprims._operators.operator import BUILT_IN, Operator, check_components
+from parprims._operators.operator import BUILT_IN, EXACT, Operator, check_components, rounds
 from parprims._operators.tracing import Trace, trace_combine
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence.call import Recurrence
@@ -270,13 +270,10 @@ def _can_be_shared(state: str, output: str) -> bool:
 _ROWS = f"({', '.join(['scratch(width)'] * 5)})"
 """The memory of `down_in_blocks` and `down_sums`."""
 
-_EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
-"""Operators without rounding errors, in any dtype."""
-
 
 def _rounds(r: Scan) -> bool:
     """Return whether results depend on the order in which states are combined."""
-    return r.op not in _EXACT and any(dtype_kind(dtype) in ("float", "complex") for dtype in r.working)
+    return rounds(r.op, r.working)
 
 
 def _is_sum(r: Call) -> TypeGuard[Scan]:
@@ -303,7 +300,7 @@ def _way(r: Call) -> list[str]:
     """
     way = "in_blocks" if isinstance(r, Scan) and _rounds(r) else "in_order"
     way = "sums" if _is_sum(r) else way
-    along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
+    along = "by_changes" if isinstance(r, Scan) and r.op in EXACT else way
     calls = {
         "go_along(inputs, outputs, at, to, steps, steps_out, n, state, rest)": f"along_{along}",
         "go_down(inputs, outputs, at, to, numbers, n, columns, lanes, rest)": f"down_{way}",

@@ -102,16 +102,16 @@ def scan(
 
     Notes
     -----
-    Work and depth: about 2n combinations in 2 log2 n steps (array [1]_ [2]_). The kernel is one launch, which reads and
-    writes each element once; on GPUs its tiles look back [3]_.
+    Work and depth: about 3n combinations in n / 2048 + 60 steps (array; integers 2n in 2 log2 n [1]_ [2]_). The kernel
+    is one launch, which reads and writes each element once; on GPUs its tiles look back [3]_.
     Order: the operator always gets the earlier element first, so it need not be commutative.
     Arguments: ``jax.lax.associative_scan(fn, elems)`` is ``scan(elems, fn, axis=0)``.
-    Error: each term of a sum takes part in at most 4 log2 n additions by array, and n by a library that adds one
-    element after another. By kernel it is n / 4096 + 40 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one
-    long float32 axis). Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit floats are combined in
-    float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array. By kernel on a CPU, the
-    bits of a result depend on the elements of its line up to its own alone.
+    Error: each term of a sum takes part in at most n / 4096 + 40 additions by array and by kernel on a CPU, or n / 2048
+    + 50 for complex numbers; n / 256 + 100 by kernel on a GPU (n / 2^18 + 100 along one long float32 axis); and n by a
+    library that adds one element after another. Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit
+    floats are combined in float32 and rounded once.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. By array, and by kernel on
+    a CPU, the bits of a result depend on the elements of its line up to its own alone.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (operators that
     the library can scan with; on JAX any operator), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
