@@ -16,6 +16,7 @@ from parprims._primitives.recurrence import matrices as _recurrence_matrices  # 
 from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.reduce.extrema import argmax, argmin
 from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._primitives.reproducible import public as _reproducible  # noqa: F401
 from parprims._primitives.scan.cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._primitives.scan.public import cumulative_prod, cumulative_sum, scan
 from parprims._primitives.search.public import merge, merge_by_key, searchsorted

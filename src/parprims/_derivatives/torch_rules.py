@@ -90,6 +90,38 @@ class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
         return None, None, *[next(derivatives) if need else None for need in needed]
 
 
+def differentiated_as(
+    run: Callable[..., Array], function: Callable[..., Array], arrays: tuple[Array, ...]
+) -> Array:
+    """Return the result of ``run`` with the derivative of an equivalent function, of every order."""
+    result = run(*[x.detach() for x in arrays])
+    with unwatched():
+        return _ValueOfAnother.apply(result, function(*arrays))
+
+
+class _ValueOfAnother(torch.autograd.Function):  # type: ignore[misc]
+    """The first argument, with the derivative of the second."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Array, differentiable: Array) -> Array:
+        del differentiable
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+        return None, g
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, tangent: Array) -> Array:
+        return tangent.clone()
+
+
 def extremum(methods: Methods, method: str, xp: Namespace, r: Reduction) -> Array:
     """Return the largest or smallest elements; equal elements share the derivative, as in torch.amax."""
     return _Extremum.apply(partial(methods, method, xp, r), r.axes, r.arrays[0])

@@ -73,6 +73,19 @@ def by_operations(
     return run
 
 
+def differentiated_as(
+    methods: Methods, method: str, xp: Namespace, call: Any, function: Callable[..., Array]
+) -> Array:
+    """Return the result of a call by a method, with the derivative of an equivalent function of its arrays."""
+    rules = _rules(xp)
+    if isinstance(method, Abstract) or rules is None or not rules.wanted(call.arrays):
+        result: Array = methods(method, xp, call)
+        return result
+    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
+    result = rules.differentiated_as(lambda *arrays: methods(method, xp, bare.on(*arrays)), function, call.arrays)
+    return result
+
+
 def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan by a method, with its derivative if a derivative may be requested."""
     rules = _rules(xp)

@@ -41,6 +41,7 @@ def reduce(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -141,10 +142,11 @@ def reduce(
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
-            method=method, axis_name=axis_name, **others,
+            reproducible=reproducible, method=method, axis_name=axis_name, **others,
         )  # fmt: skip
     options = {"op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
-    return REDUCE(others, {"x": x}, method, axis_name, offsets=offsets, check=check, **options)
+    forms = {"offsets": offsets, "check": check, "reproducible": reproducible}
+    return REDUCE(others, {"x": x}, method, axis_name, **forms, **options)
 
 
 def map_reduce(
@@ -270,6 +272,7 @@ def sum(
     axis: int | tuple[int, ...] | None = None,
     dtype: Any = None,
     keepdims: bool = False,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -323,7 +326,8 @@ def sum(
     array([4, 6])
     """
     arrays = {"x": only_array(x)}
-    return _SUM(others, arrays, method, axis_name, axis=axis, dtype=dtype, keepdims=keepdims)
+    options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+    return SUM(others, arrays, method, axis_name, reproducible=reproducible, **options)
 
 
 @primitive
@@ -625,7 +629,15 @@ def all(
 
 @primitive
 def vecdot(
-    x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None, **others: Never
+    x1: Array,
+    x2: Array,
+    /,
+    *,
+    axis: int = -1,
+    reproducible: str | None = None,
+    method: str = "auto",
+    axis_name: Any = None,
+    **others: Never,
 ) -> Array:
     """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
 
@@ -670,7 +682,7 @@ def vecdot(
     >>> parprims.vecdot(np.array([[1, 2], [3, 4]]), np.array([[1, 1], [10, 10]]), axis=1)
     array([ 3, 70])
     """
-    return _VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, axis=axis)
+    return VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, reproducible=reproducible, axis=axis)
 
 
 # ---- Declarations -----------------------------------------------------------------------------------------------
@@ -710,11 +722,11 @@ def _declared(name: str, **defaults: Any) -> Primitive:
 
 REDUCE = _declared("reduce", fn=None)
 _MAP_REDUCE = _declared("map_reduce")
-_SUM = _declared("sum", fn=None, op="add", initial=None)
+SUM = _declared("sum", fn=None, op="add", initial=None)
 _PROD = _declared("prod", fn=None, op="multiply", initial=None)
 _MAX = _declared("max", fn=None, op="maximum", dtype=None, initial=None)
 _MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
 _ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
 _ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
-_VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
+VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
 primitives["map_reduce"] = map_reduce  # `primitive` does not decorate it
