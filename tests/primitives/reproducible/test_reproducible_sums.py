@@ -26,10 +26,8 @@ def nearest(exact, name):
     """Return the float nearest to a fraction, ties to even."""
     if not exact:
         return 0.0
-    exponent = math.frexp(abs(exact.numerator) / 1)[1] if exact.denominator == 1 and abs(exact) < 2**1000 else None
-    if exponent is None:
-        exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-        exponent += abs(exact) >= Fraction(2) ** exponent
+    exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    exponent += abs(exact) >= Fraction(2) ** exponent
     unit = Fraction(2) ** max(exponent - BITS[name], LEAST[name])
     rounded = round(exact / unit) * unit
     return math.copysign(math.inf, rounded) if abs(rounded) >= Fraction(2) ** LARGEST[name] else float(rounded)
