@@ -30,7 +30,9 @@ def nearest(exact, name):
     exponent += abs(exact) >= Fraction(2) ** exponent
     unit = Fraction(2) ** max(exponent - BITS[name], LEAST[name])
     rounded = round(exact / unit) * unit
-    return math.copysign(math.inf, rounded) if abs(rounded) >= Fraction(2) ** LARGEST[name] else float(rounded)
+    if abs(rounded) >= Fraction(2) ** LARGEST[name]:
+        return math.inf if rounded > 0 else -math.inf
+    return float(rounded)
 
 
 def exponent_of(x, name):

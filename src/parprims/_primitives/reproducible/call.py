@@ -20,8 +20,7 @@ from parprims._core.arrays import (
     is_jax,
     mode,
 )
-from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
-from parprims._dispatch.derivative_rules import constant, differentiated_as
+from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
 from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
@@ -145,7 +144,7 @@ def as_terms(xp: Namespace, x: Array, working: Any) -> Array:
 # ---- Computation ------------------------------------------------------------------------------------------------
 
 
-def _parts(xp: Namespace, c: Sum, name: str) -> list[Part]:
+def parts(xp: Namespace, c: Sum, name: str) -> list[Part]:
     """Return the passes over the terms, which decide on the method."""
     shape = tuple([1 if axis in c.axes else n for axis, n in enumerate(c.shape)])
     factors = [stand_in(xp, c.arrays[0], shape, xp.float64)] * (1 if c.grid.words == 1 else 1 + len(c.arrays))
@@ -166,31 +165,46 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     ((shape, dtype),) = c.results
     if 0 in c.shape:
         return xp.zeros(shape, dtype=dtype, device=device(c.arrays[0]))
-    kernel, arrays = method == "kernel", c.arrays
-    tops = [_top(xp, x, c.own_axes(x), method) for x in arrays]
+    tops = [_top(xp, x, c.own_axes(x), method) for x in c.arrays]
+    given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
+    totals = _totals(c, given.arguments, method)
+    result = grid.nearest(xp, c.grid, totals, given.scale, dtype)
+    result = grid.flagged(xp, result, given.finite, totals[0])
+    return result if tuple(result.shape) == shape else xp.reshape(result, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The arguments of the maps from terms to integers, the exponents of their scales, and whether lines are finite."""
+
+    arguments: tuple[Array, ...]
+    scale: Array
+    finite: Array
+
+
+def on_grid(xp: Namespace, on: Grid, arrays: tuple[Array, ...], tops: list[Top], *, in_kernel: bool) -> Given:
+    """Return the arguments of the maps of a grid. Outside of kernels, a library may take subnormal numbers for zeros."""
     finite, exponent = tops[0].finite, tops[0].exponent
     for top in tops[1:]:
         finite, exponent = finite & top.finite, exponent + top.exponent
-    scale = c.grid.first - exponent
-    if c.grid.words == 1:
-        arrays = arrays if kernel else tuple([widened(xp, x, xp.float64) for x in arrays])
+    scale = on.first - exponent
+    if on.words == 1:
+        arrays = arrays if in_kernel else tuple([widened(xp, x, xp.float64) for x in arrays])
         factors: tuple[Array, ...] = (grid.or_else(xp, finite, grid.power(xp, scale), 0),)
+        return Given((*arrays, *factors), scale, finite)
+    # A product of elements that are scaled to less than 4 does not overflow.
+    pairs = [grid.halves(xp, scale)] if len(tops) == 1 else [_below_4(xp, top) for top in tops]
+    if not in_kernel and flushes(xp, arrays[0].dtype):
+        triples = zip(arrays, pairs, tops, strict=True)
+        arrays = tuple([grid.rescued(xp, x, *pair, top.finite) for x, pair, top in triples])
+        pairs = [(xp.ones_like(one), xp.ones_like(one)) for one, _ in pairs]
+    if len(tops) == 1:
+        factors = grid.or_else(xp, finite, pairs[0][0], 0), pairs[0][1]
     else:
-        # A product of elements that are scaled to less than 4 does not overflow.
-        pairs = [grid.halves(xp, scale)] if len(tops) == 1 else [_below_4(xp, top) for top in tops]
-        if not kernel and flushes(xp, dtype):
-            triples = zip(arrays, pairs, tops, strict=True)
-            arrays = tuple([grid.rescued(xp, x, *pair, top.finite) for x, pair, top in triples])
-            pairs = [(xp.ones_like(one), xp.ones_like(one)) for one, _ in pairs]
-        if len(tops) == 1:
-            factors = grid.or_else(xp, finite, pairs[0][0], 0), pairs[0][1]
-        else:
-            last = xp.full_like(pairs[0][0] * pairs[1][0], 2.0 ** (c.grid.first - 4))
-            each = [grid.or_else(xp, top.finite, one, 1) for (one, _), top in zip(pairs, tops, strict=True)]
-            factors = *each, grid.or_else(xp, finite, last, 0)
-    totals = _totals(c, (*arrays, *factors), method)
-    result = grid.nearest(xp, c.grid, totals, scale, finite, dtype)
-    return result if tuple(result.shape) == shape else xp.reshape(result, shape)
+        last = xp.full_like(pairs[0][0] * pairs[1][0], 2.0 ** (on.first - 4))
+        each = [grid.or_else(xp, top.finite, one, 1) for (one, _), top in zip(pairs, tops, strict=True)]
+        factors = *each, grid.or_else(xp, finite, last, 0)
+    return Given((*arrays, *factors), scale, finite)
 
 
 def _below_4(xp: Namespace, top: Top) -> tuple[Array, Array]:
@@ -213,29 +227,22 @@ def _totals(c: Sum, given: tuple[Array, ...], method: str) -> tuple[Array, ...]:
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
 
 
-def _method(name: str) -> Method:
-    """Return a method in which JAX has 64-bit dtypes."""
+def methods_of(name: str, compute: Compose, parts: Callable[[Namespace, Any, str], list[Part]]) -> Methods:
+    """Return the methods of a sum, in which JAX has 64-bit dtypes. ``parts`` takes the name of the method too."""
 
-    def computed(xp: Namespace, c: Sum, method: str) -> Array:
-        with wide(xp):
-            return compute(xp, c, method)
-
-    method = by_parts(name, computed, lambda xp, c: _parts(xp, c, name))
-
-    def within(reason: Callable[..., str | None] | None) -> Callable[..., str | None]:
-        def reason_of(xp: Namespace, c: Sum) -> str | None:
-            assert reason is not None
+    def within(function: Callable[..., Any] | None) -> Callable[..., Any]:
+        def run(xp: Namespace, *arguments: Any) -> Any:
+            assert function is not None
             with wide(xp):
-                return reason(xp, c)
+                return function(xp, *arguments)
 
-        return reason_of
+        return run
 
-    return dataclasses.replace(method, refusal=within(method.refusal), slower=within(method.slower))
+    def method(one: str) -> Method:
+        made = by_parts(one, within(compute), lambda xp, c: parts(xp, c, one))
+        return dataclasses.replace(made, refusal=within(made.refusal), slower=within(made.slower))
 
-
-def methods_of(name: str) -> Methods:
-    """Return the methods of a sum."""
-    return Methods(name, **{one: _method(one) for one in ("kernel", "native", "array")})
+    return Methods(name, **{one: method(one) for one in ("kernel", "native", "array")})
 
 
 def plain(c: Sum) -> Callable[..., Array]:
@@ -255,6 +262,3 @@ def _same(x: Array) -> Array:
     return x
 
 
-def computed(methods: Methods, method: str, xp: Namespace, c: Sum) -> Array:
-    """Return the sums, with the derivative of a sum of floats if a derivative may be requested."""
-    return differentiated_as(methods, method, xp, c, plain(c))

@@ -86,6 +86,20 @@ MAGNITUDES: dict[int, Callable[[Any], Any]] = {16: _magnitude16, 32: _magnitude3
 """The maps from the bits of floats to the bits of their magnitudes, by width. Bits of magnitudes have their order."""
 
 
+@functools.cache
+def finite_magnitude(dtype: str) -> Callable[[Any], Any]:
+    """Return the map to the bits of magnitudes that takes elements that are not finite for zeros."""
+    magnitude = MAGNITUDES[dtype_bits(dtype)]
+    infinity = (2 ** (dtype_bits(dtype) - FRACTION_BITS[dtype] - 1) - 1) << FRACTION_BITS[dtype]
+
+    def of(pattern: Any) -> Any:
+        found = magnitude(pattern)
+        xp = namespace_of(found)
+        return xp.where(found < infinity, found, xp.zeros_like(found))
+
+    return of
+
+
 @dataclasses.dataclass(frozen=True)
 class Top:
     """The largest magnitudes of lines: each is less than 2^exponent, or the line is not finite."""
@@ -146,10 +160,14 @@ def rescued(xp: Namespace, x: Array, factor: Array, factor2: Array, finite: Arra
 # ---- Elements as integers: maps of kernels ----------------------------------------------------------------------
 
 
+def flags_of(xp: Any, value: Any) -> Any:
+    """Return the flags of values that are not finite, and other integers for finite values."""
+    return xp.astype(~(value < 0), xp.int64) + xp.astype(~(value > 0), xp.int64) * _INT64_FLAG
+
+
 def _word(xp: Any, value: Any, scaled: Any) -> Any:
     """Return the integer nearest to a scaled value, or the flags of a value that is not finite."""
-    flags = xp.astype(~(value < 0), xp.int64) + xp.astype(~(value > 0), xp.int64) * _INT64_FLAG
-    return xp.where(xp.isfinite(value), xp.astype(xp.round(scaled), xp.int64), flags)
+    return xp.where(xp.isfinite(value), xp.astype(xp.round(scaled), xp.int64), flags_of(xp, value))
 
 
 def _rest(xp: Any, value: Any, scaled: Any, second: Any) -> Any:
@@ -237,8 +255,8 @@ def _sum_of_words(xp: Namespace, first: Array, second: Array, width: int) -> tup
     return high * 2.0**32 + low, exponent
 
 
-def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], exponent: Array, finite: Array, dtype: Any) -> Array:
-    """Return the floats of a dtype nearest to sums of integers times 2^-exponent, or what the flags say.
+def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], exponent: Array, dtype: Any) -> Array:
+    """Return the floats of a dtype nearest to sums of integers times 2^-exponent.
 
     A sum of zero is plus zero. 16-bit floats are rounded once too.
     """
@@ -252,9 +270,12 @@ def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], exponent: Array
         exponent = exponent + grid.second
     limit = xp.full_like(exponent, 1300)  # beyond it, floats are zero or infinite too
     exponent = xp.where(exponent - more > limit, limit, xp.where(exponent - more < -limit, -limit, exponent - more))
-    factors = halves(xp, -exponent)
-    result = _as_float(xp, number, factors, dtype)
-    plus, minus = (first & (_INT64_FLAG - 1)) != 0, (first >> 32) != 0
+    return _as_float(xp, number, halves(xp, -exponent), dtype)
+
+
+def flagged(xp: Namespace, result: Array, finite: Array, flags: Array) -> Array:
+    """Return sums of floats, and where they are not finite, what the sum of flags says."""
+    plus, minus = (flags & (_INT64_FLAG - 1)) != 0, (flags >> 32) != 0
     infinity = xp.full_like(result, np.inf)
     infinity = xp.where(plus, xp.where(minus, xp.full_like(result, np.nan), infinity), -infinity)
     return xp.where(finite, result, infinity)
