@@ -21,7 +21,7 @@ from parprims._core.arrays import (
     mode,
 )
 from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
-from parprims._dispatch.dispatch import Method, Methods
+from parprims._dispatch.dispatch import Method
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
 from parprims._operators.operator import BUILT_IN
@@ -227,22 +227,21 @@ def _totals(c: Sum, given: tuple[Array, ...], method: str) -> tuple[Array, ...]:
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
 
 
-def methods_of(name: str, compute: Compose, parts: Callable[[Namespace, Any, str], list[Part]]) -> Methods:
-    """Return the methods of a sum, in which JAX has 64-bit dtypes. ``parts`` takes the name of the method too."""
+def in_wide(function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a function of a namespace and other arguments that runs where JAX has 64-bit dtypes."""
 
-    def within(function: Callable[..., Any] | None) -> Callable[..., Any]:
-        def run(xp: Namespace, *arguments: Any) -> Any:
-            assert function is not None
-            with wide(xp):
-                return function(xp, *arguments)
+    def run(xp: Namespace, *arguments: Any) -> Any:
+        assert function is not None
+        with wide(xp):
+            return function(xp, *arguments)
 
-        return run
+    return run
 
-    def method(one: str) -> Method:
-        made = by_parts(one, within(compute), lambda xp, c: parts(xp, c, one))
-        return dataclasses.replace(made, refusal=within(made.refusal), slower=within(made.slower))
 
-    return Methods(name, **{one: method(one) for one in ("kernel", "native", "array")})
+def by_integers(name: str, compute: Compose, parts: Callable[[Namespace, Any, str], list[Part]]) -> Method:
+    """Return the method of this name that computes by sums of integers. ``parts`` takes the name too."""
+    made = by_parts(name, in_wide(compute), lambda xp, c: parts(xp, c, name))
+    return dataclasses.replace(made, refusal=in_wide(made.refusal), slower=in_wide(made.slower))
 
 
 def plain(c: Sum) -> Callable[..., Array]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from parprims._core.arrays import Namespace
+from parprims._dispatch.by_device import by_device, either_of, in_programs
 from parprims._dispatch.derivative_rules import differentiated_as
-from parprims._dispatch.dispatch import Methods
+from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.reduce.public import REDUCE, SUM, VECDOT
-from parprims._primitives.reproducible import call, running
-from parprims._primitives.reproducible.call import Plain, methods_of
+from parprims._primitives.reproducible import call, cpu, running
+from parprims._primitives.reproducible.call import Plain
 from parprims._primitives.scan.public import CUMULATIVE_SUM
+
+
+def _methods(name: str, room: Any) -> Methods:
+    kernel, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
+    on_cpu = Method(cpu.prepare, cpu.refusal, quiet=True)
+    by_kernel = by_device(kernel, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
+    return Methods(name, kernel=either_of(lambda _, c: by_kernel if cpu.serves(c) else kernel), native=native, array=array)
 
 
 def _declared(whole: Primitive, room: Any) -> None:
@@ -34,7 +42,7 @@ def _declared(whole: Primitive, room: Any) -> None:
         name=whole.name,
         variant="everywhere",
         check=room.checked,
-        methods=methods_of(whole.name, room.compute, room.parts),
+        methods=_methods(whole.name, room),
         example=example,
         optional=whole.optional,
         defaults=whole.defaults,
