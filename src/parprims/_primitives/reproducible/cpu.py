@@ -35,7 +35,8 @@ def _texts(x: str, result: str, on: Grid) -> tuple[str, ...]:
         text.function("exponent(top)", (f"return max(top >> {fraction}, int64(1)) - {fields // 2 - 1}",)),
         text.function("words()", (f"return {on.words}",)),
         text.function("most_bits()", (f"return {23 if dtype_bits(result) == 16 else 53}",)),
-        text.function("finish(outputs, i, result)", (f"store(outputs[0], i, {stored(result, code)})",)),
+        text.function("rounds_alone()", (f"return {result == 'float32'}",)),
+        text.function("finish(outputs, i, result)", (f"store_to(10, outputs[0], i, {stored(result, code)})",)),
         text.loops("_primitives/reproducible/reproducible_loops.py"),
     )
 
@@ -44,6 +45,8 @@ def _plan(c: Call, x: str, lines: int, n: int, shape: tuple[int, ...]) -> _cpu.P
     """Return the plan for lines of n elements of a dtype, and a result of a shape."""
     result, threads = dtype_name(c.results[0][1]), _cpu.threads
     size = max(_BLOCK, -(-n // _BLOCKS))
+    if isinstance(c, RunningSum) and threads.limit() == 1:
+        size = n  # more blocks of a line are a further pass over it
     blocks = -(-n // size)
     tasks, elements = lines * blocks, lines * n
     least = threads.least_of_elements(tasks, elements)

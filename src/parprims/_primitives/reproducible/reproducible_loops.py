@@ -48,8 +48,14 @@ if TYPE_CHECKING:  # functions that are written for a call, and of functions.py
     def most_bits() -> int:
         """Return the most bits of an integer that is rounded to the result."""
 
+    def rounds_alone() -> bool:
+        """Return whether results are float32."""
+
     def finish(outputs: Arrays, i: int, result: Number) -> None:
         """Write a result of float64."""
+
+    def float32(x: Number) -> Number:
+        """Return a number as float32."""
 
     def as_float64(bits: Number) -> Number:
         """Return the float64 of these bits."""
@@ -158,6 +164,21 @@ def rounded(total, scale):
     return float64(total) * power(more - scale)
 
 
+def rounded_alone(total, scale):
+    """Return the float32 nearest to an integer, times 2^-scale.
+
+    A product that is a subnormal float32 is exact: then the integer has at most 24 bits, or all terms are multiples of
+    the least subnormal number.
+    """
+    return float64(float32(total)) * power(-scale)
+
+
+def rounded_short_pair(total, rest, factor, factor2, bits, unit):
+    """Return the float64 nearest to (total unit + rest) factor factor2, for totals of less than 53 bits."""
+    total, rest = total + (rest >> bits), rest & ((int64(1) << bits) - 1)
+    return (float64(total) * unit + float64(rest)) * factor * factor2
+
+
 def rounded_pair(total, rest, scale, bits):
     """Return the float64 nearest to (total + rest 2^-bits) 2^-scale."""
     total, rest = total + (rest >> bits), rest & ((int64(1) << bits) - 1)
@@ -196,8 +217,9 @@ def scan_blocks(inputs, outputs, parts, numbers, begin, end):
         line = task // blocks
         block = task - line * blocks
         scale = scale_of(parts, line, blocks, bits)
-        half = scale >> 1
+        half, back_half = scale >> 1, -(scale + second) >> 1
         factor, factor2, unit = power(half), power(scale - half), power(second)
+        back, back2 = power(back_half), power(-(scale + second) - back_half)
         total, rest, odd = int64(0), int64(0), 0.0
         for before in range(line * blocks, task):
             total += load(parts[1], before)
@@ -216,18 +238,29 @@ def scan_blocks(inputs, outputs, parts, numbers, begin, end):
                 store_to(1, totals, i, integer(high))
                 if words() == 2:
                     store_to(2, rests, i, integer((x - (high - 6755399441055744.0)) * unit + 6755399441055744.0))
+            seen = int64(0)
             for i in range(few):
                 total += load_from(1, totals, i)
                 store_to(1, totals, i, total)
+                seen |= total ^ (total >> 63)
                 if words() == 2:
                     rest += load_from(2, rests, i)
                     store_to(2, rests, i, rest)
-            for i in range(few):
-                if words() == 1:
-                    finish(outputs, to + chunk + i, rounded(load_from(1, totals, i), scale))
+            if words() == 1:
+                if rounds_alone():
+                    for i in range(few):
+                        finish(outputs, to + chunk + i, rounded_alone(load_from(1, totals, i), scale))
                 else:
-                    both = rounded_pair(load_from(1, totals, i), load_from(2, rests, i), scale, second)
-                    finish(outputs, to + chunk + i, both)
+                    for i in range(few):
+                        finish(outputs, to + chunk + i, rounded(load_from(1, totals, i), scale))
+            elif seen < int64(1) << int64(52):
+                for i in range(few):
+                    pair = load_from(1, totals, i), load_from(2, rests, i)
+                    finish(outputs, to + chunk + i, rounded_short_pair(pair[0], pair[1], back, back2, second, unit))
+            else:
+                for i in range(few):
+                    pair = load_from(1, totals, i), load_from(2, rests, i)
+                    finish(outputs, to + chunk + i, rounded_pair(pair[0], pair[1], scale, second))
             if is_odd:
                 for i in range(few):
                     x = value(inputs, at + i)
