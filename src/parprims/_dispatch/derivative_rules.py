@@ -74,16 +74,14 @@ def by_operations(
 
 
 def differentiated_as(
-    methods: Methods, method: str, xp: Namespace, call: Any, function: Callable[..., Array]
-) -> Array:
+    methods: Methods, method: str, xp: Namespace, call: Any, function: Callable[..., Any]
+) -> Any:
     """Return the result of a call by a method, with the derivative of an equivalent function of its arrays."""
     rules = _rules(xp)
     if isinstance(method, Abstract) or rules is None or not any(map(asked_for, call.arrays)):
-        result: Array = methods(method, xp, call)
-        return result
+        return methods(method, xp, call)
     bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
-    result = rules.differentiated_as(lambda *arrays: methods(method, xp, bare.on(*arrays)), function, call.arrays)
-    return result
+    return rules.differentiated_as(lambda *arrays: methods(method, xp, bare.on(*arrays)), function, call.arrays)
 
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:

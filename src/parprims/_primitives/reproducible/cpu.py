@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name
@@ -71,9 +72,9 @@ def _plan(c: Call, x: str, lines: int, n: int, shape: tuple[int, ...]) -> _cpu.P
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def serves(c: Call) -> bool:
+def serves(c: Any) -> bool:
     """Return whether there is a kernel: for sums of the elements of one array, of which there are some."""
-    return len(c.arrays) == 1 and 0 not in c.arrays[0].shape
+    return isinstance(c, Sum | RunningSum) and len(c.arrays) == 1 and 0 not in c.arrays[0].shape
 
 
 def refusal(xp: Namespace, c: Call) -> str | None:

@@ -11,16 +11,18 @@ from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.reduce.public import REDUCE, SUM, VECDOT
-from parprims._primitives.reproducible import call, cpu, running
+from parprims._primitives.reproducible import call, cpu, running, segments
 from parprims._primitives.reproducible.call import Plain
 from parprims._primitives.scan.public import CUMULATIVE_SUM
+from parprims._primitives.segments.public import SEGMENT_REDUCE
 
 
 def _methods(name: str, room: Any) -> Methods:
-    kernel, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
+    parts, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
     on_cpu = Method(cpu.prepare, cpu.refusal, quiet=True)
-    by_kernel = by_device(kernel, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
-    return Methods(name, kernel=either_of(lambda _, c: by_kernel if cpu.serves(c) else kernel), native=native, array=array)
+    by_kernel = by_device(parts, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
+    kernel = either_of(lambda _, c: by_kernel if cpu.serves(c) else parts)
+    return Methods(name, kernel=kernel, native=native, array=array)
 
 
 def _declared(whole: Primitive, room: Any) -> None:
@@ -40,8 +42,9 @@ def _declared(whole: Primitive, room: Any) -> None:
 
     whole.everywhere = Primitive(
         name=whole.name,
-        variant="everywhere",
+        variant=f"{whole.variant} everywhere".lstrip(),
         check=room.checked,
+        normalize=whole.normalize,
         methods=_methods(whole.name, room),
         example=example,
         optional=whole.optional,
@@ -56,3 +59,6 @@ def _declared(whole: Primitive, room: Any) -> None:
 for _whole in (REDUCE, SUM, VECDOT):
     _declared(_whole, call)
 _declared(CUMULATIVE_SUM, running)
+_declared(SEGMENT_REDUCE, segments)
+assert REDUCE.by_offsets is not None
+_declared(REDUCE.by_offsets, segments)
