@@ -100,23 +100,20 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Recurrence) -> A
     return solution
 
 
-def differentiated_as(
-    run: Callable[..., Array], function: Callable[..., Array], arrays: tuple[Array, ...]
-) -> Array:
-    """Return the result of ``run`` with the derivative of an equivalent function."""
+def differentiated_as(run: Callable[..., Any], function: Callable[..., Any], arrays: tuple[Array, ...]) -> Any:
+    """Return the results of ``run`` with the derivatives of an equivalent function."""
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
-    def compute(*arrays: Array) -> Array:
+    def compute(*arrays: Array) -> Any:
         return run(*map(_on_device, arrays))
 
     @compute.defjvp  # type: ignore[untyped-decorator]
-    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
         with unwatched():
             _, tangent = jax.jvp(function, primals, tangents)
         return compute(*primals), tangent
 
-    result: Array = compute(*arrays)
-    return result
+    return compute(*arrays)
 
 
 @_in_one_program

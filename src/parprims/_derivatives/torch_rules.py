@@ -90,13 +90,14 @@ class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
         return None, None, *[next(derivatives) if need else None for need in needed]
 
 
-def differentiated_as(
-    run: Callable[..., Array], function: Callable[..., Array], arrays: tuple[Array, ...]
-) -> Array:
-    """Return the result of ``run`` with the derivative of an equivalent function, of every order."""
-    result = run(*[x.detach() for x in arrays])
+def differentiated_as(run: Callable[..., Any], function: Callable[..., Any], arrays: tuple[Array, ...]) -> Any:
+    """Return the results of ``run`` with the derivatives of an equivalent function, of every order."""
+    results = run(*[x.detach() for x in arrays])
     with unwatched():
-        return _ValueOfAnother.apply(result, function(*arrays))
+        others = function(*arrays)
+    if not isinstance(results, tuple):
+        return _ValueOfAnother.apply(results, others)
+    return tuple([_ValueOfAnother.apply(*pair) for pair in zip(results, others, strict=True)])
 
 
 class _ValueOfAnother(torch.autograd.Function):  # type: ignore[misc]

@@ -25,6 +25,7 @@ def histogram(
     range: tuple[float, float] | None = None,
     weights: Array | None = None,
     density: bool = False,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -122,7 +123,7 @@ def histogram(
     [1, 2]
     """
     arrays, options = named(x, weights, {"bins": bins, "range": range, "density": density})
-    counts, edges = _HISTOGRAM(others, arrays, method, axis_name, **options)
+    counts, edges = HISTOGRAM(others, arrays, method, axis_name, reproducible=reproducible, **options)
     return counts, edges
 
 
@@ -141,7 +142,7 @@ def _in_graph(asked: Arguments) -> tuple[Array, ...]:
 
 
 _ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
-_HISTOGRAM = Primitive(
+HISTOGRAM = Primitive(
     name="histogram",
     check=check,
     methods=Methods(

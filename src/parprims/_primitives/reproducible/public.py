@@ -10,8 +10,9 @@ from parprims._dispatch.derivative_rules import differentiated_as
 from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
+from parprims._primitives.histogram.public import HISTOGRAM
 from parprims._primitives.reduce.public import REDUCE, SUM, VECDOT
-from parprims._primitives.reproducible import call, cpu, running, segments
+from parprims._primitives.reproducible import call, cpu, running, segments, weights
 from parprims._primitives.reproducible.call import Plain
 from parprims._primitives.scan.public import CUMULATIVE_SUM
 from parprims._primitives.segments.public import SEGMENT_REDUCE
@@ -52,7 +53,8 @@ def _declared(whole: Primitive, room: Any) -> None:
         operators=whole.operators,
         numbers=whole.numbers,
         compute=compute,
-        single=True,
+        plainer=whole.plainer,
+        single=room is not weights,
     )
 
 
@@ -62,3 +64,4 @@ _declared(CUMULATIVE_SUM, running)
 _declared(SEGMENT_REDUCE, segments)
 assert REDUCE.by_offsets is not None
 _declared(REDUCE.by_offsets, segments)
+_declared(HISTOGRAM, weights)
