@@ -115,11 +115,11 @@ class _ValueOfAnother(torch.autograd.Function):  # type: ignore[misc]
         pass
 
     @staticmethod
-    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+    def backward(_: Any, g: Array) -> tuple[Array | None, ...]:
         return None, g
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, tangent: Array) -> Array:
+    def jvp(_: Any, __: Any, tangent: Array) -> Array:
         return tangent.clone()
 
 

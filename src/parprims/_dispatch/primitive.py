@@ -243,7 +243,9 @@ class Primitive:
         if not (isinstance(reproducible, str) and reproducible == "everywhere"):
             raise ValueError(f"reproducible must be None or 'everywhere', got {repr_short(reproducible)}")
         if self.everywhere is None:
-            raise ValueError(f"reproducible must be None in {self._title}: this sum has no form with the same bits everywhere")
+            raise ValueError(
+                f"reproducible must be None in {self._title}: this sum has no form with the same bits everywhere"
+            )
         if axis_name is not None:
             raise ValueError("reproducible must be None with axis_name: sums over devices are sums of floats")
         return self.everywhere

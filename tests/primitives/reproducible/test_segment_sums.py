@@ -1,5 +1,7 @@
 """Sums of segments with the same bits everywhere: those of each segment alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def test_by_offsets(backend, run, rng, kind, name, n, by):
     x = lines(kind, name, n, rng)
     offsets = [0, 0, n // 3, n // 2, n - 1, n, n]
     got = run(parprims.reduce, arrays(backend, x), offsets=offsets, method=by, **EVERYWHERE)
-    expected = [reference(x[begin:end], name) for begin, end in zip(offsets, offsets[1:], strict=False)]
+    expected = [reference(x[begin:end], name) for begin, end in itertools.pairwise(offsets)]
     agree(backend.to_numpy(got), np.asarray(expected, dtype_of(name)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Never
 
 from parprims._core.arrays import Array
@@ -130,14 +131,14 @@ def histogram(
 # ---- Declaration --------------------------------------------------------------------------------------------------
 
 
-def _in_graph(asked: Arguments) -> tuple[Array, ...]:
+def in_graph_as(title: str, asked: Arguments) -> tuple[Array, ...]:
     """Return the results as a node of torch.compile's graph.
 
     Inside a transformation of torch.func the array form computes them: PyTorch's own routine has no rule for it.
     """
     if asked.method == "auto" and nodes().transformed_in_graph():
         asked = Arguments(asked.name, asked.arrays, asked.options, "array")
-    results: tuple[Array, ...] = nodes().call(asked.name, asked)
+    results: tuple[Array, ...] = nodes().call(title, asked)
     return results
 
 
@@ -159,7 +160,7 @@ HISTOGRAM = Primitive(
     optional=("weights",),
     plainer=plainer,
     gradient=False,
-    node=_in_graph,
+    node=functools.partial(in_graph_as, "histogram"),
     sharded=True,
     replicated=("bins",),
 )

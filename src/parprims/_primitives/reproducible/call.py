@@ -25,9 +25,9 @@ from parprims._dispatch.dispatch import Method
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
 from parprims._operators.operator import BUILT_IN
-from parprims._primitives.reduce.call import Reduction, conjugate_product, result_dtypes
 from parprims._primitives.reduce.call import checked as checked_reduction
 from parprims._primitives.reduce.call import checked_pair as checked_dot_product
+from parprims._primitives.reduce.call import conjugate_product, result_dtypes
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.reproducible import grid
 from parprims._primitives.reproducible.grid import ADD_WORDS, MAGNITUDES, Grid, Top, maps
@@ -35,7 +35,20 @@ from parprims._primitives.sort.call import bits, flushes, widened
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Sum(Composed):
+class OnGrid(Composed):
+    """A checked call that adds integers. ``terms`` is the number of terms, ``working`` the dtype of the grid."""
+
+    terms: int
+    working: str
+
+    @property
+    def grid(self) -> Grid:
+        """The integers of the terms. A program for any number of terms has no grid until it runs."""
+        return Grid.of(self.working, self.terms)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Sum(OnGrid):
     """A checked sum of real floats: one array, or two arrays with products as terms.
 
     Parameters
@@ -46,14 +59,11 @@ class Sum(Composed):
         The axes to sum over, counted from the front.
     keepdims : bool
         Whether they stay, with length 1.
-    grid : Grid
-        The integers of the terms.
     """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     keepdims: bool
-    grid: Grid
 
     @property
     def product(self) -> bool:
@@ -105,7 +115,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Sum | Plain]:
         shape=shape,
         axes=axes,
         keepdims=r.keepdims,
-        grid=Grid.of(dtype_name(working), whole.n),
+        terms=whole.n,
+        working=dtype_name(working),
     )
 
 
@@ -130,7 +141,7 @@ def check_real(xp: Namespace, dtype: Any) -> Any:
 
 def check_count(n: int) -> None:
     """Raise ValueError if there are too many terms."""
-    if n > grid.MOST_TERMS:
+    if type(n) is int and n > grid.MOST_TERMS:
         raise ValueError(f"x must have at most 2^32 - 1 terms in a sum with reproducible, got {n}")
 
 
@@ -183,7 +194,10 @@ class Given:
 
 
 def on_grid(xp: Namespace, on: Grid, arrays: tuple[Array, ...], tops: list[Top], *, in_kernel: bool) -> Given:
-    """Return the arguments of the maps of a grid. Outside of kernels, a library may take subnormal numbers for zeros."""
+    """Return the arguments of the maps of a grid.
+
+    Outside of kernels, a library may take subnormal numbers for zeros.
+    """
     finite, exponent = tops[0].finite, tops[0].exponent
     for top in tops[1:]:
         finite, exponent = finite & top.finite, exponent + top.exponent
@@ -222,8 +236,8 @@ def _top(xp: Namespace, x: Array, axes: tuple[int, ...], method: str) -> Top:
 
 def _totals(c: Sum, given: tuple[Array, ...], method: str) -> tuple[Array, ...]:
     """Return the sums of all words."""
-    options = {"axis": c.axes, "keepdims": True, "method": method}
-    totals = [map_reduce(one, *given, op=op, **options) for one, op in _passes(c, method)]
+    passes = _passes(c, method)
+    totals = [map_reduce(one, *given, op=op, axis=c.axes, keepdims=True, method=method) for one, op in passes]
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
 
 
@@ -259,5 +273,3 @@ def plain(c: Sum) -> Callable[..., Array]:
 
 def _same(x: Array) -> Array:
     return x
-
-

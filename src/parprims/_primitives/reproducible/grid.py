@@ -23,7 +23,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_name, namespace_of
 from parprims._operators.operator import Operator
-from parprims._primitives.sort.call import FRACTION_BITS, bits, can_view, flushes, widened
+from parprims._primitives.sort.call import FRACTION_BITS, bits, can_view, flushes
 
 MOST_TERMS = 2**32 - 1
 """The most terms of a sum, so that flags can be counted."""
@@ -286,7 +286,9 @@ def _as_float(xp: Namespace, number: Array, factors: tuple[Array, Array], dtype:
     name = dtype_name(dtype)
     product = number * factors[0] * factors[1]
     # Libraries cast float64 to 16 bits by way of float32, which holds every number of 23 bits.
-    result = cast(xp, cast(xp, product, xp.float32), dtype) if name in ("float16", "bfloat16") else cast(xp, product, dtype)
+    result = (
+        cast(xp, cast(xp, product, xp.float32), dtype) if name in ("float16", "bfloat16") else cast(xp, product, dtype)
+    )
     if not flushes(xp, dtype):
         return result
     width, fraction = dtype_bits(dtype), FRACTION_BITS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from parprims._core.arrays import Namespace
@@ -10,7 +11,7 @@ from parprims._dispatch.derivative_rules import differentiated_as
 from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
-from parprims._primitives.histogram.public import HISTOGRAM
+from parprims._primitives.histogram.public import HISTOGRAM, in_graph_as
 from parprims._primitives.reduce.public import REDUCE, SUM, VECDOT
 from parprims._primitives.reproducible import call, cpu, running, segments, weights
 from parprims._primitives.reproducible.call import Plain
@@ -22,7 +23,7 @@ def _methods(name: str, room: Any) -> Methods:
     parts, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
     on_cpu = Method(cpu.prepare, cpu.refusal, quiet=True)
     by_kernel = by_device(parts, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
-    kernel = either_of(lambda _, c: by_kernel if cpu.serves(c) else parts)
+    kernel = either_of(lambda _, c: by_kernel if cpu.serves(c) else parts, quiet=lambda _, c: cpu.serves(c))
     return Methods(name, kernel=kernel, native=native, array=array)
 
 
@@ -39,7 +40,10 @@ def _declared(whole: Primitive, room: Any) -> None:
 
     def example(make: Sample) -> Given | None:
         given = whole.example(make) if make.floating and not make.dtype.startswith("complex") else None
-        return None if given is None else (given[0], {**given[1], "reproducible": "everywhere"})
+        if given is None:
+            return None
+        weighted = {"weights": make()} if room is weights else {}
+        return given[0], {**given[1], **weighted, "reproducible": "everywhere"}
 
     whole.everywhere = Primitive(
         name=whole.name,
@@ -54,6 +58,7 @@ def _declared(whole: Primitive, room: Any) -> None:
         numbers=whole.numbers,
         compute=compute,
         plainer=whole.plainer,
+        node=functools.partial(in_graph_as, "histogram everywhere") if whole is HISTOGRAM else None,
         single=room is not weights,
     )
 

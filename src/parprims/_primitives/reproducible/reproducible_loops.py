@@ -3,8 +3,8 @@
 numbers: n, blocks, size, the bits of the first and of the second integer, whether running sums begin with zero.
 parts: for each block its largest finite magnitude, the sums of both integers, and the sum of what is not finite.
 
-Lines lie in memory one after another. Each is cut into blocks. Adding 1.5 2^52 to a float rounds it to an integer, which
-is then in the last bits of the sum.
+Lines lie in memory one after another. Each is cut into blocks. Adding 1.5 2^52 to a float rounds it to an integer, and
+leaves this integer in the last bits of the sum.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls

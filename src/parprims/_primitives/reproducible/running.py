@@ -6,24 +6,23 @@ import dataclasses
 from collections.abc import Callable
 
 from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name
-from parprims._dispatch.composite import Composed, Part, stand_in
+from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import Plain, as_terms, check_count, check_real, check_sum, on_grid
-from parprims._primitives.reproducible.grid import Grid, Top, finite_magnitude, flags_of, maps
+from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, check_sum, on_grid
+from parprims._primitives.reproducible.grid import Top, finite_magnitude, flags_of, maps
 from parprims._primitives.scan.call import checked as checked_scan
 from parprims._primitives.scan.public import cumulative_sum
 from parprims._primitives.sort.call import bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class RunningSum(Composed):
+class RunningSum(OnGrid):
     """A checked running sum of real floats along ``axis``. It begins with the empty sum if ``include_initial``."""
 
     axis: int
     include_initial: bool
-    grid: Grid
 
 
 def checked(asked: Arguments) -> tuple[Namespace, RunningSum | Plain]:
@@ -44,7 +43,8 @@ def checked(asked: Arguments) -> tuple[Namespace, RunningSum | Plain]:
         single=True,
         axis=s.axis,
         include_initial=asked["include_initial"],
-        grid=Grid.of(dtype_name(working), n),
+        terms=n,
+        working=dtype_name(working),
     )
 
 
@@ -62,8 +62,8 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
     if 0 in x.shape:
         return xp.zeros(shape, dtype=dtype, device=device(x))
     pattern = bits(xp, x)
-    options = {"axis": c.axis, "keepdims": True, "method": method}
-    largest = map_reduce(finite_magnitude(dtype_name(x.dtype)), pattern, op="maximum", **options)
+    magnitude = finite_magnitude(dtype_name(x.dtype))
+    largest = map_reduce(magnitude, pattern, op="maximum", axis=c.axis, keepdims=True, method=method)
     finite = xp.isfinite(x)
     given = on_grid(
         xp, c.grid, (xp.where(finite, x, xp.zeros_like(x)),), [Top.of(xp, largest, x.dtype)], in_kernel=False

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 from parprims._core.arrays import Array, Namespace, device, dtype_bits, dtype_kind, dtype_name
-from parprims._dispatch.composite import Composed, Part, stand_in
+from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.reduce.public import reduce
 from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import Plain, as_terms, check_count, check_real, check_sum, on_grid
-from parprims._primitives.reproducible.grid import MAGNITUDES, Grid, Top, maps
+from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, check_sum, on_grid
+from parprims._primitives.reproducible.grid import MAGNITUDES, Top, maps
 from parprims._primitives.search.public import searchsorted
 from parprims._primitives.segments.call import Wider, checked_by_ids, checked_by_offsets
 from parprims._primitives.segments.public import segment_reduce
@@ -19,14 +19,13 @@ from parprims._primitives.sort.call import bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class SegmentSums(Composed):
+class SegmentSums(OnGrid):
     """A checked call: real floats, then offsets, or ids if ``by_ids``."""
 
     axis: int
     segments: int
     by_ids: bool
     in_order: bool
-    grid: Grid
 
 
 def checked(asked: Arguments) -> tuple[Namespace, SegmentSums | Plain]:
@@ -57,7 +56,8 @@ def checked(asked: Arguments) -> tuple[Namespace, SegmentSums | Plain]:
         segments=s.segments,
         by_ids=by_ids,
         in_order=s.in_order,
-        grid=Grid.of(dtype_name(working), n),
+        terms=n,
+        working=dtype_name(working),
     )
 
 

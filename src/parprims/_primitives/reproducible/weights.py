@@ -8,25 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims._core.arrays import Array, Namespace, dtype_kind, dtype_name
-from parprims._dispatch.composite import Composed, Part, stand_in
+from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.histogram import call as histogram_call
 from parprims._primitives.histogram.public import histogram
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import Plain, as_terms, check_count, check_real, on_grid
-from parprims._primitives.reproducible.grid import Grid, Top, finite_magnitude, flags_of, maps
+from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, on_grid
+from parprims._primitives.reproducible.grid import Top, finite_magnitude, flags_of, maps
 from parprims._primitives.sort.call import bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Weights(Composed):
+class Weights(OnGrid):
     """A checked call: x, the weights, and the edges unless they are ``even``. ``ends`` are as in `Histogram`."""
 
     bins: int
     even: bool
     ends: tuple[float, float] | None
-    grid: Grid
 
 
 def checked(asked: Arguments) -> tuple[Namespace, Weights | Plain]:
@@ -48,7 +47,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Weights | Plain]:
         bins=h.bins,
         even=h.even,
         ends=h.ends,
-        grid=Grid.of(dtype_name(working), math.prod(weights.shape)),
+        terms=math.prod(weights.shape),
+        working=dtype_name(working),
     )
 
 
