@@ -50,6 +50,9 @@ def histogram(
         The weight of each element, of the shape of x and of an integer or real floating dtype. The default is 1.
     density : bool, default False
         Whether to divide counts by their sum and by the widths of the bins, so that the histogram has area 1.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", sums of weights that are real floats have the same bits by every library, method and device,
+        in any order of the elements. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional

@@ -76,6 +76,9 @@ def reduce(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
+        its terms. Only for add, without initial. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -113,7 +116,9 @@ def reduce(
     Error: each term of a sum takes part in at most 2 ceil(log2 n) additions by array, ceil(log2 n) by kernel on a CPU,
     and 500 by kernel on a GPU, in any array that fits (64 in a row of up to 2^28). Each addition errs by at most half
     an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. With "everywhere", up to
+    2^20 terms of float32 are rounded to a grid with an error of at most n 2^-43 max(abs(x)) (float64: 2^-85); up to
+    2^28 terms with n 2^-35 max(abs(x)) (2^-69). Their sum on the grid is exact, and rounded once [2]_.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU; auto takes native instead
     if the library has the operator and is as fast), native (operators that the library has), array. Derivatives are
     those of the library, by array and native, and by kernel on PyTorch's CPU.
@@ -122,6 +127,7 @@ def reduce(
     References
     ----------
     .. [1] Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
+    .. [2] Demmel and Nguyen, Parallel Reproducible Summation, IEEE Transactions on Computers 64(7), 2015.
 
     Examples
     --------
@@ -290,6 +296,9 @@ def sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     keepdims : bool, default False
         Whether the summed axes stay, with length 1.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
+        its terms. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -324,6 +333,11 @@ def sum(
     >>> import parprims
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
+
+    With the same bits in any order:
+
+    >>> float(parprims.sum(np.array([1e8, 1.0, -1e8, 3.0], np.float32), reproducible="everywhere"))
+    4.0
     """
     arrays = {"x": only_array(x)}
     options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
@@ -648,6 +662,9 @@ def vecdot(
         that broadcast. The first is conjugated. A vector of another dtype is first copied to the promoted dtype.
     axis : int, default -1
         The axis to contract, counted from the end.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", a product of vectors of real floats has the same bits by every library, method and device, in
+        any order of their elements. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional

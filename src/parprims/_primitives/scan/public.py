@@ -196,6 +196,9 @@ def cumulative_sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty sum, 0, comes first; the result is then longer by one.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", running sums of real floats have the same bits by every library, method and device. See the
+        page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional

@@ -75,6 +75,9 @@ def segment_reduce(
         An element combined from the left with every segment. It is the result of a segment without elements. By
         default, this result is the identity of the operator; the identity of argmax has the largest position that its
         dtype holds.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", sums of real floats have the same bits by every library, method and device, in any order of
+        the elements. Only for add, without initial. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
