@@ -97,7 +97,8 @@ SHARED = (
     Shared(
         "reproducible",
         '{"everywhere"}, optional',
-        'With "everywhere", {} real floats {} the same bits by every library, method and device{}. See the page "reduce".',
+        'With "everywhere", {} real floats {} the same bits by every library, method and device{}. '
+        'See the page "reduce".',
         {
             "reduce": ("a sum of", "has", ", in any order of its terms. Only for add, without initial"),
             "sum": ("a sum of", "has", ", in any order of its terms"),

@@ -73,7 +73,9 @@ def by_operations(
     return run
 
 
-def differentiated_as(methods: Methods, method: str, xp: Namespace, call: Any, function: Callable[..., Any]) -> Any:
+def differentiated_as(
+    methods: Methods, method: str, xp: Namespace, call: Checked, *, function: Callable[..., Any]
+) -> Any:
     """Return the result of a call by a method, with the derivative of an equivalent function of its arrays."""
     rules = _rules(xp)
     if isinstance(method, Abstract) or rules is None or not any(map(asked_for, call.arrays)):

@@ -230,24 +230,21 @@ class Primitive:
             assert self.by_offsets is not None
             check_apart(axis_name)
             arrays, options = {**arrays, "offsets": offsets}, {**options, "check": check}
-            return self.by_offsets._form(reproducible, axis_name).of(Arguments(self.name, arrays, options, method))
+            return self.by_offsets._form(reproducible).of(Arguments(self.name, arrays, options, method))
         if check is not None:
             check_flag("check", check)
-        form = self._form(reproducible, axis_name)
+        form = self if reproducible is None else self._form(reproducible)
+        if form is not self and axis_name is not None:
+            raise ValueError("reproducible must be None with axis_name: sums over devices are sums of floats")
         return form.of(Arguments(self.name, arrays, options, method, axis_name))
 
-    def _form(self, reproducible: Any, axis_name: Any) -> Primitive:
+    def _form(self, reproducible: Any) -> Primitive:
         """Return the form of the function for the option ``reproducible``."""
         if reproducible is None:
             return self
         if not (isinstance(reproducible, str) and reproducible == "everywhere"):
             raise ValueError(f"reproducible must be None or 'everywhere', got {repr_short(reproducible)}")
-        if self.everywhere is None:
-            raise ValueError(
-                f"reproducible must be None in {self._title}: this sum has no form with the same bits everywhere"
-            )
-        if axis_name is not None:
-            raise ValueError("reproducible must be None with axis_name: sums over devices are sums of floats")
+        assert self.everywhere is not None
         return self.everywhere
 
     def sampled(self, sample: Sample) -> Example | None:

@@ -1,4 +1,4 @@
-"""Reductions: x[0] op x[1] op ..., in order, by a tree. Long by the docstrings of nine functions of one declaration."""
+"""Reductions: x[0] op x[1] op ..., in order, by a tree. Long by the docstrings of functions of one declaration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from parprims._primitives.reduce.call import (
     check_values,
     checked,
     checked_pair,
-    conjugate_product,
     is_nonzero,
     never_warns,
     reduced_values,
@@ -641,67 +640,6 @@ def all(
     return _ALL(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
-@primitive
-def vecdot(
-    x1: Array,
-    x2: Array,
-    /,
-    *,
-    axis: int = -1,
-    reproducible: str | None = None,
-    method: str = "auto",
-    axis_name: Any = None,
-    **others: Never,
-) -> Array:
-    """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
-
-    Parameters
-    ----------
-    x1, x2 : array
-        The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of shapes
-        that broadcast. The first is conjugated. A vector of another dtype is first copied to the promoted dtype.
-    axis : int, default -1
-        The axis to contract, counted from the end.
-    reproducible : {"everywhere"}, optional
-        With "everywhere", a product of vectors of real floats has the same bits by every library, method and device, in
-        any order of their elements. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
-    axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices".
-
-    Returns
-    -------
-    array
-        The dot products, of the promoted dtype, of the broadcast shape without the axis.
-
-    Raises
-    ------
-    TypeError
-        If x1 or x2 is no array, or their dtypes do not promote together.
-    ValueError
-        If their lengths along the axis differ, shapes do not broadcast, or method has an unknown value.
-    IndexError
-        If axis is out of range.
-    MethodRefused
-        If the method asked for cannot compute this call.
-
-    See Also
-    --------
-    map_reduce : Combine the values of a function of several arrays.
-    matmul : Products of matrices.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import parprims
-    >>> parprims.vecdot(np.array([[1, 2], [3, 4]]), np.array([[1, 1], [10, 10]]), axis=1)
-    array([ 3, 70])
-    """
-    return VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, reproducible=reproducible, axis=axis)
-
-
 # ---- Declarations -----------------------------------------------------------------------------------------------
 
 
@@ -713,7 +651,8 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
-def _declared(name: str, **defaults: Any) -> Primitive:
+def declared_reduction(name: str, **defaults: Any) -> Primitive:
+    """Return the declaration of a reduction with fixed values of some options."""
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
     by_operations = Method(directly(array.array), array.refusal)
@@ -737,13 +676,12 @@ def _declared(name: str, **defaults: Any) -> Primitive:
     )
 
 
-REDUCE = _declared("reduce", fn=None)
-_MAP_REDUCE = _declared("map_reduce")
-SUM = _declared("sum", fn=None, op="add", initial=None)
-_PROD = _declared("prod", fn=None, op="multiply", initial=None)
-_MAX = _declared("max", fn=None, op="maximum", dtype=None, initial=None)
-_MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
-_ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
-_ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
-VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
+REDUCE = declared_reduction("reduce", fn=None)
+_MAP_REDUCE = declared_reduction("map_reduce")
+SUM = declared_reduction("sum", fn=None, op="add", initial=None)
+_PROD = declared_reduction("prod", fn=None, op="multiply", initial=None)
+_MAX = declared_reduction("max", fn=None, op="maximum", dtype=None, initial=None)
+_MIN = declared_reduction("min", fn=None, op="minimum", dtype=None, initial=None)
+_ANY = declared_reduction("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
+_ALL = declared_reduction("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
 primitives["map_reduce"] = map_reduce  # `primitive` does not decorate it

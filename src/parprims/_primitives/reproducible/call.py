@@ -179,7 +179,7 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     tops = [_top(xp, x, c.own_axes(x), method) for x in c.arrays]
     given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
     totals = _totals(c, given.arguments, method)
-    result = grid.nearest(xp, c.grid, totals, given.scale, dtype)
+    result = grid.nearest(xp, c.grid, totals, exponent=given.scale, dtype=dtype)
     result = grid.flagged(xp, result, given.finite, totals[0])
     return result if tuple(result.shape) == shape else xp.reshape(result, shape)
 

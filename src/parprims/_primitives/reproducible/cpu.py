@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name
 from parprims._cpu.language import loaded, stored
-from parprims._primitives.reproducible.call import Sum
+from parprims._primitives.reproducible.call import OnGrid, Sum
 from parprims._primitives.reproducible.grid import Grid
 from parprims._primitives.reproducible.running import RunningSum
 from parprims._primitives.sort.call import FRACTION_BITS
@@ -42,7 +41,7 @@ def _texts(x: str, result: str, on: Grid) -> tuple[str, ...]:
     )
 
 
-def _plan(c: Call, x: str, lines: int, n: int, shape: tuple[int, ...]) -> _cpu.Plan:
+def _plan(c: Call, x: str, *, lines: int, n: int, shape: tuple[int, ...]) -> _cpu.Plan:
     """Return the plan for lines of n elements of a dtype, and a result of a shape."""
     result, threads = dtype_name(c.results[0][1]), _cpu.threads
     size = max(_BLOCK, -(-n // _BLOCKS))
@@ -72,7 +71,7 @@ def _plan(c: Call, x: str, lines: int, n: int, shape: tuple[int, ...]) -> _cpu.P
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def serves(c: Any) -> bool:
+def serves(c: OnGrid) -> bool:
     """Return whether there is a kernel: for sums of the elements of one array, of which there are some."""
     return isinstance(c, Sum | RunningSum) and len(c.arrays) == 1 and 0 not in c.arrays[0].shape
 
@@ -92,7 +91,7 @@ def prepare(xp: Namespace, c: Call) -> Callable[[Array], Array]:
     read = _cpu.reader_in_order(x) if is_in_order else lambda x: _copied(x, order)
     moved = len(shape) == x.ndim and not is_in_order and isinstance(c, RunningSum)
     made = tuple([shape[axis] for axis in order]) if moved else shape
-    plan = _plan(c, dtype_name(x.dtype), math.prod(x.shape) // n, n, made)
+    plan = _plan(c, dtype_name(x.dtype), lines=math.prod(x.shape) // n, n=n, shape=made)
     run = _cpu.runner(plan, (x,), [read])
     if not moved:
         return lambda x: run(x)[0]

@@ -255,7 +255,7 @@ def _sum_of_words(xp: Namespace, first: Array, second: Array, width: int) -> tup
     return high * 2.0**32 + low, exponent
 
 
-def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], exponent: Array, dtype: Any) -> Array:
+def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], *, exponent: Array, dtype: Any) -> Array:
     """Return the floats of a dtype nearest to sums of integers times 2^-exponent.
 
     A sum of zero is plus zero. 16-bit floats are rounded once too.

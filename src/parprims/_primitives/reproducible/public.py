@@ -12,11 +12,12 @@ from parprims._dispatch.dispatch import Method, Methods
 from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.histogram.public import HISTOGRAM, in_graph_as
-from parprims._primitives.reduce.public import REDUCE, SUM, VECDOT
+from parprims._primitives.reduce.public import REDUCE, SUM
 from parprims._primitives.reproducible import call, cpu, running, segments, weights
-from parprims._primitives.reproducible.call import Plain
+from parprims._primitives.reproducible.call import OnGrid, Plain
 from parprims._primitives.scan.public import CUMULATIVE_SUM
 from parprims._primitives.segments.public import SEGMENT_REDUCE
+from parprims._primitives.vecdot.public import VECDOT
 
 
 def _methods(name: str, room: Any) -> Methods:
@@ -33,10 +34,10 @@ def _declared(whole: Primitive, room: Any) -> None:
     ``room`` is the module that checks and computes its calls.
     """
 
-    def compute(methods: Methods, method: str, xp: Namespace, c: Any) -> Any:
+    def compute(methods: Methods, method: str, xp: Namespace, c: OnGrid | Plain) -> Any:
         if isinstance(c, Plain):
             return whole.of(c.asked)
-        return differentiated_as(methods, method, xp, c, room.plain(c))
+        return differentiated_as(methods, method, xp, c, function=room.plain(c))
 
     def example(make: Sample) -> Given | None:
         given = whole.example(make) if make.floating and not make.dtype.startswith("complex") else None

@@ -76,7 +76,7 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
     words = tuple([scanned(one(*given.arguments)) for one in maps(c.grid, False).each])
     flags = flags_of(xp, x)
     flags = scanned(xp.where(finite, xp.zeros_like(flags), flags))
-    return grid.flagged(xp, grid.nearest(xp, c.grid, words, given.scale, dtype), flags == 0, flags)
+    return grid.flagged(xp, grid.nearest(xp, c.grid, words, exponent=given.scale, dtype=dtype), flags == 0, flags)
 
 
 def plain(c: RunningSum) -> Callable[..., Array]:

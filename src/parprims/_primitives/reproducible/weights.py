@@ -83,7 +83,7 @@ def compute(xp: Namespace, c: Weights, method: str) -> tuple[Array, Array]:
     flags = flags_of(xp, weights)
     flags, _ = added(xp.where(finite, xp.zeros_like(flags), flags))
     totals = tuple([xp.astype(counts, xp.int64) for counts, _ in found])
-    result = grid.nearest(xp, c.grid, totals, given.scale, dtype)
+    result = grid.nearest(xp, c.grid, totals, exponent=given.scale, dtype=dtype)
     return grid.flagged(xp, result, flags == 0, flags), found[0][1]
 
 
