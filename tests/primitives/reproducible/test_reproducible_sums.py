@@ -118,6 +118,7 @@ def left_out(_test, given):
     return ""
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("by", METHODS)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,6 +151,7 @@ def test_does_not_depend_on_order_or_company(backend, run, rng, name, n, by):
     agree(whole.reshape(()), expected)  # zeros change nothing up to 2^20 terms
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("by", METHODS)
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)

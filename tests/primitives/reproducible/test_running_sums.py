@@ -35,6 +35,7 @@ def reference(x, name):
     return np.asarray(sums, dtype_of(name))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("by", METHODS)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)

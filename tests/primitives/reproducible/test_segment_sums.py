@@ -26,6 +26,7 @@ def lines(kind, name, n, rng):
     return np.concatenate([parts[0][: n // 3], parts[1][: n // 3], parts[2][: n - 2 * (n // 3)]])
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("by", METHODS)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)

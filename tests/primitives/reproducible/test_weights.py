@@ -36,6 +36,7 @@ def sums(places, weights, name, bins):
     return np.asarray(found, dtype_of(name))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("by", METHODS)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
