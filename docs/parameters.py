@@ -95,6 +95,24 @@ SHARED = (
         },
     ),
     Shared(
+        "reproducible",
+        '{"everywhere"}, optional',
+        'With "everywhere", {} real floats {} the same bits by every library, method and device{}. '
+        'See the page "reduce".',
+        {
+            "reduce": ("a sum of", "has", ", in any order of its terms. Only for add, without initial"),
+            "sum": ("a sum of", "has", ", in any order of its terms"),
+            "vecdot": ("a product of vectors of", "has", ", in any order of their elements"),
+            "cumulative_sum": ("running sums of", "have", ""),
+            "segment_reduce": (
+                "sums of",
+                "have",
+                ", in any order of the elements. Only for add, without initial",
+            ),
+            "histogram": ("sums of weights that are", "have", ", in any order of the elements"),
+        },
+    ),
+    Shared(
         "axis_name",
         "str, tuple of str or ProcessGroup, optional",
         "Inside `jax.shard_map`, the axes of the mesh that {} split over; on PyTorch, the group of processes. Each "

@@ -87,6 +87,15 @@ def sums(scale: Scale):
         yield case
     if not scale.gpu:
         yield on_one_thread(case)
+    k = scale.pick(20, 24, 28)
+    for dtype in ("float32", "float64"):
+        yield Case(
+            "sum",
+            f"same bits everywhere, 2^{k} of {dtype}",
+            functools.partial(sum_problem, shape=2**k, dtype=dtype),
+            functools.partial(parprims.sum, reproducible="everywhere"),
+            library(lambda xp, x: xp.sum(x)),
+        )
     k = scale.pick(18, 22, 28)
     for dtype in ("float64", "bfloat16", "int32", "int8"):
         if dtype != "bfloat16" or scale.gpu:

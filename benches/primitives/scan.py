@@ -178,6 +178,14 @@ def scans(scale: Scale):
         yield case
     if not scale.gpu:
         yield on_one_thread(case)
+    k = scale.pick(16, 24, 28)
+    yield Case(
+        "cumulative_sum",
+        f"same bits everywhere, 2^{k}",
+        functools.partial(sum_problem, shape=2**k),
+        functools.partial(parprims.cumulative_sum, reproducible="everywhere"),
+        library(lambda xp, x: xp.cumsum(x, 0)),
+    )
     squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
     narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
     odd = scale.pick((1021, 67), (65521, 67), (999983, 67))

@@ -15,7 +15,8 @@ from parprims._primitives.order_statistics.public import argpartition, median, p
 from parprims._primitives.recurrence import matrices as _recurrence_matrices  # noqa: F401
 from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.reduce.extrema import argmax, argmin
-from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum
+from parprims._primitives.reproducible import public as _reproducible  # noqa: F401
 from parprims._primitives.scan.cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._primitives.scan.public import cumulative_prod, cumulative_sum, scan
 from parprims._primitives.search.public import merge, merge_by_key, searchsorted
@@ -23,6 +24,7 @@ from parprims._primitives.segments.public import segment_reduce
 from parprims._primitives.selection.public import partition_by, run_lengths, select, unique
 from parprims._primitives.sort.public import argsort, sort, sort_by_key
 from parprims._primitives.tridiagonal.public import solve_tridiagonal
+from parprims._primitives.vecdot.public import vecdot
 from parprims._tools.comparison import Comparison, compare
 from parprims._tools.launches import KernelLaunch, launches
 from parprims._tools.warm_up import warm

@@ -219,6 +219,7 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -231,6 +232,7 @@ def histogram(
     range: Sequence[float] | NDArray[Any] | None = None,
     weights: None = None,
     density: Literal[False] = False,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[NDArray[np.int64], NDArray[Any]]: ...
@@ -243,6 +245,7 @@ def histogram(
     range: Sequence[float] | NDArray[Any] | None = None,
     weights: _SupportsArray | None = None,
     density: bool = False,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[NDArray[Any], NDArray[Any]]: ...
@@ -255,6 +258,7 @@ def histogram(
     range: Sequence[float] | NDArray[Any] | None = None,
     weights: _SupportsArray | None = None,
     density: bool = False,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
@@ -360,6 +364,7 @@ def reduce(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -417,6 +422,7 @@ def segment_reduce(
     indices_are_sorted: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    reproducible: str | None = None,
     method: _Method = "auto",
 ) -> _Elements: ...
 @overload
@@ -613,6 +619,7 @@ def sum(
     axis: _Axes = None,
     dtype: Any = None,
     keepdims: bool = False,
+    reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -646,4 +653,13 @@ def unique(
 def unique(
     x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A, _A]: ...
-def vecdot(x1: _A, x2: _A, /, *, axis: int = -1, method: _Method = "auto", axis_name: Any = None) -> _A: ...
+def vecdot(
+    x1: _A,
+    x2: _A,
+    /,
+    *,
+    axis: int = -1,
+    reproducible: str | None = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...

@@ -23,7 +23,7 @@ EXAMPLES = examples(lambda: Sample(X.shape))
 CALLS = {
     name: one
     for name, one in EXAMPLES.items()
-    if not name.endswith(" by offsets") and name not in ("map_reduce", "solve_banded")
+    if " by offsets" not in name and name not in ("map_reduce", "solve_banded", "histogram everywhere")
 }
 """Calls that go through doors: offsets, functions and tuples are left to the bodies."""
 FRAMES = {
@@ -31,9 +31,13 @@ FRAMES = {
     "cumulative_logsumexp": 5, "cumulative_max with indices": 6, "cumulative_min with indices": 6, "histogram": 9,
     "linear_recurrence": 6, "median": 6, "quantile": 6, "run_lengths": 8, "segment_reduce": 7,
     "solve_tridiagonal": 8, "sort_by_key": 8, "unique": 8,
+    **dict.fromkeys(("cumulative_sum everywhere", "reduce everywhere", "sum everywhere"), 8),
 }  # fmt: skip
 """Functions of Python that a call on NumPy's arrays enters, at most."""
-for _name in ("lfilter", "linear_recurrence of matrices", "merge_by_key", "solve_block_tridiagonal", "sosfilt"):
+for _name in (
+    "lfilter", "linear_recurrence of matrices", "merge_by_key", "segment_reduce everywhere", "solve_block_tridiagonal",
+    "sosfilt", "vecdot everywhere",
+):  # fmt: skip
     del FRAMES[_name]  # made of other calls
 
 

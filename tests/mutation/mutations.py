@@ -31,7 +31,7 @@ def _residues(test: str, case: str = "float32") -> str:
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
-REDUCE_TREE = f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_the_tree[emulated-kernel-add-float64]"
+REDUCE_TREE = f"{_IN}reduce/test_reduce_grouping.py::TestLaws::test_the_tree[kernel-emulated-add-float64]"
 REDUCE_NODES = f"{_IN}reduce/test_reduce_kernel.py::TestSanitized::test_columns_in_one_block[emulated-shape3-0]"
 REST, REST_OF_TILES = (
     f"{_IN}scan/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)

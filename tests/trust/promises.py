@@ -129,6 +129,23 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
+        'With `reproducible="everywhere"`, the bits of a sum depend on the values of its terms alone.',
+        (
+            "tests/primitives/reproducible/test_reproducible_sums.py::test_equals_whole_numbers",
+            "tests/primitives/reproducible/test_reproducible_sums.py::test_does_not_depend_on_order_or_company",
+            "tests/primitives/reproducible/test_reproducible_sums.py::test_dot_products",
+            "tests/primitives/reproducible/test_reproducible_sums.py::test_error",
+            "tests/primitives/reproducible/test_running_sums.py::test_equals_whole_numbers",
+            "tests/primitives/reproducible/test_segment_sums.py::test_by_offsets",
+            "tests/primitives/reproducible/test_segment_sums.py::test_by_ids",
+            "tests/primitives/reproducible/test_weights.py::test_equals_whole_numbers",
+            "tests/primitives/reproducible/test_transformations.py::test_programs_of_jax",
+            "tests/primitives/reproducible/test_transformations.py::test_programs_of_torch",
+        ),
+        "docs/reduce.md",
+        "a sum depends on the values of its terms alone",
+    ),
+    Promise(
         "By `array` and kernels for CPUs, the bits of a scan's result depend on the elements of its line up to its own "
         "alone.",
         (

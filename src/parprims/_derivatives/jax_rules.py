@@ -15,7 +15,7 @@ from parprims._core.memo import Memo
 from parprims._core.programs import one_program
 from parprims._dispatch.derivative_rules import Solver, Sweep
 from parprims._dispatch.dispatch import Call, Checked, Methods, explain
-from parprims._dispatch.watch import listing, tell
+from parprims._dispatch.watch import listing, tell, unwatched
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import public as public_scan
@@ -98,6 +98,22 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Recurrence) -> A
     compute.defjvp(_quietly(xp, tangent), symbolic_zeros=True)
     solution: Array = compute(*arrays)
     return solution
+
+
+def differentiated_as(run: Callable[..., Any], function: Callable[..., Any], arrays: tuple[Array, ...]) -> Any:
+    """Return the results of ``run`` with the derivatives of an equivalent function."""
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(*arrays: Array) -> Any:
+        return run(*map(_on_device, arrays))
+
+    @compute.defjvp  # type: ignore[untyped-decorator]
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
+        with unwatched():
+            _, tangent = jax.jvp(function, primals, tangents)
+        return compute(*primals), tangent
+
+    return compute(*arrays)
 
 
 @_in_one_program

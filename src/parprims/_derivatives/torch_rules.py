@@ -90,6 +90,39 @@ class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
         return None, None, *[next(derivatives) if need else None for need in needed]
 
 
+def differentiated_as(run: Callable[..., Any], function: Callable[..., Any], arrays: tuple[Array, ...]) -> Any:
+    """Return the results of ``run`` with the derivatives of an equivalent function, of every order."""
+    results = run(*[x.detach() for x in arrays])
+    with unwatched():
+        others = function(*arrays)
+    if not isinstance(results, tuple):
+        return _ValueOfAnother.apply(results, others)
+    return tuple([_ValueOfAnother.apply(*pair) for pair in zip(results, others, strict=True)])
+
+
+class _ValueOfAnother(torch.autograd.Function):  # type: ignore[misc]
+    """The first argument, with the derivative of the second."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Array, differentiable: Array) -> Array:
+        del differentiable
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
+        pass
+
+    @staticmethod
+    def backward(_: Any, g: Array) -> tuple[Array | None, ...]:
+        return None, g
+
+    @staticmethod
+    def jvp(_: Any, __: Any, tangent: Array) -> Array:
+        return tangent.clone()
+
+
 def extremum(methods: Methods, method: str, xp: Namespace, r: Reduction) -> Array:
     """Return the largest or smallest elements; equal elements share the derivative, as in torch.amax."""
     return _Extremum.apply(partial(methods, method, xp, r), r.axes, r.arrays[0])

@@ -53,10 +53,11 @@ from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.call import as_operators
 from parprims._primitives.recurrence import public as public_recurrence
-from parprims._primitives.reduce import public as public_reduce
 from parprims._primitives.reduce.call import SUMS, names_once_rounded, own_dtypes, widened
+from parprims._primitives.reduce.public import reduce
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import checked
+from parprims._primitives.vecdot.public import vecdot
 
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
 """The least sizes of a part for which a quick way is worth its trial and the time to compile it: the elements along the
@@ -95,7 +96,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
             def product(*xs: Array) -> Array:
                 if narrow is not None and dtype is wide:
                     xs = widened(namespace_of(xs[0]), xs)
-                return _kept(public_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+                return _kept(vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
 
             return product
 
@@ -107,7 +108,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
         return part
 
     def of_results(axes: tuple[int, ...]) -> Callable[..., Any]:
-        return lambda *xs: public_reduce.reduce(
+        return lambda *xs: reduce(
             xs[0] if len(xs) == 1 else xs, operator, axis=axes, keepdims=True, dtype=tuple(one.dtype for one in xs)
         )
 

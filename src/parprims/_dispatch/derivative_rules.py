@@ -73,6 +73,17 @@ def by_operations(
     return run
 
 
+def differentiated_as(
+    methods: Methods, method: str, xp: Namespace, call: Checked, *, function: Callable[..., Any]
+) -> Any:
+    """Return the result of a call by a method, with the derivative of an equivalent function of its arrays."""
+    rules = _rules(xp)
+    if isinstance(method, Abstract) or rules is None or not any(map(asked_for, call.arrays)):
+        return methods(method, xp, call)
+    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
+    return rules.differentiated_as(lambda *arrays: methods(method, xp, bare.on(*arrays)), function, call.arrays)
+
+
 def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
     """Return the scan by a method, with its derivative if a derivative may be requested."""
     rules = _rules(xp)

@@ -97,8 +97,9 @@ def door(body: Function, watch: Callable[[], Any], nothing: Any, state: Callable
     """Return the door of a body. It is closed unless ``watch`` returns ``nothing``.
 
     ``state`` takes the first array, unless it is NumPy's, and returns the settings of its library that calls depend on.
-    The arrays are the positional-only parameters of the body without default and with the annotation Array. If an
-    option with default None, other than axis and dtype, or a function is given, the call goes to the body.
+    The arrays are the positional-only parameters of the body without default and with the annotation Array. If a
+    function is given, or an option with default None other than axis, dtype and reproducible, the call goes to the
+    body.
     """
     names = _Names(body)
     text = names.text("" if state is None else "state")
@@ -134,7 +135,7 @@ class _Names:
                 self.arrays.append(f"*{one.name}")
             elif one.kind is one.VAR_KEYWORD:
                 self.left.append(f"not {one.name}")
-            elif one.default is None and one.name not in ("axis", "dtype"):
+            elif one.default is None and one.name not in ("axis", "dtype", "reproducible"):
                 self.left.append(f"{one.name} is None")
             else:
                 self.options.append(one)

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parprims._core.arrays import Namespace, check_flag
+from parprims._core.arrays import Namespace, check_flag, repr_short
 from parprims._core.jax_arrays import is_split
 from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
 from parprims._core.other_words import unknown_option
@@ -175,6 +175,8 @@ class Primitive:
         The arrays that every device holds whole, even if others are split.
     by_offsets : Primitive, optional
         The form of the function for calls with offsets. The room of segments sets it, because it is a higher room.
+    everywhere : Primitive, optional
+        The form of the function with the option ``reproducible``, which a higher room sets too.
     """
 
     name: str
@@ -198,6 +200,7 @@ class Primitive:
     sharded: bool = False
     replicated: tuple[str, ...] = ()
     by_offsets: Primitive | None = None
+    everywhere: Primitive | None = None
 
     def __post_init__(self) -> None:
         self._title = f"{self.name} {self.variant}".rstrip()
@@ -215,6 +218,7 @@ class Primitive:
         *,
         offsets: Any = None,
         check: Any = None,
+        reproducible: Any = None,
         **options: Any,
     ) -> Any:
         """Compute a call; ``others`` are arguments whose names are no parameters."""
@@ -226,10 +230,22 @@ class Primitive:
             assert self.by_offsets is not None
             check_apart(axis_name)
             arrays, options = {**arrays, "offsets": offsets}, {**options, "check": check}
-            return self.by_offsets.of(Arguments(self.name, arrays, options, method))
+            return self.by_offsets._form(reproducible).of(Arguments(self.name, arrays, options, method))
         if check is not None:
             check_flag("check", check)
-        return self.of(Arguments(self.name, arrays, options, method, axis_name))
+        form = self if reproducible is None else self._form(reproducible)
+        if form is not self and axis_name is not None:
+            raise ValueError("reproducible must be None with axis_name: sums over devices are sums of floats")
+        return form.of(Arguments(self.name, arrays, options, method, axis_name))
+
+    def _form(self, reproducible: Any) -> Primitive:
+        """Return the form of the function for the option ``reproducible``."""
+        if reproducible is None:
+            return self
+        if not (isinstance(reproducible, str) and reproducible == "everywhere"):
+            raise ValueError(f"reproducible must be None or 'everywhere', got {repr_short(reproducible)}")
+        assert self.everywhere is not None
+        return self.everywhere
 
     def sampled(self, sample: Sample) -> Example | None:
         """Return an example call of a kind, or None if the primitive has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Never
 
 from parprims._core.arrays import Array
@@ -25,6 +26,7 @@ def histogram(
     range: tuple[float, float] | None = None,
     weights: Array | None = None,
     density: bool = False,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -48,6 +50,9 @@ def histogram(
         The weight of each element, of the shape of x and of an integer or real floating dtype. The default is 1.
     density : bool, default False
         Whether to divide counts by their sum and by the widths of the bins, so that the histogram has area 1.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", sums of weights that are real floats have the same bits by every library, method and device,
+        in any order of the elements. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -122,26 +127,26 @@ def histogram(
     [1, 2]
     """
     arrays, options = named(x, weights, {"bins": bins, "range": range, "density": density})
-    counts, edges = _HISTOGRAM(others, arrays, method, axis_name, **options)
+    counts, edges = HISTOGRAM(others, arrays, method, axis_name, reproducible=reproducible, **options)
     return counts, edges
 
 
 # ---- Declaration --------------------------------------------------------------------------------------------------
 
 
-def _in_graph(asked: Arguments) -> tuple[Array, ...]:
+def in_graph_as(title: str, asked: Arguments) -> tuple[Array, ...]:
     """Return the results as a node of torch.compile's graph.
 
     Inside a transformation of torch.func the array form computes them: PyTorch's own routine has no rule for it.
     """
     if asked.method == "auto" and nodes().transformed_in_graph():
         asked = Arguments(asked.name, asked.arrays, asked.options, "array")
-    results: tuple[Array, ...] = nodes().call(asked.name, asked)
+    results: tuple[Array, ...] = nodes().call(title, asked)
     return results
 
 
 _ON_CPU = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
-_HISTOGRAM = Primitive(
+HISTOGRAM = Primitive(
     name="histogram",
     check=check,
     methods=Methods(
@@ -158,7 +163,7 @@ _HISTOGRAM = Primitive(
     optional=("weights",),
     plainer=plainer,
     gradient=False,
-    node=_in_graph,
+    node=functools.partial(in_graph_as, "histogram"),
     sharded=True,
     replicated=("bins",),
 )

@@ -1,4 +1,4 @@
-"""Reductions: x[0] op x[1] op ..., in order, by a tree. Long by the docstrings of nine functions of one declaration."""
+"""Reductions: x[0] op x[1] op ..., in order, by a tree. Long by the docstrings of functions of one declaration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from parprims._primitives.reduce.call import (
     check_values,
     checked,
     checked_pair,
-    conjugate_product,
     is_nonzero,
     never_warns,
     reduced_values,
@@ -41,6 +40,7 @@ def reduce(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -75,6 +75,9 @@ def reduce(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
+        its terms. Only for add, without initial. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -112,7 +115,9 @@ def reduce(
     Error: each term of a sum takes part in at most ceil(log2 n) additions by array and by kernel on a CPU, and 500 by
     kernel on a GPU, in any array that fits (64 in a row of up to 2^28). Each addition errs by at most half
     an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. With "everywhere", up to
+    2^20 terms of float32 are rounded to a grid with an error of at most n 2^-43 max(abs(x)) (float64: 2^-85); up to
+    2^28 terms with n 2^-35 max(abs(x)) (2^-69). Their sum on the grid is exact, and rounded once [2]_.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU; auto takes native instead
     if the library has the operator and is as fast), native (operators that the library has), array. Derivatives are
     those of the library, by array and native, and by kernel on PyTorch's CPU.
@@ -121,6 +126,7 @@ def reduce(
     References
     ----------
     .. [1] Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
+    .. [2] Demmel and Nguyen, Parallel Reproducible Summation, IEEE Transactions on Computers 64(7), 2015.
 
     Examples
     --------
@@ -141,10 +147,11 @@ def reduce(
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
-            method=method, axis_name=axis_name, **others,
+            reproducible=reproducible, method=method, axis_name=axis_name, **others,
         )  # fmt: skip
     options = {"op": op, "axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial}
-    return REDUCE(others, {"x": x}, method, axis_name, offsets=offsets, check=check, **options)
+    forms = {"offsets": offsets, "check": check, "reproducible": reproducible}
+    return REDUCE(others, {"x": x}, method, axis_name, **forms, **options)
 
 
 def map_reduce(
@@ -270,6 +277,7 @@ def sum(
     axis: int | tuple[int, ...] | None = None,
     dtype: Any = None,
     keepdims: bool = False,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -287,6 +295,9 @@ def sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     keepdims : bool, default False
         Whether the summed axes stay, with length 1.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
+        its terms. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -321,9 +332,15 @@ def sum(
     >>> import parprims
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
+
+    With the same bits in any order:
+
+    >>> float(parprims.sum(np.array([1e8, 1.0, -1e8, 3.0], np.float32), reproducible="everywhere"))
+    4.0
     """
     arrays = {"x": only_array(x)}
-    return _SUM(others, arrays, method, axis_name, axis=axis, dtype=dtype, keepdims=keepdims)
+    options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+    return SUM(others, arrays, method, axis_name, reproducible=reproducible, **options)
 
 
 @primitive
@@ -623,56 +640,6 @@ def all(
     return _ALL(others, {"x": only_array(x)}, method, axis_name, axis=axis, keepdims=keepdims)
 
 
-@primitive
-def vecdot(
-    x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None, **others: Never
-) -> Array:
-    """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
-
-    Parameters
-    ----------
-    x1, x2 : array
-        The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of shapes
-        that broadcast. The first is conjugated. A vector of another dtype is first copied to the promoted dtype.
-    axis : int, default -1
-        The axis to contract, counted from the end.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
-    axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
-        processes. Each device passes its own part. See the page "Arrays that are split over devices".
-
-    Returns
-    -------
-    array
-        The dot products, of the promoted dtype, of the broadcast shape without the axis.
-
-    Raises
-    ------
-    TypeError
-        If x1 or x2 is no array, or their dtypes do not promote together.
-    ValueError
-        If their lengths along the axis differ, shapes do not broadcast, or method has an unknown value.
-    IndexError
-        If axis is out of range.
-    MethodRefused
-        If the method asked for cannot compute this call.
-
-    See Also
-    --------
-    map_reduce : Combine the values of a function of several arrays.
-    matmul : Products of matrices.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import parprims
-    >>> parprims.vecdot(np.array([[1, 2], [3, 4]]), np.array([[1, 1], [10, 10]]), axis=1)
-    array([ 3, 70])
-    """
-    return _VECDOT(others, {"x1": x1, "x2": x2}, method, axis_name, axis=axis)
-
-
 # ---- Declarations -----------------------------------------------------------------------------------------------
 
 
@@ -684,7 +651,8 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
-def _declared(name: str, **defaults: Any) -> Primitive:
+def declared_reduction(name: str, **defaults: Any) -> Primitive:
+    """Return the declaration of a reduction with fixed values of some options."""
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
     by_operations = Method(directly(array.array), array.refusal)
@@ -708,13 +676,12 @@ def _declared(name: str, **defaults: Any) -> Primitive:
     )
 
 
-REDUCE = _declared("reduce", fn=None)
-_MAP_REDUCE = _declared("map_reduce")
-_SUM = _declared("sum", fn=None, op="add", initial=None)
-_PROD = _declared("prod", fn=None, op="multiply", initial=None)
-_MAX = _declared("max", fn=None, op="maximum", dtype=None, initial=None)
-_MIN = _declared("min", fn=None, op="minimum", dtype=None, initial=None)
-_ANY = _declared("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
-_ALL = _declared("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
-_VECDOT = _declared("vecdot", fn=conjugate_product, op="add", keepdims=False, dtype=None, initial=None)
+REDUCE = declared_reduction("reduce", fn=None)
+_MAP_REDUCE = declared_reduction("map_reduce")
+SUM = declared_reduction("sum", fn=None, op="add", initial=None)
+_PROD = declared_reduction("prod", fn=None, op="multiply", initial=None)
+_MAX = declared_reduction("max", fn=None, op="maximum", dtype=None, initial=None)
+_MIN = declared_reduction("min", fn=None, op="minimum", dtype=None, initial=None)
+_ANY = declared_reduction("any", fn=is_nonzero, op="logical_or", dtype=None, initial=None)
+_ALL = declared_reduction("all", fn=is_nonzero, op="logical_and", dtype=None, initial=None)
 primitives["map_reduce"] = map_reduce  # `primitive` does not decorate it

@@ -178,6 +178,7 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -195,6 +196,9 @@ def cumulative_sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty sum, 0, comes first; the result is then longer by one.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", running sums of real floats have the same bits by every library, method and device. See the
+        page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -235,8 +239,9 @@ def cumulative_sum(
     array([[1, 2],
            [4, 6]])
     """
-    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
-    return _CUMULATIVE_SUM(others, arrays, method, axis_name, include_initial=include_initial, **options)
+    arrays = {"x": only_array(x), "initial": None}
+    options = {"axis": axis, "dtype": dtype, "include_initial": include_initial}
+    return CUMULATIVE_SUM(others, arrays, method, axis_name, reproducible=reproducible, **options)
 
 
 @primitive
@@ -369,5 +374,5 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
 
 
 SCAN = declared_scan("scan", lambda make: ((make(), "add"), make.along), include_initial=False)
-_CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
+CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
 _CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)

@@ -46,6 +46,7 @@ def segment_reduce(
     indices_are_sorted: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    reproducible: str | None = None,
     method: str = "auto",
     **others: Never,
 ) -> Any:
@@ -74,6 +75,9 @@ def segment_reduce(
         An element combined from the left with every segment. It is the result of a segment without elements. By
         default, this result is the identity of the operator; the identity of argmax has the largest position that its
         dtype holds.
+    reproducible : {"everywhere"}, optional
+        With "everywhere", sums of real floats have the same bits by every library, method and device, in any order of
+        the elements. Only for add, without initial. See the page "reduce".
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -150,9 +154,11 @@ def segment_reduce(
             return segment_reduce(leaves, ids, num_segments, flat_op, **options)
 
         asked: dict[str, Any] = {"axis": axis, "indices_are_sorted": indices_are_sorted, "method": method, **others}
+        asked["reproducible"] = reproducible
         return by_leaves(of_leaves, x, op, initial=initial, dtype=dtype, **asked)
     options = {"op": op, "axis": axis, "indices_are_sorted": indices_are_sorted, "dtype": dtype, "initial": initial}
-    return _SEGMENT_REDUCE(others, {"x": x, "ids": ids}, method, num_segments=num_segments, **options)
+    forms = {"num_segments": num_segments, "reproducible": reproducible}
+    return SEGMENT_REDUCE(others, {"x": x, "ids": ids}, method, **forms, **options)
 
 
 # ---- Declarations -----------------------------------------------------------------------------------------------
@@ -181,7 +187,7 @@ def _rounded_once(methods: Methods, method: str, xp: Namespace, call: Segmented 
     if not isinstance(call, Wider):
         return methods(method, xp, call)
     name = call.asked.name
-    return call.computed((_SEGMENT_REDUCE if name == "segment_reduce" else _BY_OFFSETS[name]).of)
+    return call.computed((SEGMENT_REDUCE if name == "segment_reduce" else _BY_OFFSETS[name]).of)
 
 
 def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
@@ -204,7 +210,7 @@ _OF_ELEMENTS: dict[str, Any] = {
     "operators": ("op",), "numbers": ("initial",), "compute": _rounded_once,
     "single": lambda asked: not isinstance(asked["x"], tuple),
 }  # fmt: skip
-_SEGMENT_REDUCE = Primitive(
+SEGMENT_REDUCE = Primitive(
     name="segment_reduce",
     check=checked_by_ids,
     methods=METHODS["segment_reduce"],

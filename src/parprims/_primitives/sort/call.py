@@ -122,10 +122,15 @@ def bits(xp: Namespace, x: Array) -> Array:
     """
     if dtype_kind(x.dtype) == "bool":
         return xp.astype(x, xp.int8)
-    if hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view()):
+    if can_view(x):
         x = x.resolve_neg() if is_tensor(x) else x  # PyTorch has no view of the bits of a lazily negated tensor
         return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
     return computed_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
+
+
+def can_view(x: Array) -> bool:
+    """Return whether an array has a view as another dtype of equal width."""
+    return hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view())
 
 
 def _cannot_view() -> bool:

@@ -1,0 +1,275 @@
+"""The record of a checked sum with the same bits everywhere, the check that makes it, and its computation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from parprims._core.arrays import (
+    Array,
+    Namespace,
+    broadcast_shapes,
+    cast,
+    compute_dtype,
+    device,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    mode,
+)
+from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
+from parprims._dispatch.dispatch import Method
+from parprims._dispatch.primitive import Arguments
+from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
+from parprims._operators.operator import BUILT_IN
+from parprims._primitives.reduce.call import checked as checked_reduction
+from parprims._primitives.reduce.call import checked_pair as checked_dot_product
+from parprims._primitives.reduce.call import conjugate_product, result_dtypes
+from parprims._primitives.reduce.public import map_reduce
+from parprims._primitives.reproducible import grid
+from parprims._primitives.reproducible.grid import ADD_WORDS, MAGNITUDES, Grid, Top, maps
+from parprims._primitives.sort.call import bits, flushes, widened
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OnGrid(Composed):
+    """A checked call that adds integers. ``terms`` is the number of terms, ``working`` the dtype of the grid."""
+
+    terms: int
+    working: str
+
+    @property
+    def grid(self) -> Grid:
+        """The integers of the terms. A program for any number of terms has no grid until it runs."""
+        return Grid.of(self.working, self.terms)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Sum(OnGrid):
+    """A checked sum of real floats: one array, or two arrays with products as terms.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the terms.
+    axes : tuple of int
+        The axes to sum over, counted from the front.
+    keepdims : bool
+        Whether they stay, with length 1.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    keepdims: bool
+
+    @property
+    def product(self) -> bool:
+        """Whether the terms are products."""
+        return len(self.arrays) == 2
+
+    def own_axes(self, x: Array) -> tuple[int, ...]:
+        """Return the axes in an array, which may lack leading axes of the terms."""
+        return tuple([axis - len(self.shape) + x.ndim for axis in self.axes])
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """A call that is exact without further work."""
+
+    asked: Arguments
+
+
+def wide(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which JAX has 64-bit dtypes."""
+    return dtypes_of_64_bits(is_jax(xp) and not mode(xp))
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+def checked(asked: Arguments) -> tuple[Namespace, Sum | Plain]:
+    """Return the namespace and the checked call."""
+    xp, r = (checked_dot_product if asked.name == "vecdot" else checked_reduction)(asked)
+    check_sum(r.op, asked["initial"], single=r.single or asked.name == "vecdot")
+    arrays = r.arrays
+    (dtype,) = result_dtypes(xp, r, (arrays[0].dtype,))
+    if dtype_kind(dtype) not in ("float", "complex"):
+        return xp, Plain(asked)
+    working = check_real(xp, dtype)
+    if r.fn is conjugate_product:
+        shape = broadcast_shapes(*[tuple(x.shape) for x in arrays])
+        axes = tuple([axis - arrays[0].ndim + len(shape) for axis in r.axes])
+    else:
+        shape, axes = r.shape, r.axes
+    whole = dataclasses.replace(r, shape=shape, axes=axes)
+    arrays = tuple([as_terms(xp, x, working) for x in arrays])
+    check_count(whole.n)
+    return xp, Sum(
+        arrays=arrays,
+        key=asked.key_of(*arrays),
+        results=((whole.result_shape, dtype),),
+        single=True,
+        shape=shape,
+        axes=axes,
+        keepdims=r.keepdims,
+        terms=whole.n,
+        working=dtype_name(working),
+    )
+
+
+def check_sum(op: Any, initial: Any, *, single: bool) -> None:
+    """Raise ValueError unless a call is a plain sum."""
+    if op is not BUILT_IN["add"]:
+        raise ValueError(f"reproducible must be None with op {op.name}: only sums have the same bits everywhere")
+    if initial is not None:
+        raise ValueError("reproducible must be None with initial: add it to the result, or make it an element of x")
+    if not single:
+        raise ValueError("reproducible must be None for elements of several components")
+
+
+def check_real(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype that sums of a floating dtype are computed in; raise TypeError if it is complex."""
+    if dtype_kind(dtype) == "complex":
+        raise TypeError(
+            f"x must be real with reproducible, got {dtype_name(dtype)}: sum real and imaginary parts separately"
+        )
+    return compute_dtype(xp, dtype)
+
+
+def check_count(n: int) -> None:
+    """Raise ValueError if there are too many terms."""
+    if type(n) is int and n > grid.MOST_TERMS:
+        raise ValueError(f"x must have at most 2^32 - 1 terms in a sum with reproducible, got {n}")
+
+
+def as_terms(xp: Namespace, x: Array, working: Any) -> Array:
+    """Return terms in the dtype of the grid; floats of 16 bits stay as they are."""
+    if dtype_kind(x.dtype) == "float" and dtype_name(working) == "float32" and dtype_name(x.dtype) != "float64":
+        return x
+    return widened(xp, x, working) if dtype_kind(x.dtype) == "float" else cast(xp, x, working)
+
+
+# ---- Computation ------------------------------------------------------------------------------------------------
+
+
+def parts(xp: Namespace, c: Sum, name: str) -> list[Part]:
+    """Return the passes over the terms, which decide on the method."""
+    shape = tuple([1 if axis in c.axes else n for axis, n in enumerate(c.shape)])
+    factors = [stand_in(xp, c.arrays[0], shape, xp.float64)] * (1 if c.grid.words == 1 else 1 + len(c.arrays))
+    given = *c.arrays, *factors
+    return [(map_reduce, (one, *given), {"op": op, "axis": c.axes}) for one, op in _passes(c, name)]
+
+
+def _passes(c: Sum, method: str) -> list[tuple[Callable[..., Any], Any]]:
+    """Return the maps and operators of the passes over the terms: a single pass by kernel, else one for each word."""
+    found = maps(c.grid, c.product)
+    if c.grid.words == 2 and method == "kernel":
+        return [(found.all, ADD_WORDS)]
+    return [(one, "add") for one in found.each]
+
+
+def compute(xp: Namespace, c: Sum, method: str) -> Array:
+    """Return the sums by a method."""
+    ((shape, dtype),) = c.results
+    if 0 in c.shape:
+        return xp.zeros(shape, dtype=dtype, device=device(c.arrays[0]))
+    tops = [_top(xp, x, c.own_axes(x), method) for x in c.arrays]
+    given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
+    totals = _totals(c, given.arguments, method)
+    result = grid.nearest(xp, c.grid, totals, exponent=given.scale, dtype=dtype)
+    result = grid.flagged(xp, result, given.finite, totals[0])
+    return result if tuple(result.shape) == shape else xp.reshape(result, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The arguments of the maps from terms to integers, the exponents of their scales, and whether lines are finite."""
+
+    arguments: tuple[Array, ...]
+    scale: Array
+    finite: Array
+
+
+def on_grid(xp: Namespace, on: Grid, arrays: tuple[Array, ...], tops: list[Top], *, in_kernel: bool) -> Given:
+    """Return the arguments of the maps of a grid.
+
+    Outside of kernels, a library may take subnormal numbers for zeros.
+    """
+    finite, exponent = tops[0].finite, tops[0].exponent
+    for top in tops[1:]:
+        finite, exponent = finite & top.finite, exponent + top.exponent
+    scale = on.first - exponent
+    if on.words == 1:
+        arrays = arrays if in_kernel else tuple([widened(xp, x, xp.float64) for x in arrays])
+        factors: tuple[Array, ...] = (grid.or_else(xp, finite, grid.power(xp, scale), 0),)
+        return Given((*arrays, *factors), scale, finite)
+    # A product of elements that are scaled to less than 4 does not overflow.
+    pairs = [grid.halves(xp, scale)] if len(tops) == 1 else [_below_4(xp, top) for top in tops]
+    if not in_kernel and flushes(xp, arrays[0].dtype):
+        triples = zip(arrays, pairs, tops, strict=True)
+        arrays = tuple([grid.rescued(xp, x, *pair, top.finite) for x, pair, top in triples])
+        pairs = [(xp.ones_like(one), xp.ones_like(one)) for one, _ in pairs]
+    if len(tops) == 1:
+        factors = grid.or_else(xp, finite, pairs[0][0], 0), pairs[0][1]
+    else:
+        last = xp.full_like(pairs[0][0] * pairs[1][0], 2.0 ** (on.first - 4))
+        each = [grid.or_else(xp, top.finite, one, 1) for (one, _), top in zip(pairs, tops, strict=True)]
+        factors = *each, grid.or_else(xp, finite, last, 0)
+    return Given((*arrays, *factors), scale, finite)
+
+
+def _below_4(xp: Namespace, top: Top) -> tuple[Array, Array]:
+    """Return two powers of two that scale elements to less than 4; the second is 1."""
+    factor = grid.power(xp, 2 - top.exponent)
+    return factor, xp.ones_like(factor)
+
+
+def _top(xp: Namespace, x: Array, axes: tuple[int, ...], method: str) -> Top:
+    """Return the tops of lines. The lines keep their axes."""
+    magnitude = MAGNITUDES[dtype_bits(x.dtype)]
+    largest = map_reduce(magnitude, bits(xp, x), op="maximum", axis=axes, keepdims=True, method=method)
+    return Top.of(xp, largest, x.dtype)
+
+
+def _totals(c: Sum, given: tuple[Array, ...], method: str) -> tuple[Array, ...]:
+    """Return the sums of all words."""
+    passes = _passes(c, method)
+    totals = [map_reduce(one, *given, op=op, axis=c.axes, keepdims=True, method=method) for one, op in passes]
+    return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
+
+
+def in_wide(function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a function of a namespace and other arguments that runs where JAX has 64-bit dtypes."""
+
+    def run(xp: Namespace, *arguments: Any) -> Any:
+        assert function is not None
+        with wide(xp):
+            return function(xp, *arguments)
+
+    return run
+
+
+def by_integers(name: str, compute: Compose, parts: Callable[[Namespace, Any, str], list[Part]]) -> Method:
+    """Return the method of this name that computes by sums of integers. ``parts`` takes the name too."""
+    made = by_parts(name, in_wide(compute), lambda xp, c: parts(xp, c, name))
+    return dataclasses.replace(made, refusal=in_wide(made.refusal), slower=in_wide(made.slower))
+
+
+def plain(c: Sum) -> Callable[..., Array]:
+    """Return the sum of floats as a function of the arrays of a call, which has the derivative."""
+    ((_, dtype),) = c.results
+    axes, keepdims, product = c.axes, c.keepdims, c.product
+
+    def total(*arrays: Array) -> Array:
+        fn = conjugate_product if product else _same
+        result: Array = map_reduce(fn, *arrays, axis=axes, keepdims=keepdims, dtype=dtype)
+        return result
+
+    return total
+
+
+def _same(x: Array) -> Array:
+    return x

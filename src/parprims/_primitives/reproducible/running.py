@@ -1,0 +1,91 @@
+"""Running sums with the same bits everywhere: integers on a grid, their scan, and floats."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name
+from parprims._dispatch.composite import Part, stand_in
+from parprims._dispatch.primitive import Arguments
+from parprims._primitives.reduce.public import map_reduce
+from parprims._primitives.reproducible import grid
+from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, check_sum, on_grid
+from parprims._primitives.reproducible.grid import Top, finite_magnitude, flags_of, maps
+from parprims._primitives.scan.call import checked as checked_scan
+from parprims._primitives.scan.public import cumulative_sum
+from parprims._primitives.sort.call import bits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RunningSum(OnGrid):
+    """A checked running sum of real floats along ``axis``. It begins with the empty sum if ``include_initial``."""
+
+    axis: int
+    include_initial: bool
+
+
+def checked(asked: Arguments) -> tuple[Namespace, RunningSum | Plain]:
+    """Return the namespace and the checked call."""
+    xp, s = checked_scan(asked)
+    check_sum(s.op, None, single=True)
+    (dtype,) = s.dtypes
+    if dtype_kind(dtype) not in ("float", "complex"):
+        return xp, Plain(asked)
+    working, n = check_real(xp, dtype), s.shape[s.axis]
+    check_count(n)
+    x = as_terms(xp, s.inputs[0], working)
+    shape = (*s.shape[: s.axis], s.n, *s.shape[s.axis + 1 :])
+    return xp, RunningSum(
+        arrays=(x,),
+        key=asked.key_of(x),
+        results=((shape, dtype),),
+        single=True,
+        axis=s.axis,
+        include_initial=asked["include_initial"],
+        terms=n,
+        working=dtype_name(working),
+    )
+
+
+def parts(xp: Namespace, c: RunningSum, method: str) -> list[Part]:
+    """Return the scan of integers, which decides on the method."""
+    del method
+    x = stand_in(xp, c.arrays[0], tuple(c.arrays[0].shape), xp.int64)
+    return [(cumulative_sum, (x,), {"axis": c.axis, "include_initial": c.include_initial})]
+
+
+def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
+    """Return the running sums by a method."""
+    ((shape, dtype),) = c.results
+    (x,) = c.arrays
+    if 0 in x.shape:
+        return xp.zeros(shape, dtype=dtype, device=device(x))
+    pattern = bits(xp, x)
+    magnitude = finite_magnitude(dtype_name(x.dtype))
+    largest = map_reduce(magnitude, pattern, op="maximum", axis=c.axis, keepdims=True, method=method)
+    finite = xp.isfinite(x)
+    given = on_grid(
+        xp, c.grid, (xp.where(finite, x, xp.zeros_like(x)),), [Top.of(xp, largest, x.dtype)], in_kernel=False
+    )
+
+    def scanned(words: Array) -> Array:
+        result: Array = cumulative_sum(words, axis=c.axis, include_initial=c.include_initial, method=method)
+        return result
+
+    words = tuple([scanned(one(*given.arguments)) for one in maps(c.grid, False).each])
+    flags = flags_of(xp, x)
+    flags = scanned(xp.where(finite, xp.zeros_like(flags), flags))
+    return grid.flagged(xp, grid.nearest(xp, c.grid, words, exponent=given.scale, dtype=dtype), flags == 0, flags)
+
+
+def plain(c: RunningSum) -> Callable[..., Array]:
+    """Return the running sum of floats as a function of the array of a call, which has the derivative."""
+    ((_, dtype),) = c.results
+    axis, include_initial = c.axis, c.include_initial
+
+    def total(x: Array) -> Array:
+        result: Array = cumulative_sum(x, axis=axis, dtype=dtype, include_initial=include_initial)
+        return result
+
+    return total
