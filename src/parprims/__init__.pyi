@@ -262,6 +262,7 @@ def histogram(
 def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: None = None, method: _Method = "auto") -> _A: ...
 @overload
 def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A, method: _Method = "auto") -> tuple[_A, _A]: ...
+@overload
 def linear_recurrence(
     a: _A | complex,
     b: _A | complex,
@@ -269,6 +270,7 @@ def linear_recurrence(
     *,
     axis: int = -1,
     initial: Any = None,
+    return_last: Literal[False] = False,
     reverse: bool = False,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
@@ -276,6 +278,22 @@ def linear_recurrence(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
+@overload
+def linear_recurrence(
+    a: _A | complex,
+    b: _A | complex,
+    /,
+    *,
+    axis: int = -1,
+    initial: Any = None,
+    return_last: Literal[True],
+    reverse: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    matrices: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A]: ...
 def map_reduce(
     fn: Callable[..., Any],
     /,
@@ -371,6 +389,7 @@ def run_lengths(
 def run_lengths(
     x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A, _A]: ...
+@overload
 def scan(
     x: _Elements,
     /,
@@ -380,12 +399,30 @@ def scan(
     exclusive: bool = False,
     reverse: bool = False,
     initial: Any = None,
+    return_last: Literal[False] = False,
     dtype: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
+@overload
+def scan(
+    x: _Elements,
+    /,
+    op: _Operator = "add",
+    *,
+    axis: int = -1,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    return_last: Literal[True],
+    dtype: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_Elements, _Elements]: ...
 @overload
 def searchsorted(
     x1: NDArray[Any],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, Namespace, filled
+from parprims._core.arrays import Array, Namespace, check_flag, filled
 from parprims._core.elements import is_tree, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
@@ -17,6 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
+from parprims._primitives.scan.last import last_states, paired, with_last
 from parprims._primitives.scan.trailing_axes.parts import of_scans
 
 
@@ -30,6 +31,7 @@ def scan(
     exclusive: bool = False,
     reverse: bool = False,
     initial: Any = None,
+    return_last: bool = False,
     dtype: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
@@ -57,7 +59,12 @@ def scan(
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
     initial : scalar, array, or a tuple of these, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to that of
-        x without the axis. For several components it is a tuple, or has the structure of x.
+        x without the axis. With offsets, an array of as many dimensions as x has an element for each segment: its shape
+        broadcasts to that of x with the number of segments as the length of the axis. For several components it is a
+        tuple, or has the structure of x.
+    return_last : bool, default False
+        Whether the last states are returned too: the inclusive result of the last element, or of the first if
+        ``reverse``. A call on the elements that follow goes on from there with these states as its ``initial``.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, or its name in the standard; for several
         components a tuple. By default, add and multiply widen integers as the standard's ``cumulative_sum`` does, and
@@ -79,7 +86,10 @@ def scan(
     Returns
     -------
     array, or tree of array
-        The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple.
+        The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple. With return_last also
+        the last states, with the structure of x: of the shape of x without the axis, or with offsets of the shape of x
+        with the number of segments as the length of the axis. The last state without elements is ``initial``, or the
+        identity.
 
     Raises
     ------
@@ -88,7 +98,8 @@ def scan(
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If lengths along the axis differ, an argument has an unknown value, or an exclusive scan has neither
-        ``initial`` nor an identity to start with.
+        ``initial`` nor an identity to start with. If last states of segments, or of no elements, are asked for and
+        there is neither.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -151,6 +162,8 @@ def scan(
     array([3, 1, 5, 6])
     >>> parprims.scan(x, initial=100)
     array([103, 104, 108, 109])
+    >>> parprims.scan(x, offsets=[0, 1, 1, 4], initial=np.array([100, 200, 300]), return_last=True)
+    (array([103, 301, 305, 306]), array([103, 200, 306]))
 
     Inside programs of JAX, with a derivative:
 
@@ -162,11 +175,16 @@ def scan(
     """
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
-            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
-            offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, return_last=return_last,
+            dtype=dtype, offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
         )  # fmt: skip
     arrays = {"x": x, "initial": initial}
     options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    if return_last is not False and check_flag("return_last", return_last):
+        ys = last_states(
+            _WITH_LAST, others, arrays, method, axis_name=axis_name, offsets=offsets, check=check, **options
+        )
+        return paired(ys, single=not isinstance(x, tuple))
     return SCAN(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
@@ -369,5 +387,6 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
 
 
 SCAN = declared_scan("scan", lambda make: ((make(), "add"), make.along), include_initial=False)
+_WITH_LAST = with_last(SCAN)
 _CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
 _CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)

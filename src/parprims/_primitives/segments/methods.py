@@ -32,6 +32,7 @@ from parprims._dispatch.dispatch import Inside, Method, directly
 from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
 from parprims._operators.operator import BUILT_IN, Operator, segmented
+from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.public import scan
 from parprims._primitives.search.public import searchsorted
@@ -77,11 +78,15 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
     return xp.reshape(flags, tuple([n if axis == c.axis else 1 for axis in range(c.arrays[0].ndim)]))
 
 
+def _is_recurrence(c: Segmented) -> bool:
+    return c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"])
+
+
 def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
     """Return the scanned components, flags first, and the options of the scan."""
     xs = c.elements(xp)
     flags = _flags(xp, c, _segment_numbers(xp, c, method))
-    if c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
+    if _is_recurrence(c):
         a, b = xs
         start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
         first = b if start is None else a * start + b
@@ -146,6 +151,55 @@ def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     if c.starts and c.exclusive:
         options["initial"] = (False, *c.starts)
     return [(scan, ((flags, *xs), _by_segments(c.op)), options)]
+
+
+@_rounded_once
+def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of segments that have initial elements of their own.
+
+    Each initial element is combined with the first element of its segment. Then segments are scanned without initial
+    elements; exclusive results are these results, moved on by one element.
+    """
+    xs, offsets, axis = c.elements(xp), c.arrays[c.count], c.axis
+    if _is_empty(c):
+        ys = tuple([xp.astype(x, x.dtype, copy=True) for x in xs])
+        return ys[-1] if c.single else ys
+    places = xp.arange(xs[0].shape[axis], dtype=index_dtype(xp), device=device(offsets))
+    numbers = searchsorted(cast(xp, offsets[1:-1], places.dtype), places, side="right", method=Inside("auto"))
+    flags = _flags(xp, c, numbers)
+    starts = tuple([xp.take(x, numbers, axis=axis) for x in c.starts])
+    options: dict[str, Any] = {"axis": axis, "reverse": c.reverse, "offsets": offsets, "check": False, "method": method}
+    if _is_recurrence(c):
+        a, b = xs
+        return linear_recurrence(a, xp.where(flags, a * starts[0] + b, b), **options)
+    begun = [cast(xp, y, x.dtype) for y, x in zip(c.op(starts, xs), xs, strict=True)]
+    xs = tuple([xp.where(flags, y, x) for y, x in zip(begun, xs, strict=True)])
+    ys = scan(xs, c.op, dtype=tuple([x.dtype for x in xs]), **options)
+    if c.exclusive:
+        sweep = derivative_rules.Sweep(xp, axis, c.reverse)
+        ys = tuple(
+            [xp.where(flags, start, sweep.previous(y, sweep.first(y))) for start, y in zip(starts, ys, strict=True)]
+        )
+    return ys[0] if c.single else ys
+
+
+def _continued_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    """Return the inner scan of `_continued`."""
+    inputs = zip(c.arrays[: c.count], _working(xp, c), strict=True)
+    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in inputs])
+    options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse, "offsets": c.arrays[c.count], "check": False}
+    if _is_recurrence(c):
+        return [(linear_recurrence, xs, options)]
+    return [(scan, (xs, c.op), {**options, "dtype": tuple([x.dtype for x in xs])})]
+
+
+def _scan_of_segments(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of segments."""
+    return (_continued if c.own else _scanned)(xp, c, method)
+
+
+def _parts_of_scan(xp: Namespace, c: Segmented) -> list[Part]:
+    return (_continued_parts if c.own else _scan_parts)(xp, c)
 
 
 @_rounded_once
@@ -370,7 +424,14 @@ def _scan_on_gpu() -> Method:
     """Return the kernel method of scans on GPUs: by segments, or by flags where lines are adjacent in memory."""
     lines = Method(_by_one_launch(_scanned), cuda.refusal)
     columns = by_parts("kernel", _scanned, _scan_parts)
-    return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines)
+    continued = by_parts("kernel", _continued, _continued_parts)
+
+    def of(_: Namespace, c: Segmented) -> Method:
+        if c.own:
+            return continued
+        return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
+
+    return either_of(of)
 
 
 _SCAN = _scan_on_gpu()
@@ -518,7 +579,9 @@ METHODS = {
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(name, _scanned, _scan_parts, kernel=_by_offsets(_SCAN, _scanned, _scan_parts))
+        name: composed(
+            name, _scan_of_segments, _parts_of_scan, kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan)
+        )
         for name in ("scan", "linear_recurrence")
     },
     **{
