@@ -177,30 +177,101 @@ def argsort(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
-def cumulative_logsumexp(x: _A, /, *, axis: int | None = None, method: _Method = "auto") -> _A: ...
-@overload
-def cumulative_max(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+def cumulative_logsumexp(
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> _A: ...
 @overload
 def cumulative_max(
-    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[False] = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
+) -> _A: ...
+@overload
+def cumulative_max(
+    x: NDArray[Any],
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
 def cumulative_max(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 @overload
 def cumulative_min(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[False] = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> _A: ...
 @overload
 def cumulative_min(
-    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: NDArray[Any],
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
 def cumulative_min(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 def cumulative_prod(
     x: _A,
@@ -209,6 +280,11 @@ def cumulative_prod(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -219,6 +295,11 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...

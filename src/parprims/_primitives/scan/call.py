@@ -205,6 +205,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
+    if exclusive and include_initial:
+        raise ValueError("exclusive must be False where include_initial is True, which shifts results by one too")
     xs, differ = of_equal_shapes(xp, operator, xs)
     shapes = tuple([tuple(x.shape) for x in xs])
     axis = shared_axis(asked["axis"], shapes, names) if differ else only_axis(asked["axis"], xs[0].ndim)

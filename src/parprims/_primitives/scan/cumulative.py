@@ -45,7 +45,18 @@ from parprims._primitives.sort.call import index_dtype
 
 @primitive
 def cumulative_max(
-    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Find the largest element up to each along an axis, and where it is.
 
@@ -57,6 +68,23 @@ def cumulative_max(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool, default False
         Whether the positions of these elements are returned too.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or minus infinity, for
+        integers the least of the dtype.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -71,7 +99,7 @@ def cumulative_max(
     TypeError
         If x is no array, or its dtype is bool or complex.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -91,6 +119,8 @@ def cumulative_max(
     array([3, 3, 4, 4, 5])
     >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
     array([0, 0, 2, 2, 4])
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), offsets=[0, 1, 5], reverse=True)
+    array([3, 5, 5, 5, 5])
 
     Along an axis:
 
@@ -98,12 +128,27 @@ def cumulative_max(
     array([[1, 5],
            [4, 5]])
     """
-    return _extremum("cumulative_max", others, x, axis=axis, return_indices=return_indices, method=method)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    if check_flag("return_indices", return_indices):
+        _check_left_out(**options, initial=initial, offsets=offsets)
+        return _WITH_INDICES["cumulative_max"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
+    return EXTREMA["cumulative_max"](others, arrays, method, offsets=offsets, check=check, axis=axis, **options)
 
 
 @primitive
 def cumulative_min(
-    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Find the smallest element up to each along an axis, and where it is.
 
@@ -115,6 +160,23 @@ def cumulative_min(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool, default False
         Whether the positions of these elements are returned too.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or infinity, for integers the
+        largest of the dtype.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -129,7 +191,7 @@ def cumulative_min(
     TypeError
         If x is no array, or its dtype is bool or complex.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -149,6 +211,8 @@ def cumulative_min(
     array([3, 1, 1, 1, 0])
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), offsets=[0, 2, 5], initial=3)
+    array([3, 1, 3, 1, 0])
 
     Along an axis:
 
@@ -156,11 +220,27 @@ def cumulative_min(
     array([[1, 5],
            [1, 2]])
     """
-    return _extremum("cumulative_min", others, x, axis=axis, return_indices=return_indices, method=method)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    if check_flag("return_indices", return_indices):
+        _check_left_out(**options, initial=initial, offsets=offsets)
+        return _WITH_INDICES["cumulative_min"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
+    return EXTREMA["cumulative_min"](others, arrays, method, offsets=offsets, check=check, axis=axis, **options)
 
 
 @primitive
-def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto", **others: Never) -> Array:
+def cumulative_logsumexp(
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    method: str = "auto",
+    **others: Never,
+) -> Array:
     """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
 
     No exponential overflows, because the largest element is factored out of every sum.
@@ -172,6 +252,22 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
         are infinite; from NaN on, they are NaN.
     axis : int or None, default None
         The axis to sum along; None only for an array of one dimension.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or minus infinity.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -185,7 +281,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     TypeError
         If x is no array, or its dtype is no real floating dtype.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -211,8 +307,9 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     """
     if in_graph(x, method) or asked_for(x):
         x = _terms(x)
-    arrays = {"x": only_array(x), "initial": None}
-    return _CUMULATIVE_LOGSUMEXP(others, arrays, method, axis=axis)
+    arrays = {"x": only_array(x), "initial": initial}
+    options = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+    return CUMULATIVE_LOGSUMEXP(others, arrays, method, offsets=offsets, check=check, **options)
 
 
 def _terms(x: Array) -> Array:
@@ -235,11 +332,11 @@ class _Extrema(Composed):
     primitive: str
 
 
-def _extremum(name: str, others: dict[str, Any], x: Array, *, axis: Any, return_indices: bool, method: str) -> Any:
-    """Return the extrema of all elements up to each, and their indices if ``return_indices``."""
-    if not check_flag("return_indices", return_indices):
-        return _EXTREMA[name](others, {"x": only_array(x), "initial": None}, method, axis=axis)
-    return _WITH_INDICES[name](others, {"x": only_array(x)}, method, axis=axis, return_indices=True)
+def _check_left_out(**options: Any) -> None:
+    """Raise ValueError if an option is given that a call with indices does not have."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name} must be left out where return_indices is True: scan pairs by argmax or argmin")
 
 
 def _checked(asked: Arguments) -> tuple[Namespace, _Extrema]:
@@ -351,10 +448,7 @@ def _kernel() -> Method:
     return dataclasses.replace(kernel, slower=slower)
 
 
-_EXTREMA = {
-    name: declared_scan(name, op=op, exclusive=False, reverse=False, dtype=None, include_initial=False)
-    for name, (op, _) in _OPERATORS.items()
-}
+EXTREMA = {name: declared_scan(name, op=op, dtype=None, include_initial=False) for name, (op, _) in _OPERATORS.items()}
 _WITH_INDICES = {
     name: Primitive(
         name=name,
@@ -365,12 +459,6 @@ _WITH_INDICES = {
     )
     for name in _OPERATORS
 }
-_CUMULATIVE_LOGSUMEXP = declared_scan(
-    "cumulative_logsumexp",
-    floats(of_an_array),
-    op="logaddexp",
-    exclusive=False,
-    reverse=False,
-    dtype=None,
-    include_initial=False,
+CUMULATIVE_LOGSUMEXP = declared_scan(
+    "cumulative_logsumexp", floats(of_an_array), op="logaddexp", dtype=None, include_initial=False
 )

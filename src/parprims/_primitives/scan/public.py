@@ -196,6 +196,11 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -213,6 +218,22 @@ def cumulative_sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty sum, 0, comes first; the result is then longer by one.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or 0.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -229,7 +250,8 @@ def cumulative_sum(
     TypeError
         If x is no array, or dtype does not suit its elements.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, an argument has an unknown value, or ``include_initial`` is True
+        beside ``exclusive`` or offsets.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -246,6 +268,8 @@ def cumulative_sum(
     >>> import parprims
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
+    >>> parprims.cumulative_sum(np.array([1, 2, 3, 4]), offsets=[0, 1, 4], exclusive=True)
+    array([0, 0, 2, 5])
 
     Along an axis:
 
@@ -253,8 +277,9 @@ def cumulative_sum(
     array([[1, 2],
            [4, 6]])
     """
-    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
-    return _CUMULATIVE_SUM(others, arrays, method, axis_name, include_initial=include_initial, **options)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
+    options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
+    return CUMULATIVE_SUM(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
 @primitive
@@ -265,6 +290,11 @@ def cumulative_prod(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -282,6 +312,22 @@ def cumulative_prod(
         unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty product, 1, comes first; the result is then longer by one.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or 1.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -298,7 +344,8 @@ def cumulative_prod(
     TypeError
         If x is no array, or dtype does not suit its elements.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, an argument has an unknown value, or ``include_initial`` is True
+        beside ``exclusive`` or offsets.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -315,6 +362,8 @@ def cumulative_prod(
     >>> import parprims
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
+    >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]), reverse=True)
+    array([24, 24, 12,  4])
 
     Along an axis:
 
@@ -322,8 +371,9 @@ def cumulative_prod(
     array([[1, 2],
            [3, 8]])
     """
-    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
-    return _CUMULATIVE_PROD(others, arrays, method, axis_name, include_initial=include_initial, **options)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
+    options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
+    return CUMULATIVE_PROD(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
 # ---- Declarations -----------------------------------------------------------------------------------------------
@@ -388,5 +438,5 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
 
 SCAN = declared_scan("scan", lambda make: ((make(), "add"), make.along), include_initial=False)
 _WITH_LAST = with_last(SCAN)
-_CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
-_CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)
+CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add")
+CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply")

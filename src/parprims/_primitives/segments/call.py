@@ -248,6 +248,8 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     options = {name: check_flag(name, asked[name]) for name in flags}
     if options.pop("keepdims", False):
         raise ValueError("keepdims must be False where offsets are given: the axis stays, with the length of segments")
+    if not reduces and check_flag("include_initial", asked["include_initial"]):
+        raise ValueError("include_initial must be False where offsets are given: results keep the places of elements")
     _check_shapes(xs)
     if asked["axis"] is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")

@@ -569,6 +569,10 @@ _BY_IDS = {
     "array": _BY_ARRAY,
 }
 
+SCANS = (
+    "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
+)  # fmt: skip
+
 METHODS = {
     "reduce": composed(
         "reduce",
@@ -582,7 +586,7 @@ METHODS = {
         name: composed(
             name, _scan_of_segments, _parts_of_scan, kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan)
         )
-        for name in ("scan", "linear_recurrence")
+        for name in (*SCANS, "linear_recurrence")
     },
     **{
         name: composed(

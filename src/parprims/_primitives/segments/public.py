@@ -21,7 +21,8 @@ from parprims._dispatch.primitive import Arguments, Check, Primitive
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
 from parprims._primitives.reduce.public import REDUCE
-from parprims._primitives.scan.public import SCAN
+from parprims._primitives.scan.cumulative import CUMULATIVE_LOGSUMEXP, EXTREMA
+from parprims._primitives.scan.public import CUMULATIVE_PROD, CUMULATIVE_SUM, SCAN
 from parprims._primitives.segments.call import (
     Segmented,
     Wider,
@@ -213,7 +214,10 @@ _SEGMENT_REDUCE = Primitive(
 )
 _BY_OFFSETS = {
     "reduce": _declared(REDUCE, checked_by_offsets, **{**_OF_ELEMENTS, "operators": ("op", "fn")}),
-    "scan": _declared(SCAN, checked_by_offsets, **_OF_ELEMENTS),
+    **{
+        one.name: _declared(one, checked_by_offsets, **_OF_ELEMENTS)
+        for one in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATIVE_LOGSUMEXP)
+    },
 }
 _declared(
     LINEAR_RECURRENCE, checked_recurrence, normalize=_with_array_beside_coefficients, optional=("initial",), single=True
