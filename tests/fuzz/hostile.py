@@ -80,7 +80,7 @@ def of_its_library(d: Draw) -> Any:
 
 FLAGS = (
     "keepdims", "exclusive", "reverse", "include_initial", "descending", "stable", "periodic", "transpose",
-    "return_residual", "return_status",
+    "return_residual", "return_status", "return_last",
 )  # fmt: skip
 
 

@@ -164,6 +164,32 @@ class TestStates:
                 compare(backend, found, (np.zeros(shape), start))
             compare(backend, run(parprims.linear_recurrence, x, x, **options), (np.zeros(shape), start))
 
+    @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint64", "complex64"])
+    @pytest.mark.parametrize("exclusive", [False, True])
+    @pytest.mark.parametrize("form", ["number", "segments"])
+    def test_dtypes(self, backend, run, method, rng, dtype, exclusive, form):
+        """`methods` names the methods of calls of every dtype, and results have the dtype of the same call of lines."""
+        if not backend.supports(dtype):
+            pytest.skip(f"has no {dtype}")
+        x, offsets = rng.integers(0, 2, 9).astype(dtype), np.array([0, 4, 4, 9])
+        like = parprims.scan(backend.asarray(x))
+        start = backend.xp.astype(backend.asarray(np.array([5, 6, 7])), like.dtype)
+        initial = 5 if form == "number" else start
+        options = {"exclusive": exclusive, "initial": initial, "offsets": backend.asarray(offsets)}
+        y, last = run(parprims.scan, backend.asarray(x), return_last=True, method=method, **options)
+        assert parprims.methods(parprims.scan, backend.asarray(x), **options)["array"] is None
+        assert y.dtype == last.dtype == like.dtype
+        begin = np.full(3, 5) if form == "number" else np.array([5, 6, 7])
+        ((expected,), (end,)) = loop(
+            (x.astype("int64") if dtype != "complex64" else x,),
+            OPERATORS["add"][1],
+            (begin if dtype != "complex64" else begin.astype(dtype),),
+            offsets,
+            0,
+            exclusive=exclusive,
+        )
+        compare(backend, (y, last), (expected, end), 1e-5)
+
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_16_bits(self, backend, run, method, rng, dtype):
         """Results are rounded once: as of wider elements, then rounded."""

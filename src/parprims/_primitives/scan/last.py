@@ -15,7 +15,7 @@ from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._operators.operator import as_operator
 from parprims._primitives.scan.call import check_identity, entries_of, starts_of_segments
-from parprims._primitives.sort.call import index_dtype
+from parprims._primitives.sort.call import index_dtype, moved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +120,8 @@ def _last(asked: Arguments, ys: tuple[Array, ...], behind: int) -> tuple[Array, 
     full = (begin < end) & (begin >= 0) & (end <= n)
     index = xp.where(full, begin if asked["reverse"] else end - 1, xp.zeros_like(begin))
     full = xp.reshape(full, tuple([segments if at == axis else 1 for at in range(ys[0].ndim)]))
-    return tuple([xp.where(full, xp.take(y, index, axis=axis), x) for y, x in zip(ys, starts, strict=True)])
+    ends = [moved(xp, y, lambda y: xp.take(y, index, axis=axis)) for y in ys]
+    return tuple([xp.where(full, y, x) for y, x in zip(ends, starts, strict=True)])
 
 
 def _starts(xp: Namespace, asked: Arguments, ys: tuple[Array, ...], axis: int, segments: int) -> tuple[Array, ...]:

@@ -142,14 +142,20 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
     return ys[0] if c.single else ys
 
 
+def _stand_ins(xp: Namespace, arrays: tuple[Array, ...], dtypes: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Return placeholders of arrays of other dtypes; arrays that have their dtype stay as they are."""
+    pairs = zip(arrays, dtypes, strict=False)  # a recurrence's initial element is one array
+    return tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in pairs])
+
+
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
-    inputs = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
-    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in inputs])
+    working = working_dtypes(xp, c.op, c.dtypes)
+    xs, starts = _stand_ins(xp, c.arrays[: c.count], working), _stand_ins(xp, c.starts, working)
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
-    if c.starts and c.exclusive:
-        options["initial"] = (False, *c.starts)
+    if starts and c.exclusive:
+        options["initial"] = (False, *starts)
     return [(scan, ((flags, *xs), _by_segments(c.op)), options)]
 
 
@@ -167,7 +173,7 @@ def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
     places = xp.arange(xs[0].shape[axis], dtype=index_dtype(xp), device=device(offsets))
     numbers = searchsorted(cast(xp, offsets[1:-1], places.dtype), places, side="right", method=Inside("auto"))
     flags = _flags(xp, c, numbers)
-    starts = tuple([xp.take(x, numbers, axis=axis) for x in c.starts])
+    starts = tuple([moved(xp, x, lambda x: xp.take(x, numbers, axis=axis)) for x in c.starts])
     options: dict[str, Any] = {"axis": axis, "reverse": c.reverse, "offsets": offsets, "check": False, "method": method}
     if _is_recurrence(c):
         a, b = xs
@@ -185,8 +191,7 @@ def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _continued_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan of `_continued`."""
-    inputs = zip(c.arrays[: c.count], _working(xp, c), strict=True)
-    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in inputs])
+    xs = _stand_ins(xp, c.arrays[: c.count], _working(xp, c))
     options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse, "offsets": c.arrays[c.count], "check": False}
     if _is_recurrence(c):
         return [(linear_recurrence, xs, options)]
