@@ -122,6 +122,19 @@ SHARED = (
         _same(_CUMULATIVE),
     ),
     Shared(
+        "segment_ids",
+        "array, optional",
+        "The number of the segment of each position along the axis, in one dimension and any order. Each element is "
+        "combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are "
+        "returned as they are.",
+    ),
+    Shared(
+        "num_segments",
+        "int, optional",
+        "The number of segments; given with segment_ids.",
+        _same(f"scan {_CUMULATIVE}"),
+    ),
+    Shared(
         "axis_name",
         "str, tuple of str or ProcessGroup, optional",
         "Inside `jax.shard_map`, the axes of the mesh that {} split over; on PyTorch, the group of processes. Each "

@@ -187,6 +187,8 @@ def cumulative_logsumexp(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> _A: ...
 @overload
@@ -201,6 +203,8 @@ def cumulative_max(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> _A: ...
 @overload
@@ -215,6 +219,8 @@ def cumulative_max(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
@@ -229,6 +235,8 @@ def cumulative_max(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 @overload
@@ -243,6 +251,8 @@ def cumulative_min(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> _A: ...
 @overload
@@ -257,6 +267,8 @@ def cumulative_min(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
@@ -271,6 +283,8 @@ def cumulative_min(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 def cumulative_prod(
@@ -285,6 +299,8 @@ def cumulative_prod(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -300,6 +316,8 @@ def cumulative_sum(
     initial: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -484,6 +502,8 @@ def scan(
     dtype: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -501,6 +521,8 @@ def scan(
     dtype: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_Elements, _Elements]: ...

@@ -94,6 +94,7 @@ PARAMETERS = {
     "add": "_Operator",
     "multiply": "_Operator",
     "offsets": "_A | Sequence[int] | None",
+    "segment_ids": "Any",
     "kth": "_Places",
     "mask": "_SupportsArray",
     "values": "_SupportsArray",

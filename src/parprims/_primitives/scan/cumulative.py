@@ -55,6 +55,8 @@ def cumulative_max(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     **others: Never,
 ) -> Any:
@@ -85,6 +87,12 @@ def cumulative_max(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -129,10 +137,11 @@ def cumulative_max(
            [4, 5]])
     """
     arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
     if check_flag("return_indices", return_indices):
-        _check_left_out(**options, initial=initial, offsets=offsets)
+        _check_left_out(**options, initial=initial, **segments)
         return _WITH_INDICES["cumulative_max"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
-    return EXTREMA["cumulative_max"](others, arrays, method, offsets=offsets, check=check, axis=axis, **options)
+    return EXTREMA["cumulative_max"](others, arrays, method, check=check, axis=axis, **segments, **options)
 
 
 @primitive
@@ -147,6 +156,8 @@ def cumulative_min(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     **others: Never,
 ) -> Any:
@@ -177,6 +188,12 @@ def cumulative_min(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -211,8 +228,8 @@ def cumulative_min(
     array([3, 1, 1, 1, 0])
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
-    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), offsets=[0, 2, 5], initial=3)
-    array([3, 1, 3, 1, 0])
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), offsets=[0, 2, 5], initial=3, reverse=True)
+    array([1, 1, 0, 0, 0])
 
     Along an axis:
 
@@ -221,10 +238,11 @@ def cumulative_min(
            [1, 2]])
     """
     arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
     if check_flag("return_indices", return_indices):
-        _check_left_out(**options, initial=initial, offsets=offsets)
+        _check_left_out(**options, initial=initial, **segments)
         return _WITH_INDICES["cumulative_min"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
-    return EXTREMA["cumulative_min"](others, arrays, method, offsets=offsets, check=check, axis=axis, **options)
+    return EXTREMA["cumulative_min"](others, arrays, method, check=check, axis=axis, **segments, **options)
 
 
 @primitive
@@ -238,6 +256,8 @@ def cumulative_logsumexp(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     **others: Never,
 ) -> Array:
@@ -268,6 +288,12 @@ def cumulative_logsumexp(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -298,6 +324,8 @@ def cumulative_logsumexp(
     >>> import parprims
     >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
     array([    -inf, 1000.   , 1000.693])
+    >>> parprims.cumulative_logsumexp(np.zeros(4), offsets=[0, 1, 4], reverse=True).round(3)
+    array([0.   , 1.099, 0.693, 0.   ])
 
     Along an axis:
 
@@ -309,7 +337,8 @@ def cumulative_logsumexp(
         x = _terms(x)
     arrays = {"x": only_array(x), "initial": initial}
     options = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-    return CUMULATIVE_LOGSUMEXP(others, arrays, method, offsets=offsets, check=check, **options)
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_LOGSUMEXP(others, arrays, method, check=check, **segments, **options)
 
 
 def _terms(x: Array) -> Array:
@@ -335,7 +364,8 @@ class _Extrema(Composed):
 def _check_left_out(**options: Any) -> None:
     """Raise ValueError if an option is given that a call with indices does not have."""
     for name, value in options.items():
-        if value is not None and value is not False:
+        given = check_flag(name, value) if name in ("exclusive", "reverse") else value is not None
+        if given:
             raise ValueError(f"{name} must be left out where return_indices is True: scan pairs by argmax or argmin")
 
 

@@ -35,6 +35,8 @@ def scan(
     dtype: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -77,6 +79,12 @@ def scan(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -99,7 +107,7 @@ def scan(
     ValueError
         If lengths along the axis differ, an argument has an unknown value, or an exclusive scan has neither
         ``initial`` nor an identity to start with. If last states of segments, or of no elements, are asked for and
-        there is neither.
+        there is neither. If offsets and segment_ids are both given.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -164,6 +172,8 @@ def scan(
     array([103, 104, 108, 109])
     >>> parprims.scan(x, offsets=[0, 1, 1, 4], initial=np.array([100, 200, 300]), return_last=True)
     (array([103, 301, 305, 306]), array([103, 200, 306]))
+    >>> parprims.scan(x, segment_ids=np.array([2, 0, 2, 0]), num_segments=3)
+    array([3, 1, 7, 2])
 
     Inside programs of JAX, with a derivative:
 
@@ -176,16 +186,21 @@ def scan(
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
             scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, return_last=return_last,
-            dtype=dtype, offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
+            dtype=dtype, offsets=offsets, check=check, segment_ids=segment_ids, num_segments=num_segments,
+            method=method, axis_name=axis_name, **others,
         )  # fmt: skip
     arrays = {"x": x, "initial": initial}
     options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
-    if return_last is not False and check_flag("return_last", return_last):
-        ys = last_states(
-            _WITH_LAST, others, arrays, method, axis_name=axis_name, offsets=offsets, check=check, **options
-        )
-        return paired(ys, single=not isinstance(x, tuple))
-    return SCAN(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
+    wants_last = return_last is not False and check_flag("return_last", return_last)
+    segments: dict[str, Any] = {"offsets": offsets, "check": check}
+    if segment_ids is not None or num_segments is not None:
+        segments |= {"segment_ids": segment_ids, "num_segments": num_segments}
+        ys = SCAN(others, arrays, method, axis_name, **segments, return_last=wants_last, **options)
+    elif wants_last:
+        ys = last_states(_WITH_LAST, others, arrays, method, axis_name=axis_name, **segments, **options)
+    else:
+        return SCAN(others, arrays, method, axis_name, **segments, **options)
+    return paired(ys, single=not isinstance(x, tuple)) if wants_last else ys
 
 
 @primitive
@@ -201,6 +216,8 @@ def cumulative_sum(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -234,6 +251,12 @@ def cumulative_sum(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -270,6 +293,8 @@ def cumulative_sum(
     array([0, 1, 3, 6])
     >>> parprims.cumulative_sum(np.array([1, 2, 3, 4]), offsets=[0, 1, 4], exclusive=True)
     array([0, 0, 2, 5])
+    >>> parprims.cumulative_sum(np.array([1, 2, 3]), reverse=True, initial=10)
+    array([16, 15, 13])
 
     Along an axis:
 
@@ -279,7 +304,8 @@ def cumulative_sum(
     """
     arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
     options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
-    return CUMULATIVE_SUM(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
+    segments = {"offsets": offsets, "check": check, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_SUM(others, arrays, method, axis_name, **segments, **options)
 
 
 @primitive
@@ -295,6 +321,8 @@ def cumulative_prod(
     initial: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -328,6 +356,12 @@ def cumulative_prod(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -364,6 +398,8 @@ def cumulative_prod(
     array([ 1,  2,  6, 24])
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]), reverse=True)
     array([24, 24, 12,  4])
+    >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]), offsets=[0, 2, 4])
+    array([ 1,  2,  3, 12])
 
     Along an axis:
 
@@ -373,7 +409,8 @@ def cumulative_prod(
     """
     arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
     options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
-    return CUMULATIVE_PROD(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
+    segments = {"offsets": offsets, "check": check, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_PROD(others, arrays, method, axis_name, **segments, **options)
 
 
 # ---- Declarations -----------------------------------------------------------------------------------------------

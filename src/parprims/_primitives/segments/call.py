@@ -32,7 +32,7 @@ from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
 from parprims._operators.operator import BUILT_IN, Operator, as_operator
 from parprims._primitives.recurrence.call import broadcast_shape, coefficients
-from parprims._primitives.scan.call import check_identity, entries_of, result_dtypes, starts_of_segments
+from parprims._primitives.scan.call import check_identity, entries_of, only_axis, result_dtypes, starts_of_segments
 from parprims._primitives.sort import call as sort_call
 
 
@@ -42,8 +42,8 @@ class Segmented(Composed):
 
     ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. The initial element has
     the shape of an element without the axis; if each segment has its ``own``, it has the axis, with the length of the
-    segments. A sort returns sorted keys if ``keyed``, else indices. If ``ordered``, the array after the offsets is the
-    order of rows.
+    segments. If ``ends``, a scan returns last states too. A sort returns sorted keys if ``keyed``, else indices. If
+    ``ordered``, the array after the offsets is the order of rows.
     """
 
     count: int
@@ -58,6 +58,7 @@ class Segmented(Composed):
     keepdims: bool = False
     reduces: bool = False
     own: bool = False
+    ends: bool = False
     descending: bool = False
     keyed: bool = True
     ordered: bool = False
@@ -237,6 +238,61 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         segments=count,
         reduces=True,
         in_order=in_order,
+    )
+
+
+def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
+    """Return the namespace and the checked call of a scan with segment_ids."""
+    xp, xs, ids = _elements(asked, "segment_ids")
+    check_kind("segment_ids", ids, ("int", "uint"))
+    options = {name: check_flag(name, asked[name]) for name in ("exclusive", "reverse")}
+    if check_flag("include_initial", asked["include_initial"]):
+        raise ValueError(
+            "include_initial must be False where segment_ids are given: results keep the places of elements"
+        )
+    segments, ends = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2), asked.options.get("return_last")
+    _check_shapes(xs)
+    axis, shape = only_axis(asked["axis"], xs[0].ndim), tuple(xs[0].shape)
+    if ids.ndim != 1 or ids.shape[0] != shape[axis]:
+        raise ValueError(
+            f"segment_ids must have one dimension and the length of x along the axis, {shape[axis]}, "
+            f"got {tuple(ids.shape)}"
+        )
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where segment_ids are given, got {combination.op.name}")
+    starts: tuple[Array, ...] = ()
+    own = False
+    if asked["initial"] is not None:
+        starts, own = starts_of_segments(
+            xp,
+            entries_of(asked["initial"]),
+            xs[0],
+            shape=shape,
+            dtypes=combination.dtypes,
+            axis=axis,
+            segments=segments,
+        )
+    elif ends or options["exclusive"]:
+        check_identity(xp, combination.op, combination.dtypes)
+    of_ends = (*shape[:axis], segments, *shape[axis + 1 :])
+    return xp, Segmented(
+        arrays=(*xs, ids, *starts),
+        key=asked.key_of(*xs, ids),
+        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
+        results=tuple(
+            [(one, dtype) for one in ((shape, of_ends) if ends else (shape,)) for dtype in combination.dtypes]
+        ),
+        single=not (isinstance(asked["x"], tuple) or ends),
+        count=len(xs),
+        op=combination.op,
+        operation=lasting_key(asked["op"]),
+        axis=axis,
+        dtypes=combination.dtypes,
+        segments=segments,
+        own=own,
+        ends=bool(ends),
+        **options,
     )
 
 

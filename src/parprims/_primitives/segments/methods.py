@@ -16,6 +16,7 @@ import numpy as np
 from parprims._core.arrays import (
     Array,
     Namespace,
+    along,
     cast,
     compute_dtype,
     device,
@@ -303,6 +304,62 @@ def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
+def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of elements that are sorted stably by segment, with results in the places of the elements.
+
+    Elements without a segment are one more segment, whose results are replaced by the elements.
+    """
+    xs, ids, axis, n = c.arrays[: c.count], c.arrays[c.count], c.axis, c.arrays[0].shape[c.axis]
+    elements = c.elements(xp)
+    if c.segments == 0:
+        empty = [xp.zeros(shape, dtype=dtype, device=device(ids)) for shape, dtype in c.results[c.count :]]
+        ys = (*[xp.astype(x, x.dtype, copy=True) for x in elements], *empty)
+        return ys[0] if c.single else ys
+    ids = cast(xp, ids, index_dtype(xp))
+    outside = (ids < 0) | (ids >= c.segments)
+    ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
+    order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
+    wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
+    begins = searchsorted(xp.take(ids, order, axis=0), wanted, method=Inside("auto"))
+    offsets = xp.concat([cast(xp, begins, ids.dtype), xp.full((1,), n, dtype=ids.dtype, device=device(ids))])
+    starts = c.starts
+    if c.own:
+        starts = tuple([xp.concat([x, x[along(axis, 0, 1)]], axis=axis) for x in starts])
+    back = argsort(_narrow(xp, order, n), method=method)
+    found = scan(
+        tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs]),
+        c.op,
+        offsets=offsets,
+        check=False,
+        initial=starts or None,
+        return_last=c.ends,
+        method=method,
+        **_options_of_scan(c),
+    )
+    ys, ends = found if c.ends else (found, ())
+    outside = xp.reshape(outside, tuple([n if at == axis else 1 for at in range(xs[0].ndim)]))
+    ys = tuple([moved(xp, y, lambda y: xp.take(y, back, axis=axis)) for y in ys])
+    ys = tuple([xp.where(outside, x, y) for x, y in zip(elements, ys, strict=True)])
+    ys = (*ys, *[end[along(axis, 0, c.segments)] for end in ends])
+    return ys[0] if c.single else ys
+
+
+def _options_of_scan(c: Segmented) -> dict[str, Any]:
+    return {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse, "dtype": c.dtypes}
+
+
+def _grouped_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    ids, xs = c.arrays[c.count], c.arrays[: c.count]
+    sort: Part = argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {}
+    offsets = stand_in(xp, ids, (c.segments + 2,), index_dtype(xp))
+    starts = c.starts
+    if c.own:
+        more = [(*x.shape[: c.axis], c.segments + 1, *x.shape[c.axis + 1 :]) for x in starts]
+        starts = tuple([stand_in(xp, x, shape, x.dtype) for x, shape in zip(starts, more, strict=True)])
+    options = {"offsets": offsets, "check": False, "initial": starts or None, **_options_of_scan(c)}
+    return [(scan, (xs, c.op), options), sort]
+
+
 def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
     """Return the indices that sort every segment: a sort by keys, then a stable sort by segments."""
     keys = c.arrays[0]
@@ -577,6 +634,9 @@ _BY_IDS = {
 SCANS = (
     "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
 )  # fmt: skip
+
+BY_IDS = {name: composed(name, _grouped, _grouped_parts) for name in SCANS}
+"""The methods of scans with segment_ids."""
 
 METHODS = {
     "reduce": composed(
