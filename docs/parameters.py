@@ -64,6 +64,7 @@ def _same(names: str, *fields: str) -> dict[str, tuple[str, ...]]:
 
 
 _FACTORS, _TERMS = _same("prod cumulative_prod", "factors"), _same("sum cumulative_sum", "terms")
+_CUMULATIVE = "cumulative_sum cumulative_prod cumulative_max cumulative_min cumulative_logsumexp"
 _LARGEST, _SMALLEST = _same("max cumulative_max", "larger"), _same("min cumulative_min", "smaller")
 
 SHARED = (
@@ -88,7 +89,7 @@ SHARED = (
         {
             "reduce": ("combined separately, along a single axis",),
             "map_reduce": ("combined separately, along a single axis; values of fn are stored",),
-            "scan": ("scanned separately, with ``initial`` before it",),
+            **_same(f"scan {_CUMULATIVE}", "scanned separately, with ``initial`` before it"),
             "linear_recurrence": ("a recurrence of its own, with ``initial`` before it",),
             **_same("sort sort_by_key", "sorted separately"),
             "argsort": ("sorted separately; indices are still counted along the whole axis",),
@@ -111,6 +112,45 @@ SHARED = (
             ),
             "histogram": ("sums of weights that are", "have", ", in any order of the elements"),
         },
+    ),
+    Shared(
+        "exclusive",
+        "bool, default False",
+        "Whether every result leaves its own element out; the first result is ``initial``, or {}.",
+        {
+            "cumulative_sum": ("0",),
+            "cumulative_prod": ("1",),
+            "cumulative_max": ("minus infinity, for integers the least of the dtype",),
+            "cumulative_min": ("infinity, for integers the largest of the dtype",),
+            "cumulative_logsumexp": ("minus infinity",),
+        },
+    ),
+    Shared(
+        "reverse",
+        "bool, default False",
+        "Whether every element is combined with all behind it, from the last on, and not with all before it.",
+        _same(_CUMULATIVE),
+    ),
+    Shared(
+        "initial",
+        "scalar or array, optional",
+        "An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the "
+        "axis. With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts "
+        "to that of x with the number of segments as the length of the axis.",
+        _same(_CUMULATIVE),
+    ),
+    Shared(
+        "segment_ids",
+        "array, optional",
+        "The number of the segment of each position along the axis, in one dimension and any order. Each element is "
+        "combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are "
+        "returned as they are.",
+    ),
+    Shared(
+        "num_segments",
+        "int, optional",
+        "The number of segments; given with segment_ids.",
+        _same(f"scan {_CUMULATIVE}"),
     ),
     Shared(
         "axis_name",

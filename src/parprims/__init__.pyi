@@ -177,30 +177,115 @@ def argsort(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
-def cumulative_logsumexp(x: _A, /, *, axis: int | None = None, method: _Method = "auto") -> _A: ...
-@overload
-def cumulative_max(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+def cumulative_logsumexp(
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> _A: ...
 @overload
 def cumulative_max(
-    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[False] = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
+) -> _A: ...
+@overload
+def cumulative_max(
+    x: NDArray[Any],
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
 def cumulative_max(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 @overload
 def cumulative_min(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[False] = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> _A: ...
 @overload
 def cumulative_min(
-    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: NDArray[Any],
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
 @overload
 def cumulative_min(
-    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: Literal[True],
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
 def cumulative_prod(
     x: _A,
@@ -209,6 +294,13 @@ def cumulative_prod(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -219,6 +311,13 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     reproducible: str | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -266,6 +365,7 @@ def histogram(
 def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: None = None, method: _Method = "auto") -> _A: ...
 @overload
 def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A, method: _Method = "auto") -> tuple[_A, _A]: ...
+@overload
 def linear_recurrence(
     a: _A | complex,
     b: _A | complex,
@@ -273,6 +373,7 @@ def linear_recurrence(
     *,
     axis: int = -1,
     initial: Any = None,
+    return_last: Literal[False] = False,
     reverse: bool = False,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
@@ -280,6 +381,22 @@ def linear_recurrence(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
+@overload
+def linear_recurrence(
+    a: _A | complex,
+    b: _A | complex,
+    /,
+    *,
+    axis: int = -1,
+    initial: Any = None,
+    return_last: Literal[True],
+    reverse: bool = False,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    matrices: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A]: ...
 def map_reduce(
     fn: Callable[..., Any],
     /,
@@ -376,6 +493,7 @@ def run_lengths(
 def run_lengths(
     x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A, _A]: ...
+@overload
 def scan(
     x: _Elements,
     /,
@@ -385,12 +503,34 @@ def scan(
     exclusive: bool = False,
     reverse: bool = False,
     initial: Any = None,
+    return_last: Literal[False] = False,
     dtype: Any = None,
     offsets: _A | Sequence[int] | None = None,
     check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
+@overload
+def scan(
+    x: _Elements,
+    /,
+    op: _Operator = "add",
+    *,
+    axis: int = -1,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    return_last: Literal[True],
+    dtype: Any = None,
+    offsets: _A | Sequence[int] | None = None,
+    check: bool | None = None,
+    segment_ids: Any = None,
+    num_segments: int | None = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_Elements, _Elements]: ...
 @overload
 def searchsorted(
     x1: NDArray[Any],

@@ -94,6 +94,7 @@ PARAMETERS = {
     "add": "_Operator",
     "multiply": "_Operator",
     "offsets": "_A | Sequence[int] | None",
+    "segment_ids": "Any",
     "kth": "_Places",
     "mask": "_SupportsArray",
     "values": "_SupportsArray",
@@ -167,11 +168,15 @@ FORMS: dict[str, list[Form]] = {
     **dict.fromkeys(("partition_by", "select", "top_k"), of_numpy(OF_KIND, INTEGERS, x=OF_KIND)),
     **dict.fromkeys(("run_lengths", "unique"), of_numpy(OF_KIND, INTEGERS, INTEGERS, x=OF_KIND)),
     **{name: [({"zi": "None"}, "_A"), ({"zi": "_A"}, several("_A", "_A"))] for name in ("lfilter", "sosfilt")},
-    **{name: [({}, "_Elements")] for name in ("reduce", "scan", "segment_reduce")},
+    **{name: [({}, "_Elements")] for name in ("reduce", "segment_reduce")},
     "histogram": [
         ({"x": NUMPY, "weights": "None", "density": FALSE}, several(INTEGERS, NUMPY)),
         *of_numpy(NUMPY, NUMPY),
     ],
+    **{
+        name: [({"return_last": FALSE}, one), ({"return_last": TRUE}, several(one, one))]
+        for name, one in (("scan", "_Elements"), ("linear_recurrence", "_A"))
+    },
     "searchsorted": [({"x1": NUMPY, "x2": f"{NUMPY} | float"}, INTEGERS), ({}, "_A")],
     "solve_tridiagonal": _solutions(),
     "sort_by_key": [

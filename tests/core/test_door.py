@@ -505,7 +505,7 @@ class TestOtherNames:
     def test_of_names_that_nobody_has(self):
         assert not hasattr(parprims, "no_such_name")
 
-    @pytest.mark.parametrize("function", ["sum", "argmax", "cumulative_max", "top_k", "histogram", "select"])
+    @pytest.mark.parametrize("function", ["sum", "argmax", "top_k", "histogram", "select"])
     def test_offsets_of_functions_without_them(self, function):
         with pytest.raises(TypeError, match=r"has no option 'offsets': (for segments write \w+|reduce, map_reduce)"):
             EXAMPLES[function](*EXAMPLES[function].arrays, offsets=[0, 1])

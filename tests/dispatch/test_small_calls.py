@@ -23,9 +23,10 @@ EXAMPLES = examples(lambda: Sample(X.shape))
 CALLS = {
     name: one
     for name, one in EXAMPLES.items()
-    if " by offsets" not in name and name not in ("map_reduce", "solve_banded", "histogram everywhere")
+    if not name.endswith((" by offsets", " by segment_ids", " with last states"))
+    and name not in ("map_reduce", "solve_banded", "histogram everywhere")
 }
-"""Calls that go through doors: offsets, functions and tuples are left to the bodies."""
+"""Calls that go through doors: offsets, segment_ids, last states, functions and tuples are left to the bodies."""
 FRAMES = {
     **dict.fromkeys(CALLS, 4),
     "cumulative_logsumexp": 5, "cumulative_max with indices": 6, "cumulative_min with indices": 6, "histogram": 9,

@@ -1,6 +1,5 @@
 """Valid calls of every public function, and what each is to return."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -209,32 +208,39 @@ def draw_scan(d: Draw, name: str) -> Call:
     exclusive = reverse = include = False
     wrong: set[str] = set()
     start = None
-    if fixed:
+    exclusive, reverse = d.flag(), d.flag()
+    if fixed and not exclusive:
         include = d.flag()
         if include or d.chance(0.3):
             options["include_initial"] = include
-    else:
-        exclusive, reverse = d.flag(), d.flag()
-        options |= {"exclusive": exclusive} if exclusive or d.chance(0.3) else {}
-        options |= {"reverse": reverse} if reverse or d.chance(0.3) else {}
-        if d.chance(0.3) or (own and exclusive and d.chance(0.8)):
-            options["initial"], start = draw_initial(d, shape, dtype)
-        elif own and exclusive:
-            wrong = {"initial"}
+    options |= {"exclusive": exclusive} if exclusive or d.chance(0.3) else {}
+    options |= {"reverse": reverse} if reverse or d.chance(0.3) else {}
+    if d.chance(0.3) or (own and exclusive and d.chance(0.8)):
+        options["initial"], start = draw_initial(d, shape, dtype)
+    elif own and exclusive:
+        wrong = {"initial"}
+    lasts = not fixed and not wrong and d.chance(0.2) and (start is not None or not own)
+    options |= {"return_last": True} if lasts else {}
     if reverse:
         elements.reverse()
     steps = fold_own(own, op, elements if start is None else [start, *elements], dtype)
-    if start is not None:
+    end = steps[-1] if steps else None if own else single(op, dtype, shape)
+    if start is not None and not include:
         steps = steps[:-1] if exclusive else steps[1:]
     elif exclusive and elements:
         steps = [single(op, dtype, shape) if op and not own else steps[0], *steps[:-1]]
-    elif include:
+    elif include and start is None:
         steps = [single(op, dtype, shape), *steps]
     if reverse:
         steps.reverse()
     length = y.shape[axis] + int(include)
     expected = stacked(steps, axis, (*y.shape[:axis], length, *y.shape[axis + 1 :]), dtype)
     args = [array] if fixed or (op == "add" and not own and d.chance(0.3)) else [array, own or op]
+    if lasts and end is not None:
+        value, bound, unknown = end
+        last = Expected(np.asarray(value), dtype, bound, unknown)
+        check = lambda got: differs(d.backend, got[0], expected) or differs(d.backend, got[1], last)  # noqa: E731
+        return Call(name, args, options, check, wrong)
     return Call(name, args, options, lambda got: differs(d.backend, got, expected), wrong)
 
 
@@ -584,63 +590,6 @@ def draw_check(d: Draw, name: str) -> Call:
     return Call(name, [op, array], {}, lambda got: None if got is True else f"result is {got!r}", wrong)
 
 
-def draw_segments(d: Draw, name: str) -> Call:
-    """Return a call by offsets, of which some segments are empty."""
-    exact = ("int32", "int64", "uint8") if d.backend.name != "array-api-strict" else ("int32", "int64")
-    floats = ("float32", "float64") if name != "linear_recurrence" else ()
-    x = d.values(d.shape(1), d.dtype(*exact, *floats), tame=True)
-    array, x = d.array(x)
-    axis = int(d.axis(x.ndim)) % x.ndim
-    n, count = x.shape[axis], int(d.rng.integers(1, 5))
-    offsets = [0, *sorted(int(at) for at in d.rng.integers(0, n + 1, count - 1)), n]
-    segments = [slice(begin, end) for begin, end in itertools.pairwise(offsets)]
-    rows, rest = np.moveaxis(x, axis, 0), x.shape[:axis] + x.shape[axis + 1 :]
-    options: dict[str, Any] = {"axis": axis, "offsets": d.plain(np.array(offsets, d.one(("int32", "int64"))))}
-    if name in ("sort", "argsort"):
-        down = d.chance(0.5)
-        options |= {"descending": down} if down or d.chance(0.3) else {}
-        places = np.zeros(rows.shape, np.int64)
-        for part in segments:
-            for at in np.ndindex(rest):
-                places[(part, *at)] = np.array(order(rows[(part, *at)], down), np.int64) + part.start
-        found = np.take_along_axis(rows, places, 0) if name == "sort" else places
-        expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name if name == "sort" else None)
-        return Call(name, [array], options, lambda got: differs(d.backend, got, expected))
-    if name == "linear_recurrence":
-        a = d.values((), x.dtype.name, tame=True)[()].item()
-        found = np.zeros_like(rows)
-        for part in segments:
-            state: Any = 0
-            for at in range(part.start, part.stop):
-                state = wide(rows[at]) + wide(np.asarray(a, x.dtype)) * state
-                found[at] = state = wrapped(state, x.dtype.name)
-        expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name)
-        return Call(name, [a, array], options, lambda got: differs(d.backend, got, expected))
-    op = d.one([one for one in IDENTITIES if x.dtype.name in dtypes_of(one)])
-    dtype = result_of_sum(x.dtype.name) if op in ("add", "multiply") else x.dtype.name
-    rows, start = rows.astype(numpy_dtype(dtype)), None
-    if d.chance(0.3):
-        options["initial"], start = draw_initial(d, rest, dtype)
-    exclusive, reverse = name == "scan" and d.chance(0.3), name == "scan" and d.chance(0.3)
-    options |= {"exclusive": True} if exclusive else {}
-    options |= {"reverse": True} if reverse else {}
-    steps: list[Step] = []
-    for part in segments:
-        elements = list(rows[part])[:: -1 if reverse else 1]
-        begun = [single(op, dtype, rest)] if start is None else folded(op, [start], dtype)
-        own = begun + folded(op, elements, dtype) if start is None else folded(op, [start, *elements], dtype)
-        if name == "scan":
-            own = own[:-1] if exclusive else own[1:]
-            steps += own[:: -1 if reverse else 1]
-        else:
-            steps.append(own[-1])
-    length = n if name == "scan" else count
-    expected = stacked(steps, axis, (*x.shape[:axis], length, *x.shape[axis + 1 :]), dtype)
-    if name == "map_reduce":
-        return Call(name, [itself, array], {**options, "op": op}, lambda got: differs(d.backend, got, expected))
-    return Call(name, [array, op], options, lambda got: differs(d.backend, got, expected))
-
-
 DRAWS: dict[str, Callable[[Draw, str], Call]] = {
     "check_associative": draw_check,
     "linear_recurrence": draw_recurrence,
@@ -653,7 +602,9 @@ DRAWS: dict[str, Callable[[Draw, str], Call]] = {
 
 def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
-    if name in ("reduce", "map_reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
+    from tests.fuzz.segments import BY_OFFSETS, draw_segments  # which is made of this module
+
+    if name in BY_OFFSETS and d.chance(0.2):
         call = draw_segments(d, name)
     elif name == "map_reduce" and d.backend.name != "array-api-strict" and d.chance(0.4):
         return draw_foreign(d)

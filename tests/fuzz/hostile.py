@@ -80,7 +80,7 @@ def of_its_library(d: Draw) -> Any:
 
 FLAGS = (
     "keepdims", "exclusive", "reverse", "include_initial", "descending", "stable", "periodic", "transpose",
-    "return_residual", "return_status",
+    "return_residual", "return_status", "return_last",
 )  # fmt: skip
 
 
@@ -196,6 +196,8 @@ def spoil(d: Draw, call: Call) -> None:
         return
     value = d.one(WRONG_FLAGS if name in FLAGS else WRONG_OPTIONS[name])
     value = value.make(d) if isinstance(value, Made) else value
+    if name == "num_segments" and value is None and call.function != "segment_reduce":  # where it is left out
+        value = -1
     if isinstance(call.args[0], tuple) and isinstance(value, str) and value == "affine":
         value = "bogus"
     if name == "op" and call.function in ("reduce", "scan"):

@@ -151,6 +151,7 @@ PROMISES: tuple[Promise, ...] = (
         (
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_segment_is_a_line",
+            "tests/primitives/segments/test_segment_states.py::test_a_segment_has_the_bits_of_its_line",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_prefix_does_not_see_what_follows",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_a_line_goes_on_from_its_state",
             "tests/primitives/scan/test_grouping.py::TestLaws::test_an_exclusive_scan_is_one_element_behind",

@@ -44,7 +44,9 @@ _INSTEAD = {
 """Options without an equivalent here: the nearest option, if any, and a sentence."""
 
 
-_WITH_OFFSETS = "reduce, map_reduce, scan, linear_recurrence, sort, argsort and sort_by_key take offsets"
+_WITH_OFFSETS = (
+    "reduce, map_reduce, scan, linear_recurrence, the cumulative functions, sort, argsort and sort_by_key take offsets"
+)
 
 _BY_OFFSETS = {
     name: f"for segments write {call}"
@@ -56,11 +58,6 @@ _BY_OFFSETS = {
         "argmax": "reduce((x, positions), 'argmax', offsets=offsets)",
         "argmin": "reduce((x, positions), 'argmin', offsets=offsets)",
         "vecdot": "map_reduce(lambda a, b: a * b, x1, x2, offsets=offsets)",
-        "cumulative_sum": "scan(x, 'add', offsets=offsets)",
-        "cumulative_prod": "scan(x, 'multiply', offsets=offsets)",
-        "cumulative_max": "scan(x, 'maximum', offsets=offsets)",
-        "cumulative_min": "scan(x, 'minimum', offsets=offsets)",
-        "cumulative_logsumexp": "scan(x, 'logaddexp', offsets=offsets)",
         "top_k": "sort(x, offsets=offsets), and select",
     }.items()
 }

@@ -67,7 +67,8 @@ def lines_of(
     """Return arrays as lines along an axis of a shape, from the last element on if ``reverse``.
 
     Inputs and initial elements are given with their dtypes, outputs by their shapes. Inputs ``broadcast`` to the shape,
-    or they have it. Return None if the other axes do not merge into three.
+    or they have it. Initial elements have length 1 along the axis, or the number of segments; ``reverse`` leaves their
+    order. Return None if the other axes do not merge into three.
     """
 
     def read(x: np.ndarray[Any, Any]) -> tuple[tuple[int, ...], int]:
@@ -76,14 +77,14 @@ def lines_of(
 
     arrays = [*(read(x) for x, _ in inputs), *((row_major(made), 0) for made, _ in outputs)]
     arrays += [read(x) for x, _ in starts]
-    lengths = [*[shape[axis]] * len(inputs), *(made[axis] for made, _ in outputs), *[1] * len(starts)]
+    lengths = [*[shape[axis]] * len(inputs), *(made[axis] for made, _ in outputs)]
     merged = lines_along(shape, axis, [strides for strides, _ in arrays])
     if merged is None:
         return None
     views = []
     for at, (_, dtype) in enumerate((*inputs, *outputs, *starts)):
         begin, along = arrays[at][1], merged.along[at]
-        if reverse:
+        if reverse and at < len(lengths):
             begin, along = begin + (lengths[at] - 1) * along, -along
         views.append(text.View(dtype, begin, (merged.upward[at], merged.downward[at], merged.across[at]), along))
     first, last = len(inputs), len(inputs) + len(outputs)

@@ -147,8 +147,10 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:
 
     def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         ys = compute(*primals)
-        if r.shape[axis] == 0:
-            return ys, tuple(xp.zeros_like(y) for y in ys)
+        if r.shape[axis] == 0:  # the results are the initial element, or there are none
+            dstarts = tangents[1] if include_initial and tangents[1] else (None,) * len(ys)
+            known = (_known(xp, start, y.dtype) for start, y in zip(dstarts, ys, strict=True))
+            return ys, tuple(xp.zeros_like(y) if one is None else one for one, y in zip(known, ys, strict=True))
         wide = tuple(compute_dtype(xp, y.dtype) for y in ys)
         xs, initial, dxs, dinitial = (
             tuple(_known(xp, value, dtype) for value, dtype in zip(values, wide, strict=False))

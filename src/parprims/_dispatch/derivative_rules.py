@@ -420,9 +420,9 @@ def scan_adjoint(
     if result.op == "add":
         assert solver.sums is not None
         (g,) = gs
+        wide = cast(xp, g, compute_dtype(xp, g.dtype))
         g = sweep.rest(g) if result.include_initial else g
         by_x = solver.sums(g, axis=axis, exclusive=exclusive, reverse=not sweep.reverse, method=solver.method)
-        wide = cast(xp, g, compute_dtype(xp, g.dtype))
         return (by_x,), tuple(cast(xp, xp.sum(wide, axis=axis, keepdims=True), g.dtype) for _ in initial)
     by_a, by_xs, by_initial = None, [], []
     for index, (y, g) in enumerate(zip(result.ys, gs, strict=True)):
@@ -441,7 +441,7 @@ def scan_adjoint(
             part, by_b, by_start = adjoint(sweep, solver, cast(xp, xs[0], wide), cotangent, x=y, initial=start)
             by_a = part if by_a is None or part is None else by_a + part
             by_b = cast(xp, by_b, g.dtype)
-            if exclusive and by_start is not None and xs[0].shape[axis]:
+            if by_start is not None and (result.include_initial or (exclusive and xs[0].shape[axis])):
                 by_start = head + by_start
         by_xs.append(by_b)
         by_initial.append(None if g is None or by_start is None else cast(xp, by_start, g.dtype))

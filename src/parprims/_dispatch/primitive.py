@@ -119,6 +119,18 @@ def check_apart(axis_name: Any) -> None:
         raise ValueError("axis_name must not be given with offsets: segments may end on another device")
 
 
+def check_grouped(ids: Any, count: Any, *, offsets: Any, check: Any, axis_name: Any) -> None:
+    """Raise ValueError unless a call has segment_ids and num_segments, and neither offsets nor an axis_name."""
+    if ids is None or count is None:
+        raise ValueError("segment_ids and num_segments must be given together")
+    if offsets is not None:
+        raise ValueError("offsets must be None where segment_ids are given")
+    if axis_name is not None:
+        raise ValueError("axis_name must not be given with segment_ids: segments may have elements on another device")
+    if check is not None:
+        check_flag("check", check)
+
+
 Check = Callable[[Arguments], tuple[Namespace, Any]]
 """Returns the namespace and the record of the checked call; raises an error that names a wrong argument."""
 
@@ -177,6 +189,8 @@ class Primitive:
         The form of the function for calls with offsets. The room of segments sets it, because it is a higher room.
     everywhere : Primitive, optional
         The form of the function with the option ``reproducible``, which a higher room sets too.
+    by_ids : Primitive, optional
+        The same for calls with segment_ids.
     """
 
     name: str
@@ -201,6 +215,7 @@ class Primitive:
     replicated: tuple[str, ...] = ()
     by_offsets: Primitive | None = None
     everywhere: Primitive | None = None
+    by_ids: Primitive | None = None
 
     def __post_init__(self) -> None:
         self._title = f"{self.name} {self.variant}".rstrip()
@@ -226,6 +241,12 @@ class Primitive:
             raise unknown_option(self.name, others)
         if self.defaults:
             options.update(self.defaults)
+        if self.by_ids is not None:
+            ids, count = options.pop("segment_ids", None), options.pop("num_segments", None)
+            if ids is not None or count is not None:
+                check_grouped(ids, count, offsets=offsets, check=check, axis_name=axis_name)
+                arrays, options = {**arrays, "segment_ids": ids}, {**options, "num_segments": count}
+                return self.by_ids._form(reproducible).of(Arguments(self.name, arrays, options, method))
         if offsets is not None:
             assert self.by_offsets is not None
             check_apart(axis_name)
@@ -244,7 +265,8 @@ class Primitive:
             return self
         if not (isinstance(reproducible, str) and reproducible == "everywhere"):
             raise ValueError(f"reproducible must be None or 'everywhere', got {repr_short(reproducible)}")
-        assert self.everywhere is not None
+        if self.everywhere is None:
+            raise ValueError("reproducible must be None: segments are scanned as floats")
         return self.everywhere
 
     def sampled(self, sample: Sample) -> Example | None:

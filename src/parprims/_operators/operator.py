@@ -448,7 +448,10 @@ def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, d
         raise ValueError("x must hold at least one array")
     flat_op = restructured(as_operator(op), structure)
     start, to = flat("initial", initial, structure), flat("dtype", dtype, structure)
-    return rebuilt(structure, primitive(leaves, flat_op, initial=start, dtype=to, **options))
+    found = primitive(leaves, flat_op, initial=start, dtype=to, **options)
+    if options.get("return_last"):
+        return tuple([rebuilt(structure, part) for part in found])
+    return rebuilt(structure, found)
 
 
 def segmented(op: Any) -> Operator:

@@ -247,13 +247,16 @@ def draw(d, name):
     array, x = d.array(x)
     axis = d.axis(x.ndim)
     options = {"axis": axis}
+    reverse = d.chance(0.3)
+    options |= {"reverse": True} if reverse else {}
+    turn = lambda x: np.flip(x, int(axis)) if reverse else x  # noqa: E731
     if "log" in name:
-        y = sums(x, int(axis))
+        y = turn(sums(turn(x), int(axis)))
         expected = values.Expected(y, x.dtype.name, bound_of_sums(x, y, int(axis)))
         return values.Call(name, [array], options, lambda got: values.differs(d.backend, got, expected))
-    ys, places = extrema(x, int(axis), name == "cumulative_max")
-    ys = values.Expected(ys, x.dtype.name)
-    indices = d.flag()
+    ys, places = extrema(turn(x), int(axis), name == "cumulative_max")
+    ys = values.Expected(turn(ys), x.dtype.name)
+    indices = d.flag() and not reverse
     options |= {"return_indices": indices} if indices or d.chance(0.3) else {}
 
     def check_result(got):

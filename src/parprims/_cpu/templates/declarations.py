@@ -145,6 +145,11 @@ def place_start(numbers: Numbers, *indices: int) -> Position:
     raise NotImplementedError
 
 
+def alongs_start(numbers: Numbers) -> Steps:
+    """Return the strides of the initial elements from segment to segment."""
+    raise NotImplementedError
+
+
 def acrosses_start(numbers: Numbers) -> Steps:
     """Return the strides of the initial elements from line to line."""
     raise NotImplementedError

@@ -20,6 +20,7 @@ from parprims._primitives.recurrence.call import checked
 from parprims._primitives.recurrence.matrices import OF_MATRICES
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan import cuda as scan_cuda
+from parprims._primitives.scan.last import last_states, with_last
 from parprims._primitives.scan.source import Adjoint
 
 
@@ -31,6 +32,7 @@ def linear_recurrence(
     *,
     axis: int = -1,
     initial: Any = None,
+    return_last: bool = False,
     reverse: bool = False,
     offsets: Array | None = None,
     check: bool | None = None,
@@ -38,7 +40,7 @@ def linear_recurrence(
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
-) -> Array:
+) -> Any:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
 
     Parameters
@@ -52,8 +54,13 @@ def linear_recurrence(
     axis : int, default -1
         The axis along which n counts, in the broadcast shape of a and b.
     initial : scalar or array, optional
-        The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis. If
-        it is not given, x[0] = b[0], and a[0] is not read.
+        The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis. With
+        offsets, an array of as many dimensions as the result has an element for each segment: its shape broadcasts to
+        that of the result with the number of segments as the length of the axis. If it is not given, x[0] = b[0], and
+        a[0] is not read.
+    return_last : bool, default False
+        Whether the last states are returned too: the last element of x, or the first if ``reverse``. A call on the
+        coefficients that follow goes on from there with these states as its ``initial``.
     reverse : bool, default False
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n]. ``initial`` is then the element after the
         last.
@@ -77,15 +84,18 @@ def linear_recurrence(
 
     Returns
     -------
-    array
-        The solution x, of the broadcast shape and the promoted dtype.
+    array or (array, array)
+        The solution x, of the broadcast shape and the promoted dtype. With return_last also the last states: of this
+        shape without the axis, or with offsets of this shape with the number of segments as the length of the axis. The
+        last state of a segment without elements is its ``initial``.
 
     Raises
     ------
     TypeError
         If an argument is no array, arrays come from several libraries, or their dtypes do not promote together.
     ValueError
-        If shapes do not broadcast or an argument has an unknown value.
+        If shapes do not broadcast or an argument has an unknown value. If last states of segments, or of no elements,
+        are asked for without ``initial``.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -100,7 +110,7 @@ def linear_recurrence(
     -----
     Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array [1]_ [2]_); n multiplications and
     n additions in n steps (native). The kernel is one launch.
-    State: to continue a recurrence, pass the last element of x as ``initial``.
+    State: to continue a recurrence, pass the last element of x as ``initial``, or the states of ``return_last``.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
@@ -136,6 +146,8 @@ def linear_recurrence(
            [1.75, 1.75]])
     >>> parprims.linear_recurrence(0.5, np.ones(4), offsets=np.array([0, 2, 4]))
     array([1. , 1.5, 1. , 1.5])
+    >>> parprims.linear_recurrence(0.5, np.ones(4), offsets=[0, 2, 2, 4], initial=np.array([2.0, 4.0, 6.0]))
+    array([2., 2., 4., 3.])
 
     Vectors with a matrix for each step, here the Fibonacci numbers:
 
@@ -153,10 +165,19 @@ def linear_recurrence(
     [0.25, 0.75, 1.75]
     """
     arrays, options = {"a": a, "b": b, "initial": initial}, {"axis": axis, "reverse": reverse}
+    wants_last = return_last is not False and check_flag("return_last", return_last)
     if matrices is not False and check_flag("matrices", matrices):
         if offsets is not None:
             raise ValueError("offsets must be None where coefficients are matrices")
+        if wants_last:
+            return last_states(
+                _OF_MATRICES_WITH_LAST, others, arrays, method, axis_name=axis_name, check=check, **options
+            )
         return OF_MATRICES(others, arrays, method, **options)
+    if wants_last:
+        return last_states(
+            _WITH_LAST, others, arrays, method, axis_name=axis_name, offsets=offsets, check=check, **options
+        )
     return LINEAR_RECURRENCE(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
 
 
@@ -207,6 +228,7 @@ LINEAR_RECURRENCE = Primitive(
     single=True,
     sharded=True,
 )
+_WITH_LAST, _OF_MATRICES_WITH_LAST = with_last(LINEAR_RECURRENCE), with_last(OF_MATRICES, behind=1)
 _ADJOINT = Methods(
     "linear_recurrence",
     kernel=by_device(

@@ -32,6 +32,11 @@ def checked(asked: Arguments) -> tuple[Namespace, RunningSum | Plain]:
     (dtype,) = s.dtypes
     if dtype_kind(dtype) not in ("float", "complex"):
         return xp, Plain(asked)
+    for name in ("exclusive", "reverse"):
+        if asked[name]:
+            raise ValueError(f"{name} must be False with reproducible")
+    if asked["initial"] is not None:
+        raise ValueError("initial must be None with reproducible")
     working, n = check_real(xp, dtype), s.shape[s.axis]
     check_count(n)
     x = as_terms(xp, s.inputs[0], working)

@@ -21,7 +21,7 @@ from parprims._core.arrays import (
 )
 from parprims._core.options import as_dtypes, check_entries
 from parprims._core.promotion import check_casts
-from parprims._core.scalars import as_array, maker
+from parprims._core.scalars import as_array, as_number, maker
 from parprims._dispatch.dispatch import Checked
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.flags import of_equal_shapes
@@ -157,6 +157,39 @@ def start_elements(
     return arrays, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
 
 
+def check_identity(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the identity of an operator, for results of the given dtypes; raise if it has none for empty segments."""
+    identity = op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes))
+    if identity is None:
+        raise ValueError(f"initial must be given: op {op.name} has no identity for empty segments")
+    return identity
+
+
+def starts_of_segments(
+    xp: Namespace,
+    entries: tuple[Any, ...],
+    like: Array,
+    shape: tuple[int, ...],
+    dtypes: tuple[Any, ...],
+    axis: int,
+    segments: int,
+) -> tuple[tuple[Array, ...], bool]:
+    """Return the initial elements of segments along an axis of a shape, and whether each segment has its own.
+
+    If a component is an array of as many dimensions as the shape, each segment has its own: then all components have
+    the axis, with the length of the segments. Otherwise they have the shape without the axis.
+    """
+    check_entries("initial", entries, len(dtypes))
+    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
+    whole = (*shape[:axis], segments, *shape[axis + 1 :])
+    own = [getattr(as_number(value), "ndim", 0) == len(shape) for value in entries]
+    starts = []
+    for value, dtype, is_own in zip(entries, dtypes, own, strict=True):
+        start = as_array("initial", value, xp, dtype, device=on, shape=whole if is_own else across)
+        starts.append(xp.broadcast_to(xp.expand_dims(start, axis=axis), whole) if any(own) and not is_own else start)
+    return tuple(starts), any(own)
+
+
 # ---- Checks -----------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +205,8 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     xs = tuple(admitted)
     exclusive, reverse = check_flag("exclusive", asked["exclusive"]), check_flag("reverse", asked["reverse"])
     include_initial = check_flag("include_initial", asked["include_initial"])
+    if exclusive and include_initial:
+        raise ValueError("exclusive must be False where include_initial is True, which shifts results by one too")
     xs, differ = of_equal_shapes(xp, operator, xs)
     shapes = tuple([tuple(x.shape) for x in xs])
     axis = shared_axis(asked["axis"], shapes, names) if differ else only_axis(asked["axis"], xs[0].ndim)
@@ -180,7 +215,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     starts: tuple[Any, ...] = ()
     complete = identity = None
     if initial is not None:
-        entries = _entries(initial)
+        entries = entries_of(initial)
         check_entries("initial", entries, len(xs))
         named = names_of_start(operator, len(xs))
         starts, begin = start_elements(xp, entries, like=xs[0], shapes=shapes, dtypes=dtypes, axis=axis, names=named)
@@ -224,5 +259,5 @@ def only_axis(axis: Any, ndim: int) -> int:
     return 0
 
 
-def _entries(x: Any) -> tuple[Any, ...]:
+def entries_of(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)

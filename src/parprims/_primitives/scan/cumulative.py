@@ -45,7 +45,20 @@ from parprims._primitives.sort.call import index_dtype
 
 @primitive
 def cumulative_max(
-    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
+    method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Find the largest element up to each along an axis, and where it is.
 
@@ -57,6 +70,29 @@ def cumulative_max(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool, default False
         Whether the positions of these elements are returned too.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or minus infinity, for
+        integers the least of the dtype.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -71,7 +107,7 @@ def cumulative_max(
     TypeError
         If x is no array, or its dtype is bool or complex.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -91,6 +127,8 @@ def cumulative_max(
     array([3, 3, 4, 4, 5])
     >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
     array([0, 0, 2, 2, 4])
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), offsets=[0, 1, 5], reverse=True)
+    array([3, 5, 5, 5, 5])
 
     Along an axis:
 
@@ -98,12 +136,30 @@ def cumulative_max(
     array([[1, 5],
            [4, 5]])
     """
-    return _extremum("cumulative_max", others, x, axis=axis, return_indices=return_indices, method=method)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
+    if check_flag("return_indices", return_indices):
+        _check_left_out(**options, initial=initial, **segments)
+        return _WITH_INDICES["cumulative_max"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
+    return EXTREMA["cumulative_max"](others, arrays, method, check=check, axis=axis, **segments, **options)
 
 
 @primitive
 def cumulative_min(
-    x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto", **others: Never
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    return_indices: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
+    method: str = "auto",
+    **others: Never,
 ) -> Any:
     """Find the smallest element up to each along an axis, and where it is.
 
@@ -115,6 +171,29 @@ def cumulative_min(
         The axis to search along; None only for an array of one dimension.
     return_indices : bool, default False
         Whether the positions of these elements are returned too.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or infinity, for integers the
+        largest of the dtype.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -129,7 +208,7 @@ def cumulative_min(
     TypeError
         If x is no array, or its dtype is bool or complex.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -149,6 +228,8 @@ def cumulative_min(
     array([3, 1, 1, 1, 0])
     >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
     array([0, 1, 1, 1, 4])
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), offsets=[0, 2, 5], initial=3, reverse=True)
+    array([1, 1, 0, 0, 0])
 
     Along an axis:
 
@@ -156,11 +237,30 @@ def cumulative_min(
     array([[1, 5],
            [1, 2]])
     """
-    return _extremum("cumulative_min", others, x, axis=axis, return_indices=return_indices, method=method)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
+    if check_flag("return_indices", return_indices):
+        _check_left_out(**options, initial=initial, **segments)
+        return _WITH_INDICES["cumulative_min"](others, {"x": x}, method, check=check, axis=axis, return_indices=True)
+    return EXTREMA["cumulative_min"](others, arrays, method, check=check, axis=axis, **segments, **options)
 
 
 @primitive
-def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto", **others: Never) -> Array:
+def cumulative_logsumexp(
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
+    method: str = "auto",
+    **others: Never,
+) -> Array:
     """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
 
     No exponential overflows, because the largest element is factored out of every sum.
@@ -172,6 +272,28 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
         are infinite; from NaN on, they are NaN.
     axis : int or None, default None
         The axis to sum along; None only for an array of one dimension.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or minus infinity.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
 
@@ -185,7 +307,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     TypeError
         If x is no array, or its dtype is no real floating dtype.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, or an argument has an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -202,6 +324,8 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     >>> import parprims
     >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
     array([    -inf, 1000.   , 1000.693])
+    >>> parprims.cumulative_logsumexp(np.zeros(4), offsets=[0, 1, 4], reverse=True).round(3)
+    array([0.   , 1.099, 0.693, 0.   ])
 
     Along an axis:
 
@@ -211,8 +335,10 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     """
     if in_graph(x, method) or asked_for(x):
         x = _terms(x)
-    arrays = {"x": only_array(x), "initial": None}
-    return _CUMULATIVE_LOGSUMEXP(others, arrays, method, axis=axis)
+    arrays = {"x": only_array(x), "initial": initial}
+    options = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_LOGSUMEXP(others, arrays, method, check=check, **segments, **options)
 
 
 def _terms(x: Array) -> Array:
@@ -235,11 +361,12 @@ class _Extrema(Composed):
     primitive: str
 
 
-def _extremum(name: str, others: dict[str, Any], x: Array, *, axis: Any, return_indices: bool, method: str) -> Any:
-    """Return the extrema of all elements up to each, and their indices if ``return_indices``."""
-    if not check_flag("return_indices", return_indices):
-        return _EXTREMA[name](others, {"x": only_array(x), "initial": None}, method, axis=axis)
-    return _WITH_INDICES[name](others, {"x": only_array(x)}, method, axis=axis, return_indices=True)
+def _check_left_out(**options: Any) -> None:
+    """Raise ValueError if an option is given that a call with indices does not have."""
+    for name, value in options.items():
+        given = check_flag(name, value) if name in ("exclusive", "reverse") else value is not None
+        if given:
+            raise ValueError(f"{name} must be left out where return_indices is True: scan pairs by argmax or argmin")
 
 
 def _checked(asked: Arguments) -> tuple[Namespace, _Extrema]:
@@ -351,10 +478,7 @@ def _kernel() -> Method:
     return dataclasses.replace(kernel, slower=slower)
 
 
-_EXTREMA = {
-    name: declared_scan(name, op=op, exclusive=False, reverse=False, dtype=None, include_initial=False)
-    for name, (op, _) in _OPERATORS.items()
-}
+EXTREMA = {name: declared_scan(name, op=op, dtype=None, include_initial=False) for name, (op, _) in _OPERATORS.items()}
 _WITH_INDICES = {
     name: Primitive(
         name=name,
@@ -365,12 +489,6 @@ _WITH_INDICES = {
     )
     for name in _OPERATORS
 }
-_CUMULATIVE_LOGSUMEXP = declared_scan(
-    "cumulative_logsumexp",
-    floats(of_an_array),
-    op="logaddexp",
-    exclusive=False,
-    reverse=False,
-    dtype=None,
-    include_initial=False,
+CUMULATIVE_LOGSUMEXP = declared_scan(
+    "cumulative_logsumexp", floats(of_an_array), op="logaddexp", dtype=None, include_initial=False
 )

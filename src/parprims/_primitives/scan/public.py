@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, Namespace, filled
+from parprims._core.arrays import Array, Namespace, check_flag, filled
 from parprims._core.elements import is_tree, only_array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
@@ -17,6 +17,7 @@ from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
 from parprims._primitives.scan.call import Scan, checked
+from parprims._primitives.scan.last import last_states, paired, with_last
 from parprims._primitives.scan.trailing_axes.parts import of_scans
 
 
@@ -30,9 +31,12 @@ def scan(
     exclusive: bool = False,
     reverse: bool = False,
     initial: Any = None,
+    return_last: bool = False,
     dtype: Any = None,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -57,7 +61,12 @@ def scan(
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
     initial : scalar, array, or a tuple of these, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to that of
-        x without the axis. For several components it is a tuple, or has the structure of x.
+        x without the axis. With offsets, an array of as many dimensions as x has an element for each segment: its shape
+        broadcasts to that of x with the number of segments as the length of the axis. For several components it is a
+        tuple, or has the structure of x.
+    return_last : bool, default False
+        Whether the last states are returned too: the inclusive result of the last element, or of the first if
+        ``reverse``. A call on the elements that follow goes on from there with these states as its ``initial``.
     dtype : dtype, str or tuple of these, optional
         The dtype that elements are cast to before they are combined, or its name in the standard; for several
         components a tuple. By default, add and multiply widen integers as the standard's ``cumulative_sum`` does, and
@@ -70,6 +79,12 @@ def scan(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -79,7 +94,10 @@ def scan(
     Returns
     -------
     array, or tree of array
-        The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple.
+        The combinations, of the shape and with the structure of x: a NamedTuple for a NamedTuple. With return_last also
+        the last states, with the structure of x: of the shape of x without the axis, or with offsets of the shape of x
+        with the number of segments as the length of the axis. The last state without elements is ``initial``, or the
+        identity.
 
     Raises
     ------
@@ -88,7 +106,8 @@ def scan(
         works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If lengths along the axis differ, an argument has an unknown value, or an exclusive scan has neither
-        ``initial`` nor an identity to start with.
+        ``initial`` nor an identity to start with. If last states of segments, or of no elements, are asked for and
+        there is neither. If offsets and segment_ids are both given.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -151,6 +170,10 @@ def scan(
     array([3, 1, 5, 6])
     >>> parprims.scan(x, initial=100)
     array([103, 104, 108, 109])
+    >>> parprims.scan(x, offsets=[0, 1, 1, 4], initial=np.array([100, 200, 300]), return_last=True)
+    (array([103, 301, 305, 306]), array([103, 200, 306]))
+    >>> parprims.scan(x, segment_ids=np.array([2, 0, 2, 0]), num_segments=3)
+    array([3, 1, 7, 2])
 
     Inside programs of JAX, with a derivative:
 
@@ -162,12 +185,22 @@ def scan(
     """
     if (isinstance(x, tuple) or not hasattr(x, "dtype")) and is_tree(x):
         return by_leaves(
-            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype,
-            offsets=offsets, check=check, method=method, axis_name=axis_name, **others,
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, return_last=return_last,
+            dtype=dtype, offsets=offsets, check=check, segment_ids=segment_ids, num_segments=num_segments,
+            method=method, axis_name=axis_name, **others,
         )  # fmt: skip
     arrays = {"x": x, "initial": initial}
     options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
-    return SCAN(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
+    wants_last = return_last is not False and check_flag("return_last", return_last)
+    segments: dict[str, Any] = {"offsets": offsets, "check": check}
+    if segment_ids is not None or num_segments is not None:
+        segments |= {"segment_ids": segment_ids, "num_segments": num_segments}
+        ys = SCAN(others, arrays, method, axis_name, **segments, return_last=wants_last, **options)
+    elif wants_last:
+        ys = last_states(_WITH_LAST, others, arrays, method, axis_name=axis_name, **segments, **options)
+    else:
+        return SCAN(others, arrays, method, axis_name, **segments, **options)
+    return paired(ys, single=not isinstance(x, tuple)) if wants_last else ys
 
 
 @primitive
@@ -178,6 +211,13 @@ def cumulative_sum(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     reproducible: str | None = None,
     method: str = "auto",
     axis_name: Any = None,
@@ -196,6 +236,28 @@ def cumulative_sum(
         unsigned integers stay unsigned. Complex terms are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty sum, 0, comes first; the result is then longer by one.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or 0.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     reproducible : {"everywhere"}, optional
         With "everywhere", running sums of real floats have the same bits by every library, method and device. See the
         page "reduce".
@@ -215,7 +277,8 @@ def cumulative_sum(
     TypeError
         If x is no array, or dtype does not suit its elements.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, an argument has an unknown value, or ``include_initial`` is True
+        beside ``exclusive`` or offsets.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -232,6 +295,10 @@ def cumulative_sum(
     >>> import parprims
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
+    >>> parprims.cumulative_sum(np.array([1, 2, 3, 4]), offsets=[0, 1, 4], exclusive=True)
+    array([0, 0, 2, 5])
+    >>> parprims.cumulative_sum(np.array([1, 2, 3]), reverse=True, initial=10)
+    array([16, 15, 13])
 
     Along an axis:
 
@@ -239,9 +306,10 @@ def cumulative_sum(
     array([[1, 2],
            [4, 6]])
     """
-    arrays = {"x": only_array(x), "initial": None}
-    options = {"axis": axis, "dtype": dtype, "include_initial": include_initial}
-    return CUMULATIVE_SUM(others, arrays, method, axis_name, reproducible=reproducible, **options)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
+    options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "check": check, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_SUM(others, arrays, method, axis_name, reproducible=reproducible, **segments, **options)
 
 
 @primitive
@@ -252,6 +320,13 @@ def cumulative_prod(
     axis: int | None = None,
     dtype: Any = None,
     include_initial: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    offsets: Array | None = None,
+    check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     method: str = "auto",
     axis_name: Any = None,
     **others: Never,
@@ -269,6 +344,28 @@ def cumulative_prod(
         unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
     include_initial : bool, default False
         Whether the empty product, 1, comes first; the result is then longer by one.
+    exclusive : bool, default False
+        Whether every result leaves its own element out; the first result is ``initial``, or 1.
+    reverse : bool, default False
+        Whether every element is combined with all behind it, from the last on, and not with all before it.
+    initial : scalar or array, optional
+        An element before the first, behind the last if ``reverse``. Its shape broadcasts to that of x without the axis.
+        With offsets, an array of as many dimensions as x has an element for each segment: its shape broadcasts to that
+        of x with the number of segments as the length of the axis.
+    offsets : array or sequence of int, optional
+        The offsets of segments: integers that ascend from 0 to the length of the axis, in one dimension. Segment j
+        begins at offsets[j], ends before offsets[j + 1], and may be empty. A list or a NumPy array is accepted with
+        every library. Each segment is scanned separately, with ``initial`` before it.
+    check : bool, optional
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
+        memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
+        programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. Each element is
+        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
+        returned as they are.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
         Implementation to use; "auto" chooses one. See `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -285,7 +382,8 @@ def cumulative_prod(
     TypeError
         If x is no array, or dtype does not suit its elements.
     ValueError
-        If axis is None and x has several dimensions, or method has an unknown value.
+        If axis is None and x has several dimensions, an argument has an unknown value, or ``include_initial`` is True
+        beside ``exclusive`` or offsets.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -302,6 +400,10 @@ def cumulative_prod(
     >>> import parprims
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
+    >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]), reverse=True)
+    array([24, 24, 12,  4])
+    >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]), offsets=[0, 2, 4])
+    array([ 1,  2,  3, 12])
 
     Along an axis:
 
@@ -309,8 +411,10 @@ def cumulative_prod(
     array([[1, 2],
            [3, 8]])
     """
-    arrays, options = {"x": only_array(x), "initial": None}, {"axis": axis, "dtype": dtype}
-    return _CUMULATIVE_PROD(others, arrays, method, axis_name, include_initial=include_initial, **options)
+    arrays, options = {"x": only_array(x), "initial": initial}, {"axis": axis, "dtype": dtype}
+    options |= {"include_initial": include_initial, "exclusive": exclusive, "reverse": reverse}
+    segments = {"offsets": offsets, "check": check, "segment_ids": segment_ids, "num_segments": num_segments}
+    return CUMULATIVE_PROD(others, arrays, method, axis_name, **segments, **options)
 
 
 # ---- Declarations -----------------------------------------------------------------------------------------------
@@ -374,5 +478,6 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
 
 
 SCAN = declared_scan("scan", lambda make: ((make(), "add"), make.along), include_initial=False)
-CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add", exclusive=False, reverse=False)
-_CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply", exclusive=False, reverse=False)
+_WITH_LAST = with_last(SCAN)
+CUMULATIVE_SUM = declared_scan("cumulative_sum", op="add")
+CUMULATIVE_PROD = declared_scan("cumulative_prod", op="multiply")

@@ -32,7 +32,7 @@ from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
 from parprims._operators.operator import BUILT_IN, Operator, as_operator
 from parprims._primitives.recurrence.call import broadcast_shape, coefficients
-from parprims._primitives.scan.call import result_dtypes
+from parprims._primitives.scan.call import check_identity, entries_of, only_axis, result_dtypes, starts_of_segments
 from parprims._primitives.sort import call as sort_call
 
 
@@ -40,8 +40,10 @@ from parprims._primitives.sort import call as sort_call
 class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
-    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. A sort returns sorted
-    keys if ``keyed``, else indices. If ``ordered``, the array after the offsets is the order of rows.
+    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. The initial element has
+    the shape of an element without the axis; if each segment has its ``own``, it has the axis, with the length of the
+    segments. If ``ends``, a scan returns last states too. A sort returns sorted keys if ``keyed``, else indices. If
+    ``ordered``, the array after the offsets is the order of rows.
     """
 
     count: int
@@ -55,6 +57,8 @@ class Segmented(Composed):
     in_order: bool = False
     keepdims: bool = False
     reduces: bool = False
+    own: bool = False
+    ends: bool = False
     descending: bool = False
     keyed: bool = True
     ordered: bool = False
@@ -120,7 +124,7 @@ class Combination:
         """Return the result of ``compute(wider dtypes, initial)``, rounded to the dtypes of results."""
         wide = tuple([compute_dtype(xp, to) for to in self.dtypes])
         if initial is not None:
-            entries = initial if isinstance(initial, tuple) else (initial,)
+            entries = entries_of(initial)
             check_entries("initial", entries, len(wide))
             initial = tuple(
                 [
@@ -145,10 +149,9 @@ def _starts(
 ) -> tuple[Array, ...]:
     """Return the initial element as arrays without the axis; raise if empty segments have no result."""
     if initial is None:
-        if combination.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in combination.dtypes)) is None:
-            raise ValueError(f"initial must be given: op {combination.op.name} has no identity for empty segments")
+        check_identity(xp, combination.op, combination.dtypes)
         return ()
-    entries = initial if isinstance(initial, tuple) else (initial,)
+    entries = entries_of(initial)
     check_entries("initial", entries, len(xs))
     shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
     pairs = zip(entries, combination.dtypes, xs, strict=True)
@@ -238,6 +241,61 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     )
 
 
+def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
+    """Return the namespace and the checked call of a scan with segment_ids."""
+    xp, xs, ids = _elements(asked, "segment_ids")
+    check_kind("segment_ids", ids, ("int", "uint"))
+    options = {name: check_flag(name, asked[name]) for name in ("exclusive", "reverse")}
+    if check_flag("include_initial", asked["include_initial"]):
+        raise ValueError(
+            "include_initial must be False where segment_ids are given: results keep the places of elements"
+        )
+    segments, ends = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2), asked.options.get("return_last")
+    _check_shapes(xs)
+    axis, shape = only_axis(asked["axis"], xs[0].ndim), tuple(xs[0].shape)
+    if ids.ndim != 1 or ids.shape[0] != shape[axis]:
+        raise ValueError(
+            f"segment_ids must have one dimension and the length of x along the axis, {shape[axis]}, "
+            f"got {tuple(ids.shape)}"
+        )
+    combination = _combination(xp, asked, xs)
+    if combination.op.flags:
+        raise ValueError(f"op must not be segmented itself where segment_ids are given, got {combination.op.name}")
+    starts: tuple[Array, ...] = ()
+    own = False
+    if asked["initial"] is not None:
+        starts, own = starts_of_segments(
+            xp,
+            entries_of(asked["initial"]),
+            xs[0],
+            shape=shape,
+            dtypes=combination.dtypes,
+            axis=axis,
+            segments=segments,
+        )
+    elif ends or options["exclusive"]:
+        check_identity(xp, combination.op, combination.dtypes)
+    of_ends = (*shape[:axis], segments, *shape[axis + 1 :])
+    return xp, Segmented(
+        arrays=(*xs, ids, *starts),
+        key=asked.key_of(*xs, ids),
+        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
+        results=tuple(
+            [(one, dtype) for one in ((shape, of_ends) if ends else (shape,)) for dtype in combination.dtypes]
+        ),
+        single=not (isinstance(asked["x"], tuple) or ends),
+        count=len(xs),
+        op=combination.op,
+        operation=lasting_key(asked["op"]),
+        axis=axis,
+        dtypes=combination.dtypes,
+        segments=segments,
+        own=own,
+        ends=bool(ends),
+        **options,
+    )
+
+
 def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     """Return the namespace and the checked call of a reduction or a scan with offsets."""
     xp, xs, offsets = _elements(asked, "offsets")
@@ -246,6 +304,8 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     options = {name: check_flag(name, asked[name]) for name in flags}
     if options.pop("keepdims", False):
         raise ValueError("keepdims must be False where offsets are given: the axis stays, with the length of segments")
+    if not reduces and check_flag("include_initial", asked["include_initial"]):
+        raise ValueError("include_initial must be False where offsets are given: results keep the places of elements")
     _check_shapes(xs)
     if asked["axis"] is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
@@ -257,10 +317,14 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     if combination.narrows(xs):
         return xp, Wider(asked, combination, xp)
     starts: tuple[Array, ...] = ()
-    if reduces or asked["initial"] is not None or options["exclusive"]:
+    segments, shape, own = offsets.shape[0] - 1, tuple(xs[0].shape), False
+    if not reduces and asked["initial"] is not None:
+        entries = entries_of(asked["initial"])
+        starts, own = starts_of_segments(
+            xp, entries, xs[0], shape=shape, dtypes=combination.dtypes, axis=axis, segments=segments
+        )
+    elif reduces or options["exclusive"]:
         starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
-    segments = offsets.shape[0] - 1
-    shape = tuple(xs[0].shape)
     if reduces:
         shape = (*shape[:axis], segments, *shape[axis + 1 :])
     return xp, Segmented(
@@ -276,6 +340,7 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         dtypes=combination.dtypes,
         segments=segments,
         reduces=reduces,
+        own=own,
         **options,
     )
 
@@ -296,9 +361,9 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
     axis = normalize_axis(asked["axis"], len(shape))
     checks = checking(xp, offsets, shape[axis], check=asked["check"], method=asked.method)
     starts: tuple[Array, ...] = ()
+    own, segments = False, offsets.shape[0] - 1
     if initial is not None:
-        across = (*shape[:axis], *shape[axis + 1 :])
-        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
+        starts, own = starts_of_segments(xp, (initial,), b, shape=shape, dtypes=(dtype,), axis=axis, segments=segments)
 
     def whole(*pair: Array) -> tuple[Array, ...]:
         return tuple([fitted(xp, x, dtype, shape) for x in pair])
@@ -319,7 +384,8 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
         axis=axis,
         reverse=reverse,
         dtypes=(dtype, dtype),
-        segments=offsets.shape[0] - 1,
+        segments=segments,
+        own=own,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from parprims._core.arrays import (
     Array,
     Namespace,
+    along,
     cast,
     compute_dtype,
     device,
@@ -32,6 +33,7 @@ from parprims._dispatch.dispatch import Inside, Method, directly
 from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
 from parprims._operators.operator import BUILT_IN, Operator, segmented
+from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.public import scan
 from parprims._primitives.search.public import searchsorted
@@ -77,11 +79,15 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
     return xp.reshape(flags, tuple([n if axis == c.axis else 1 for axis in range(c.arrays[0].ndim)]))
 
 
+def _is_recurrence(c: Segmented) -> bool:
+    return c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"])
+
+
 def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
     """Return the scanned components, flags first, and the options of the scan."""
     xs = c.elements(xp)
     flags = _flags(xp, c, _segment_numbers(xp, c, method))
-    if c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
+    if _is_recurrence(c):
         a, b = xs
         start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
         first = b if start is None else a * start + b
@@ -137,15 +143,69 @@ def _scanned(xp: Namespace, c: Segmented, method: str) -> Any:
     return ys[0] if c.single else ys
 
 
+def _stand_ins(xp: Namespace, arrays: tuple[Array, ...], dtypes: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Return placeholders of arrays of other dtypes; arrays that have their dtype stay as they are."""
+    pairs = zip(arrays, dtypes, strict=False)  # a recurrence's initial element is one array
+    return tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in pairs])
+
+
 def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
-    inputs = zip(c.arrays[: c.count], working_dtypes(xp, c.op, c.dtypes), strict=True)
-    xs = tuple([x if x.dtype == to else stand_in(xp, x, tuple(x.shape), to) for x, to in inputs])
+    working = working_dtypes(xp, c.op, c.dtypes)
+    xs, starts = _stand_ins(xp, c.arrays[: c.count], working), _stand_ins(xp, c.starts, working)
     flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
-    if c.starts and c.exclusive:
-        options["initial"] = (False, *c.starts)
+    if starts and c.exclusive:
+        options["initial"] = (False, *starts)
     return [(scan, ((flags, *xs), _by_segments(c.op)), options)]
+
+
+@_rounded_once
+def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of segments that have initial elements of their own.
+
+    Each initial element is combined with the first element of its segment. Then segments are scanned without initial
+    elements; exclusive results are these results, moved on by one element.
+    """
+    xs, offsets, axis = c.elements(xp), c.arrays[c.count], c.axis
+    if _is_empty(c):
+        ys = tuple([xp.astype(x, x.dtype, copy=True) for x in xs])
+        return ys[-1] if c.single else ys
+    places = xp.arange(xs[0].shape[axis], dtype=index_dtype(xp), device=device(offsets))
+    numbers = searchsorted(cast(xp, offsets[1:-1], places.dtype), places, side="right", method=Inside("auto"))
+    flags = _flags(xp, c, numbers)
+    starts = tuple([moved(xp, x, lambda x: xp.take(x, numbers, axis=axis)) for x in c.starts])
+    options: dict[str, Any] = {"axis": axis, "reverse": c.reverse, "offsets": offsets, "check": False, "method": method}
+    if _is_recurrence(c):
+        a, b = xs
+        return linear_recurrence(a, xp.where(flags, a * starts[0] + b, b), **options)
+    begun = [cast(xp, y, x.dtype) for y, x in zip(c.op(starts, xs), xs, strict=True)]
+    xs = tuple([xp.where(flags, y, x) for y, x in zip(begun, xs, strict=True)])
+    ys = scan(xs, c.op, dtype=tuple([x.dtype for x in xs]), **options)
+    if c.exclusive:
+        sweep = derivative_rules.Sweep(xp, axis, c.reverse)
+        ys = tuple(
+            [xp.where(flags, start, sweep.previous(y, sweep.first(y))) for start, y in zip(starts, ys, strict=True)]
+        )
+    return ys[0] if c.single else ys
+
+
+def _continued_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    """Return the inner scan of `_continued`."""
+    xs = _stand_ins(xp, c.arrays[: c.count], _working(xp, c))
+    options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse, "offsets": c.arrays[c.count], "check": False}
+    if _is_recurrence(c):
+        return [(linear_recurrence, xs, options)]
+    return [(scan, (xs, c.op), {**options, "dtype": tuple([x.dtype for x in xs])})]
+
+
+def _scan_of_segments(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of segments."""
+    return (_continued if c.own else _scanned)(xp, c, method)
+
+
+def _parts_of_scan(xp: Namespace, c: Segmented) -> list[Part]:
+    return (_continued_parts if c.own else _scan_parts)(xp, c)
 
 
 @_rounded_once
@@ -242,6 +302,62 @@ def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     result = _reduce_parts(xp, c)
     ids = c.arrays[c.count]
     return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+
+
+def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the scan of elements that are sorted stably by segment, with results in the places of the elements.
+
+    Elements without a segment are one more segment, whose results are replaced by the elements.
+    """
+    xs, ids, axis, n = c.arrays[: c.count], c.arrays[c.count], c.axis, c.arrays[0].shape[c.axis]
+    elements = c.elements(xp)
+    if c.segments == 0:
+        empty = [xp.zeros(shape, dtype=dtype, device=device(ids)) for shape, dtype in c.results[c.count :]]
+        ys = (*[xp.astype(x, x.dtype, copy=True) for x in elements], *empty)
+        return ys[0] if c.single else ys
+    ids = cast(xp, ids, index_dtype(xp))
+    outside = (ids < 0) | (ids >= c.segments)
+    ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
+    order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
+    wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
+    begins = searchsorted(xp.take(ids, order, axis=0), wanted, method=Inside("auto"))
+    offsets = xp.concat([cast(xp, begins, ids.dtype), xp.full((1,), n, dtype=ids.dtype, device=device(ids))])
+    starts = c.starts
+    if c.own:
+        starts = tuple([xp.concat([x, x[along(axis, 0, 1)]], axis=axis) for x in starts])
+    back = argsort(_narrow(xp, order, n), method=method)
+    found = scan(
+        tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs]),
+        c.op,
+        offsets=offsets,
+        check=False,
+        initial=starts or None,
+        return_last=c.ends,
+        method=method,
+        **_options_of_scan(c),
+    )
+    ys, ends = found if c.ends else (found, ())
+    outside = xp.reshape(outside, tuple([n if at == axis else 1 for at in range(xs[0].ndim)]))
+    ys = tuple([moved(xp, y, lambda y: xp.take(y, back, axis=axis)) for y in ys])
+    ys = tuple([xp.where(outside, x, y) for x, y in zip(elements, ys, strict=True)])
+    ys = (*ys, *[end[along(axis, 0, c.segments)] for end in ends])
+    return ys[0] if c.single else ys
+
+
+def _options_of_scan(c: Segmented) -> dict[str, Any]:
+    return {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse, "dtype": c.dtypes}
+
+
+def _grouped_parts(xp: Namespace, c: Segmented) -> list[Part]:
+    ids, xs = c.arrays[c.count], c.arrays[: c.count]
+    sort: Part = argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {}
+    offsets = stand_in(xp, ids, (c.segments + 2,), index_dtype(xp))
+    starts = c.starts
+    if c.own:
+        more = [(*x.shape[: c.axis], c.segments + 1, *x.shape[c.axis + 1 :]) for x in starts]
+        starts = tuple([stand_in(xp, x, shape, x.dtype) for x, shape in zip(starts, more, strict=True)])
+    options = {"offsets": offsets, "check": False, "initial": starts or None, **_options_of_scan(c)}
+    return [(scan, (xs, c.op), options), sort]
 
 
 def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -370,7 +486,14 @@ def _scan_on_gpu() -> Method:
     """Return the kernel method of scans on GPUs: by segments, or by flags where lines are adjacent in memory."""
     lines = Method(_by_one_launch(_scanned), cuda.refusal)
     columns = by_parts("kernel", _scanned, _scan_parts)
-    return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines)
+    continued = by_parts("kernel", _continued, _continued_parts)
+
+    def of(_: Namespace, c: Segmented) -> Method:
+        if c.own:
+            return continued
+        return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
+
+    return either_of(of)
 
 
 _SCAN = _scan_on_gpu()
@@ -508,6 +631,13 @@ _BY_IDS = {
     "array": _BY_ARRAY,
 }
 
+SCANS = (
+    "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
+)  # fmt: skip
+
+BY_IDS = {name: composed(name, _grouped, _grouped_parts) for name in SCANS}
+"""The methods of scans with segment_ids."""
+
 METHODS = {
     "reduce": composed(
         "reduce",
@@ -518,8 +648,10 @@ METHODS = {
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(name, _scanned, _scan_parts, kernel=_by_offsets(_SCAN, _scanned, _scan_parts))
-        for name in ("scan", "linear_recurrence")
+        name: composed(
+            name, _scan_of_segments, _parts_of_scan, kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan)
+        )
+        for name in (*SCANS, "linear_recurrence")
     },
     **{
         name: composed(

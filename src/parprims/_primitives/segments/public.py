@@ -16,21 +16,23 @@ from parprims._core.elements import is_tree
 from parprims._core.options import is_array
 from parprims._dispatch.ascending import as_offsets
 from parprims._dispatch.dispatch import Methods, primitive
-from parprims._dispatch.examples import Given, Sample, lines
+from parprims._dispatch.examples import Given, MakesCall, Sample, lines
 from parprims._dispatch.primitive import Arguments, Check, Primitive
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
 from parprims._primitives.reduce.public import REDUCE
-from parprims._primitives.scan.public import SCAN
+from parprims._primitives.scan.cumulative import CUMULATIVE_LOGSUMEXP, EXTREMA
+from parprims._primitives.scan.public import CUMULATIVE_PROD, CUMULATIVE_SUM, SCAN
 from parprims._primitives.segments.call import (
     Segmented,
     Wider,
     checked_by_ids,
     checked_by_offsets,
     checked_recurrence,
+    checked_scan_by_ids,
     checked_sort,
 )
-from parprims._primitives.segments.methods import METHODS
+from parprims._primitives.segments.methods import BY_IDS, METHODS
 from parprims._primitives.sort.public import ARGSORT, SORT, SORT_BY_KEY
 
 
@@ -174,6 +176,11 @@ def _with_array(asked: Arguments) -> Arguments:
     return asked.on({**arrays, "offsets": offsets}, **options)
 
 
+def _with_initial_as_option(asked: Arguments) -> Arguments:
+    arrays = dict(asked.arrays)
+    return asked.on(arrays, initial=arrays.pop("initial")) if "initial" in arrays else asked
+
+
 def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     a, b = asked["a"], asked["b"]
     array = b if hasattr(type(b), "shape") else a
@@ -202,6 +209,17 @@ def _declared(whole: Primitive, check: Check, **fields: Any) -> Primitive:
     return whole.by_offsets
 
 
+def _of_groups(whole: Primitive) -> MakesCall:
+    """Return the example of a scan with segment_ids."""
+
+    def example(make: Sample) -> Given | None:
+        arguments = whole.example(make)
+        groups = {"segment_ids": make.ids(), "num_segments": 3}
+        return None if arguments is None else (arguments[0], {**arguments[1], **groups})
+
+    return example
+
+
 def _by_ids(make: Sample) -> Given:
     return (make(), make.ids(), 3), {}
 
@@ -219,8 +237,23 @@ SEGMENT_REDUCE = Primitive(
 )
 _BY_OFFSETS = {
     "reduce": _declared(REDUCE, checked_by_offsets, **{**_OF_ELEMENTS, "operators": ("op", "fn")}),
-    "scan": _declared(SCAN, checked_by_offsets, **_OF_ELEMENTS),
+    **{
+        one.name: _declared(one, checked_by_offsets, **_OF_ELEMENTS)
+        for one in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATIVE_LOGSUMEXP)
+    },
 }
+for _scan in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATIVE_LOGSUMEXP):
+    _scan.by_ids = Primitive(
+        name=_scan.name,
+        variant="by segment_ids",
+        check=checked_scan_by_ids,
+        methods=BY_IDS[_scan.name],
+        example=_of_groups(_scan),
+        normalize=_with_initial_as_option,
+        operators=("op",),
+        numbers=("initial",),
+        single=lambda asked: not (isinstance(asked["x"], tuple) or asked.options.get("return_last")),
+    )
 _declared(
     LINEAR_RECURRENCE, checked_recurrence, normalize=_with_array_beside_coefficients, optional=("initial",), single=True
 )

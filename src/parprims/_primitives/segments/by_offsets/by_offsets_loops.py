@@ -22,6 +22,7 @@ from parprims._cpu.templates.declarations import (
     acrosses_start,
     alongs_in,
     alongs_out,
+    alongs_start,
     get,
     moved_in,
     moved_out,
@@ -113,7 +114,7 @@ def scan_segments(inputs, starts, outputs, numbers, begin, end):
     """Scan the segments of shares of lines."""
     low, n, inner = numbers[0], numbers[1], numbers[2]
     steps, steps_out, shares = alongs_in(numbers), alongs_out(numbers), shares_of(numbers)
-    rest = memory()
+    steps_start, rest = alongs_start(numbers), memory()
     for task in range(begin, end):
         line = task // shares
         high, middle, across = indices_of(line, low, inner)
@@ -129,8 +130,9 @@ def scan_segments(inputs, starts, outputs, numbers, begin, end):
             if behind > first:
                 place = turned(n, first, behind)
                 at_place, to_place = moved_in(at, steps, place), moved_out(to, steps_out, place)
+                start = moved_start(from_, steps_start, number - 1)
                 segment_along(
-                    inputs, starts, outputs, at_place, to_place, from_, steps, steps_out, behind - first, rest
+                    inputs, starts, outputs, at_place, to_place, start, steps, steps_out, behind - first, rest
                 )
             first = behind
 
@@ -172,7 +174,7 @@ def scan_segments_down(inputs, starts, outputs, numbers, begin, end):
                     outputs,
                     at_place,
                     to_place,
-                    from_,
+                    moved_start(from_, alongs_start(numbers), number - 1),
                     numbers,
                     behind - first,
                     columns,

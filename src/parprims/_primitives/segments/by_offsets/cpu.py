@@ -166,10 +166,10 @@ def _runner(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
     elements, starts = [_cpu.host(x) for x in c.arrays[:count]], [_cpu.host(x) for x in c.starts]
     readers = [_cpu.reader(x) for x in c.arrays]
     readers[count] = _cpu.reader_in_order(c.arrays[count])
-    plan = _plan(xp, c, r, [*elements, *(_cpu.with_axis(x, axis) for x in starts)])
+    plan = _plan(xp, c, r, [*elements, *(x if c.own else _cpu.with_axis(x, axis) for x in starts)])
     if plan is None:
         elements, starts = ([_cpu.host(_cpu.in_order(x)) for x in given] for given in (c.arrays[:count], c.starts))
-        plan = _plan(xp, c, r, [*elements, *(_cpu.with_axis(x, axis) for x in starts)])
+        plan = _plan(xp, c, r, [*elements, *(x if c.own else _cpu.with_axis(x, axis) for x in starts)])
         readers = [_cpu.flat_in_order] * len(readers)
     elif _cpu.host(c.arrays[count]).flags.c_contiguous:
         return _cpu.runner(plan, c.arrays)
