@@ -13,6 +13,7 @@ from benches.overhead import programs
 from parprims._core import programs as core_programs
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
+from parprims._primitives.segments.methods import SCANS
 
 
 def sampled(name, n, dtype):
@@ -102,6 +103,7 @@ LARGER = {
     "argmax": (45, 1.0),
     "unique": (50, 1.0),
     "sort by offsets": (55, 1.0),
+    **{f"{name} by segment_ids": (75, 1.0) for name in SCANS},
     "histogram": (65, 1.0),
     "histogram with weights": (85, 1.2),
     "segment_reduce": (85, 1.2),
