@@ -293,68 +293,62 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         is_light = element <= 8 and vector <= 4 and vector * special.register_bytes <= 32
         return 4 if in_turn and is_light else 3
 
-    def plan(
-        threads: int,
-        runs: int,
-        lanes: int,
-        across_threads: int,
-        *,
-        loads: int = 0,
-        depth: int = 1,
-        run: int = 1,
-        chunks: int = 1,
-    ) -> _cuda.Plan:
-        """Return the plan of the launch in which a run takes ``run`` units, and each chunk of a line has a block."""
-        outers = threads // (runs * lanes * across_threads)
-        tiles = -(-outer // outers) * -(-inner // (across_threads * width))
-        share = -(-chunks // (8 * lanes * runs)) if chunks > 1 else 1
-        most = max(run, _cuda.power_of_two(share, up=True))
-        whole = n == loads * lanes * vector // width
-        batch = 0
-        in_turn = runs > 1 and not columns
+    def plan(by: _Division) -> _cuda.Plan:
+        """Return the plan of the launch."""
+        outers = by.threads // (by.runs * by.lanes * by.across)
+        tiles = -(-outer // outers) * -(-inner // (by.across * width))
+        share = -(-by.chunks // (8 * by.lanes * by.runs)) if by.chunks > 1 else 1
+        most = max(by.run, _cuda.power_of_two(share, up=True))
+        batch, in_turn = 0, by.runs > 1 and not columns
         if in_turn:
-            batch = min(256, most * runs, _cuda.power_of_two(_NODES_BYTES // (outers * special.scratch_bytes)))
-            batch = max(batch, runs)
-            levels = (most * runs // batch).bit_length()
+            batch = min(256, most * by.runs, _cuda.power_of_two(_NODES_BYTES // (outers * special.scratch_bytes)))
+            batch = max(batch, by.runs)
+            levels = (most * by.runs // batch).bit_length()
             states = outers * (levels + batch)
         else:
             levels = most.bit_length()
-            states = levels * threads // lanes * width
-        named = {"run": run, "chunks": chunks, "levels": levels, "batch": batch}
+            states = levels * by.threads // by.lanes * width
+        named = {"run": by.run, "chunks": by.chunks, "levels": levels, "batch": batch}
         counts = tuple([numbers(name, count) for name, count in named.items()])
+        whole = n == by.loads * by.lanes * vector // width
+        shape = by.threads, by.runs, by.lanes, by.across, by.loads, vector, by.depth
+        totals = tiles * by.chunks * outers * by.across * width
         launch = _cuda.Launch(
             special.source(vectorized),
             "reduce_lines",
-            (threads, runs, lanes, across_threads, loads, vector, depth, whole, columns, rolled, exact, "Op"),
+            (*shape, whole, columns, rolled, exact, "Op"),
             (*data, *tickets, *lengths, *counts),
-            tiles * chunks,
-            threads,
-            shared_bytes=0 if loads else states * state_size(special.code.states),
+            tiles * by.chunks,
+            by.threads,
+            shared_bytes=0 if by.loads else states * state_size(special.code.states),
             needs_cache=True,
-            resident_blocks=resident(depth, in_turn=in_turn) if not loads else 0,
+            resident_blocks=0 if by.loads else resident(by.depth, in_turn=in_turn),
         )
         return _cuda.Plan(
             (launch,),
             inputs,
             tuple([(r.result_shape, name) for name in special.outputs]),
             numbers.all(),
-            zeroed_bytes=4 * tiles if chunks > 1 else 0,
-            scratch_bytes=tiles * chunks * outers * across_threads * width * special.scratch_bytes if chunks > 1 else 0,
+            zeroed_bytes=4 * tiles if by.chunks > 1 else 0,
+            scratch_bytes=totals * special.scratch_bytes if by.chunks > 1 else 0,
             captured=special.code.captured,
         )
 
-    def divided(units: int, runs: int, tiles: int, states: int, blocks: int, most: int) -> dict[str, int]:
-        """Return the units of a run, and the number of chunks, each of which has so many ``states`` in scratch.
+    def chunked(by: _Division, units: int, blocks: int, most: int = 1 << 30) -> _Division:
+        """Return the division with the units of a run, at most so many, and the number of chunks.
 
         For long lines there are at least ``blocks`` blocks for rows, and at most so many for columns: where fewer
         blocks read at a time, each reads longer parts of memory.
         """
-        run = _cuda.power_of_two(-(-units * tiles // (runs * blocks)), most=most, up=columns)
-        run = min(run, _cuda.power_of_two(-(-units // runs), up=True))
-        chunks = tuning.scratch_bytes // (states * special.scratch_bytes * tiles) if tiles < 2 * blocks else 1
-        while -(-units // (runs * run)) > max(1, chunks):
+        outers = by.threads // (by.runs * by.lanes * by.across)
+        tiles = -(-outer // outers) * -(-inner // (by.across * width))
+        run = _cuda.power_of_two(-(-units * tiles // (by.runs * blocks)), most=most, up=columns)
+        run = min(run, _cuda.power_of_two(-(-units // by.runs), up=True))
+        totals = tiles * outers * by.across * width * special.scratch_bytes
+        chunks = tuning.scratch_bytes // totals if tiles < 2 * blocks else 1
+        while -(-units // (by.runs * run)) > max(1, chunks):
             run *= 2
-        return {"run": run, "chunks": -(-units // (runs * run))}
+        return dataclasses.replace(by, run=run, chunks=-(-units // (by.runs * run)))
 
     if columns:
         # In columns every thread shares its states; in a row each warp shares one state.
@@ -373,7 +367,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         units = -(-n // (8 * lanes * depth))
         if single and units == 1:
             loads = _cuda.power_of_two(-(-n // lanes), up=True)
-            return plan(threads, 1, lanes, most_across, loads=loads)
+            return plan(_Division(threads, lanes=lanes, across=most_across, loads=loads))
         while True:
             across_threads = most_across
             if outer * vectors * lanes < 2 * tuning.blocks * threads:
@@ -383,23 +377,20 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
                 if 2 * runs > threads // (across_threads * lanes):
                     break
                 runs *= 2
-            outers = threads // (runs * lanes * across_threads)
-            tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
             blocks = tuning.column_blocks * (2 if vector == 1 else 1)
-            division = divided(units, runs, tiles, outers * across_threads * vector, blocks, 1 << 30)
-            found = plan(threads, runs, lanes, across_threads, depth=depth, **division)
+            found = plan(chunked(_Division(threads, runs, lanes, across_threads, depth=depth), units, blocks))
             if found.launches[0].shared_bytes <= _NODES_BYTES or threads == 32:
                 return found
             threads //= 2
             most_across = min(most_across, threads)
     threads = _fitting(tuning.threads, special.scratch_bytes / 32)
     if commutative and _GROUP <= n < _GROUP * vector // 2 and outer * 32 // vector >= 2 * tuning.blocks * threads:
-        run = _cuda.power_of_two(-(-n // _GROUP), up=True)
-        return plan(_fitting(threads, special.scratch_bytes * vector / 32), 1, 32 // vector, 1, run=run)
+        threads = _fitting(threads, special.scratch_bytes * vector / 32)
+        return plan(_Division(threads, lanes=32 // vector, run=_cuda.power_of_two(-(-n // _GROUP), up=True)))
     vectors = -(-n // vector)
     if single and vectors <= 8 * 32:
         lanes = min(32, _cuda.power_of_two(-(-vectors // 4), up=True))
-        return plan(tuning.threads, 1, lanes, 1, loads=_cuda.power_of_two(-(-vectors // lanes), up=True))
+        return plan(_Division(tuning.threads, lanes=lanes, loads=_cuda.power_of_two(-(-vectors // lanes), up=True)))
     if not suits(vector):
         vector = 1
     if grouped:
@@ -410,9 +401,23 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     runs = min(warps, _cuda.power_of_two(units, up=True))
     if units <= _SHARED_LINE and outer >= 2 * tuning.blocks * warps:
         runs = 1
-    tiles = -(-outer // (warps // runs))
-    division = divided(units, runs, tiles, warps // runs, tuning.blocks, tuning.rounds)
-    return plan(threads, runs, 32, 1, depth=depth, **division)
+    return plan(chunked(_Division(threads, runs, 32, depth=depth), units, tuning.blocks, tuning.rounds))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Division:
+    """The division of work among threads, as reduce.cu names its parts."""
+
+    threads: int
+    runs: int = 1
+    lanes: int = 1
+    across: int = 1
+    """Adjacent threads that take adjacent columns."""
+    loads: int = 0
+    depth: int = 1
+    run: int = 1
+    """The units of a run."""
+    chunks: int = 1
 
 
 def _is_exact(code: Traced) -> bool:

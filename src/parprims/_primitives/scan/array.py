@@ -30,8 +30,8 @@ from parprims._libraries.steps import doubled, in_programs
 from parprims._operators.in_place import harmless
 from parprims._operators.operator import BUILT_IN, Operator, op_never_warns, rounds
 from parprims._primitives.reduce.call import SUMS
-from parprims._primitives.scan.blocks import Scans, in_blocks
 from parprims._primitives.scan.call import Scan
+from parprims._primitives.scan.grouping import Scans, in_blocks
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """An inclusive scan of two or more elements along an axis counted from the front, such as `inclusive`."""
