@@ -51,8 +51,8 @@ def library(request, monkeypatch):
     monkeypatch.setattr(libraries, "torch", lambda: torch)
     monkeypatch.setattr(driver_module.End, "_idle", [])
 
-    def loaded(device, code, shared_bytes):
-        return driver.load(code, shared_bytes)
+    def loaded(device, code, shared_bytes, needs_cache):
+        return driver.load(code, shared_bytes, needs_cache=needs_cache)
 
     monkeypatch.setattr(runner_module, "loaded", loaded)
 

@@ -129,7 +129,7 @@ class Driver:
             self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, handle)
         return [number.value for number in numbers]
 
-    def load(self, code: bytes, shared_bytes: int, *, needs_cache: bool) -> int:
+    def load(self, code: bytes, shared_bytes: int, *, needs_cache: bool = False) -> int:
         """Return the handle of the function ``kernel`` in a module of the current context (see `Launch`)."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), code)
