@@ -16,6 +16,7 @@ from parprims._core.layout import Layout, fold, is_aligned, row_major
 from parprims._core.memo import Memo
 from parprims._core.options import dtype_named
 from parprims._dispatch.dispatch import directly
+from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
 from parprims._operators.function_key import lasting_key
 from parprims._operators.languages import C_TYPES, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
@@ -489,17 +490,20 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
+        wide = mode(xp)  # JAX calls these functions later, perhaps in another mode
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
             call, names = bare.on(*arrays), special.outputs
-            values, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
-            values = values[-len(names) :]
-            return tuple([xp.astype(value, dtype_named(xp, name)) for value, name in zip(values, names, strict=True)])
+            with dtypes_of_64_bits(wide):
+                values, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
+                pairs = zip(values[-len(names) :], names, strict=True)
+                return tuple([xp.astype(value, dtype_named(xp, name)) for value, name in pairs])
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
-            arrays = tuple(xp.broadcast_arrays(*arrays))
-            more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
-            return _prepare_totals(xp, special, more)(*arrays)
+            with dtypes_of_64_bits(wide):
+                arrays = tuple(xp.broadcast_arrays(*arrays))
+                more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
+                return _prepare_totals(xp, special, more)(*arrays)
 
         return otherwise, batched
 

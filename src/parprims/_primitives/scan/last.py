@@ -121,7 +121,19 @@ def _last(asked: Arguments, ys: tuple[Array, ...], behind: int) -> tuple[Array, 
     index = xp.where(full, begin if asked["reverse"] else end - 1, xp.zeros_like(begin))
     full = xp.reshape(full, tuple([segments if at == axis else 1 for at in range(ys[0].ndim)]))
     ends = [moved(xp, y, lambda y: xp.take(y, index, axis=axis)) for y in ys]
-    return tuple([xp.where(full, y, x) for y, x in zip(ends, starts, strict=True)])
+    return tuple([_chosen(xp, full, y, x) for y, x in zip(ends, starts, strict=True)])
+
+
+def _chosen(xp: Namespace, full: Array, y: Array, x: Array) -> Array:
+    """Return the elements of y where `full`, and of x elsewhere. Both are moved as the same integers (see `moved`)."""
+    others: list[Array] = []
+
+    def noted(x: Array) -> Array:
+        others.append(x)
+        return x
+
+    moved(xp, x, noted)
+    return moved(xp, y, lambda y: xp.where(full, y, others[0]))
 
 
 def _starts(xp: Namespace, asked: Arguments, ys: tuple[Array, ...], axis: int, segments: int) -> tuple[Array, ...]:
