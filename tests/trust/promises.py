@@ -161,7 +161,7 @@ PROMISES: tuple[Promise, ...] = (
         "Method `array`, and kernels for CPUs, group an element by its place in its line alone",
     ),
     Promise(
-        "By `array` and kernels for CPUs, a reduction of a line is that of a tree over the positions of its elements.",
+        "By `array` and `kernel`, a reduction of a line is that of a tree over the positions of its elements.",
         (
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_segment_is_a_line",
