@@ -113,8 +113,7 @@ def reduce(
     -----
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array [1]_). The kernel reads every element once.
     Error: each term of a sum takes part in at most ceil(log2 n) additions by array and by kernel. Each addition errs
-    by at most half
-    an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once.
+    by at most half an ulp of sum(abs(x)). 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. With "everywhere", up to
     2^20 terms of float32 are rounded to a grid with an error of at most n 2^-43 max(abs(x)) (float64: 2^-85); up to
     2^28 terms with n 2^-35 max(abs(x)) (2^-69). Their sum on the grid is exact, and rounded once [2]_.
