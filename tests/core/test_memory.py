@@ -36,7 +36,7 @@ def elements(dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
-@pytest.mark.parametrize(("way", "sizes"), [("array", 4), ("native", 3)])
+@pytest.mark.parametrize(("way", "sizes"), [("array", 5), ("native", 3)])
 def test_scan(way, sizes, dtype):
     x = elements(dtype)
     with np.errstate(all="ignore"):
