@@ -143,8 +143,8 @@ SHARED = (
         "segment_ids",
         "array, optional",
         "The number of the segment of each position along the axis, in one dimension and any order. Each element is "
-        "combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are "
-        "returned as they are.",
+        "combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, "
+        "is returned as it is.",
     ),
     Shared(
         "num_segments",

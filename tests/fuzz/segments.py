@@ -69,7 +69,7 @@ def draw_segments_of_recurrence(
 
 
 def draw_segments(d: Draw, name: str) -> Call:
-    """Return a call by offsets, of which some segments are empty."""
+    """Return a call by offsets with some empty segments."""
     exact = ("int32", "int64", "uint8") if d.backend.name != "array-api-strict" else ("int32", "int64")
     floats = ("float32", "float64") if name != "linear_recurrence" else ()
     x = d.values(d.shape(1), d.dtype(*exact, *floats), tame=True)

@@ -14,7 +14,7 @@ def affine(earlier, later):
 
 
 def require_kernels_for_cpus(backend):
-    """Skip a test on a library whose arrays no kernel for CPUs takes."""
+    """Skip a test if no kernel for CPUs takes the library's arrays."""
     pytest.importorskip("numba")
     if backend.cuda or backend.name == "array-api-strict":
         pytest.skip("is of kernels for CPUs")

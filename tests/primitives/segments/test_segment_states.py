@@ -300,7 +300,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("way", METHODS)
 def test_derivatives(backend, rng, name, way):
-    """With respect to elements and initial elements: those of a call for each segment."""
+    """Derivatives by elements and by initial elements are those of one call for each segment."""
     offsets = [0, 0, 3, 7, 7]
     arrays = [rng.standard_normal((7, 2)) for _ in range(2)] + [rng.standard_normal((4, 2))]
     weights = [rng.standard_normal((n, 2)) for n in (7, 4)]

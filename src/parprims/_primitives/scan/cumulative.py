@@ -89,8 +89,8 @@ def cumulative_max(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -190,8 +190,8 @@ def cumulative_min(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -290,8 +290,8 @@ def cumulative_logsumexp(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"

@@ -81,8 +81,8 @@ def scan(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"
@@ -254,8 +254,8 @@ def cumulative_sum(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     reproducible : {"everywhere"}, optional
@@ -362,8 +362,8 @@ def cumulative_prod(
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
         The number of the segment of each position along the axis, in one dimension and any order. Each element is
-        combined with the elements of its segment alone. Elements whose number is not from 0 to num_segments - 1 are
-        returned as they are.
+        combined with the elements of its segment alone. An element whose number is below 0, or num_segments or more, is
+        returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     method : {"auto", "kernel", "native", "array"}, default "auto"

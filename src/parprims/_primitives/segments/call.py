@@ -204,6 +204,14 @@ def _number_of_segments(given: Any) -> int:
     return integer_of("num_segments", given, 0, 2**31 - 2)
 
 
+def _check_ids(name: str, ids: Array, length: int) -> None:
+    """Raise ValueError unless there is a number of a segment for each position along the axis."""
+    if ids.ndim != 1 or ids.shape[0] != length:
+        raise ValueError(
+            f"{name} must have one dimension and the length of x along the axis, {length}, got {tuple(ids.shape)}"
+        )
+
+
 def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     """Return the namespace and the checked call of `segment_reduce`."""
     xp, xs, ids = _elements(asked, "ids")
@@ -212,11 +220,7 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     count = _number_of_segments(asked["num_segments"])
     _check_shapes(xs)
     axis = normalize_axis(asked["axis"], xs[0].ndim)
-    if ids.ndim != 1 or ids.shape[0] != xs[0].shape[axis]:
-        raise ValueError(
-            f"ids must have one dimension and the length of x along the axis, {xs[0].shape[axis]}, "
-            f"got {tuple(ids.shape)}"
-        )
+    _check_ids("ids", ids, xs[0].shape[axis])
     combination = _combination(xp, asked, xs)
     if combination.op.flags:
         raise ValueError(f"op must not be segmented itself where ids are given, got {combination.op.name}")
@@ -253,11 +257,7 @@ def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
     segments, ends = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2), asked.options.get("return_last")
     _check_shapes(xs)
     axis, shape = only_axis(asked["axis"], xs[0].ndim), tuple(xs[0].shape)
-    if ids.ndim != 1 or ids.shape[0] != shape[axis]:
-        raise ValueError(
-            f"segment_ids must have one dimension and the length of x along the axis, {shape[axis]}, "
-            f"got {tuple(ids.shape)}"
-        )
+    _check_ids("segment_ids", ids, shape[axis])
     combination = _combination(xp, asked, xs)
     if combination.op.flags:
         raise ValueError(f"op must not be segmented itself where segment_ids are given, got {combination.op.name}")
