@@ -59,10 +59,10 @@ _SHAPE = (2, 3)
 
 def dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which JAX keeps 64-bit dtypes if they are needed; otherwise a context without effect."""
-    import jax
-
     if not needed:
         return contextlib.nullcontext()
+    import jax
+
     found: contextlib.AbstractContextManager[Any] = (
         jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
     )
