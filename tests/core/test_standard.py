@@ -1,5 +1,6 @@
 """The array API standard in its older versions and without its options, as array-api-strict shows them."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -113,6 +114,23 @@ def test_results_are_those_of_numpy(flags, given, way):
             np.testing.assert_allclose(np.asarray(one), other, rtol=1e-12, atol=1e-12)
     everything = {function for function, *_ in calls(np.asarray)}
     assert served == everything if way != "native" else served >= {"sum", "sort", "argsort", "cumulative_sum", "matmul"}
+
+
+class Absent:
+    """Finds no module of the libraries that the user has not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "torch", "cupy", "dask"):
+            raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize("way", ["array", "auto"])
+def test_other_libraries_may_be_absent(monkeypatch, way):
+    for name in ("jax", "torch", "cupy", "dask"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    for function, arguments, options in calls(np.asarray):
+        getattr(parprims, function)(*arguments, method=way, **options)
 
 
 @pytest.mark.parametrize("version", ["2021.12", "2022.12"])
