@@ -16,6 +16,7 @@ from parprims._core.arrays import Array, is_tensor
 from parprims._core.scalars import is_scalar
 from parprims._devices import calls
 from parprims._devices.work import Engine
+from parprims._dispatch.dispatch import SPLIT, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.operator import as_operator
 
@@ -36,6 +37,8 @@ def compute(asked: Arguments) -> Any:
 
     The arguments are checked as in a call on one device.
     """
+    if asked.method == "canonical":
+        raise MethodRefused(f"{asked.name}: method 'canonical' refused: {SPLIT}")
     axis_name = asked.axis_name
     _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])

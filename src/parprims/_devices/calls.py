@@ -545,7 +545,7 @@ def without_messages(plain: Callable[..., Any]) -> list[Step]:
 
 def _checked(method: str, **flags: Any) -> tuple[bool, ...]:
     """Return flags as bools. Raise an error that names the argument if a flag is no bool or the method is unknown."""
-    check_choice("method", method, ("auto", "kernel", "native", "array"))
+    check_choice("method", method, ("auto", "canonical", "kernel", "native", "array"))
     return tuple(check_flag(name, value) for name, value in flags.items())
 
 

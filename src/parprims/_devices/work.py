@@ -192,7 +192,7 @@ class Record:
         """Report the call to `explain`."""
         calls = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
         method, refusals = (calls[-1].method, calls[-1].refusals) if calls else ("array", {})
-        tell([Call(primitive, method, refusals, devices, steps=tuple(self.steps))])
+        tell([Call(primitive, method, refusals, devices=devices, steps=tuple(self.steps))])
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from parprims._core.jax_arrays import is_sharded, is_traced, varying_alike
 from parprims._cpu import compiler
 from parprims._cpu.running import xla
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import Checked, Method, MethodRefused
+from parprims._dispatch.dispatch import Checked, Method, MethodRefused, exact
 
 
 def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
@@ -85,6 +85,13 @@ def runs_here(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 def is_of_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     """Return whether a CPU computes with arrays: they are in its memory, or belong to a program for it."""
     return _cpu.on_cpu(xp, arrays) or runs_here(xp, arrays)
+
+
+def in_tiles_on_gpus(name: str, xp: Namespace, call: Checked) -> str | None:
+    """Say that every method but native and the kernels for GPUs groups elements canonically."""
+    if name == "kernel" and not is_of_cpu(xp, call.arrays):
+        return "the kernel for GPUs groups elements in tiles, whose sizes depend on the call"
+    return exact(name, xp, call)
 
 
 def in_programs(kernel: Method, *ways: Method, batched: Batched | None = None) -> Method:

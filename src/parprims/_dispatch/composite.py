@@ -24,7 +24,7 @@ from parprims._core.arrays import (
     quiet,
 )
 from parprims._core.jax_arrays import is_traced
-from parprims._dispatch.dispatch import Checked, Inside, Method, Methods, directly, reasons
+from parprims._dispatch.dispatch import Checked, Departs, Inside, Method, Methods, directly, reasons
 from parprims._dispatch.watch import listing, unwatched
 from parprims._libraries.numpy_bridge import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
@@ -141,10 +141,10 @@ def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
     return run
 
 
-def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> Methods:
+def composed(primitive: str, departs: Departs, /, compose: Compose, parts: Parts, **own: Method) -> Methods:
     """Return the methods of a primitive that is made of others: the given methods, the others by parts."""
     names = ("kernel", "native", "array")
-    return Methods(primitive, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
+    return Methods(primitive, departs, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
 
 
 def through_numpy(compose: Compose) -> Compose:

@@ -29,6 +29,11 @@ Refusal = Callable[..., str | None]
 """Takes a namespace and a `Checked` call; returns the sentence why a method cannot compute it, or None."""
 
 
+Departs = Callable[[str, Any, Any], str | None]
+"""Takes the name of a method, a namespace and a `Checked` call; returns the sentence why the method does not group
+elements by their places in their line alone, as ``method="canonical"`` promises, or None."""
+
+
 class MethodRefused(RuntimeError):
     """The requested method cannot compute this call; the message says why.
 
@@ -169,6 +174,8 @@ class Call:
         The method that computed it.
     refusals : dict of str to str
         For each method that was passed over, in order, the reason.
+    canonical : bool
+        Whether the method groups elements by their places in their line alone, as ``method="canonical"`` promises.
     devices : int
         The number of devices among which the axis of the call was split.
     steps : tuple
@@ -182,11 +189,14 @@ class Call:
     ...     total = parprims.sum(np.arange(5.0), method="array")
     >>> calls
     [Call(primitive='sum', method='array', refusals={})]
+    >>> calls[0].canonical
+    True
     """
 
     primitive: str
     method: str
     refusals: dict[str, str]
+    canonical: bool = False
     devices: int = 1
     steps: tuple[Any, ...] = ()
 
@@ -238,6 +248,28 @@ def in_graph(x: Any, method: Any) -> bool:
 
 _programs: Memo[Callable[..., Any]] = Memo()
 
+_CHOOSING = ("auto", "canonical")
+"""The methods that choose one of the others."""
+
+SPLIT = (
+    "several devices hold the arrays, and combine results in groups that depend on their number; sums by "
+    "reproducible='everywhere' do not depend on it"
+)
+"""Why there is no canonical method for arrays on several devices."""
+
+_ELSE = "; sums by reproducible='everywhere' have the same bits by every method"
+_OF_LIBRARY = "the library's routine groups elements in its own way"
+
+
+def exact(name: str, xp: Any, call: Checked) -> str | None:  # noqa: ARG001
+    """Say that every method but native has the one result that the definition of the primitive allows."""
+    return _OF_LIBRARY if name == "native" else None
+
+
+def unordered(name: str, xp: Any, call: Checked) -> str | None:  # noqa: ARG001
+    """Say that the methods of a primitive share no order of operations."""
+    return _OF_LIBRARY if name == "native" else "its methods share no order of operations"
+
 
 class Methods:
     """The methods of a primitive, in the order in which ``auto`` tries them.
@@ -246,14 +278,17 @@ class Methods:
     ----------
     primitive : str
         Name of the public function.
+    departs : callable
+        Says which methods group elements canonically. See `Departs`.
     **methods : Method
         The methods by name, first choice first.
     """
 
-    def __init__(self, primitive: str, /, **methods: Method) -> None:
+    def __init__(self, primitive: str, departs: Departs, /, **methods: Method) -> None:
         self.primitive = primitive
+        self.departs = departs
         self._methods = methods
-        self._choices = ("auto", *methods)
+        self._choices = ("auto", "canonical", *methods)
 
     def check(self, method: str) -> None:
         """Raise ValueError unless there is a method of the name."""
@@ -261,23 +296,32 @@ class Methods:
 
     def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
         """Return the refusal of a method, or with ``auto`` the reason to pass over it; None if it computes the call."""
-        return self._reason(name, xp, call, tries=False)[0] if auto else _refused(self._methods[name], xp, call)
+        return (
+            self._reason(name, xp, call, canonical=False, tries=False)[0]
+            if auto
+            else _refused(self._methods[name], xp, call)
+        )
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None if every method refuses."""
-        return str(method) if method != "auto" else self._choice(xp, call, tries=True)[0]
+        if method not in _CHOOSING:
+            return str(method)
+        return self._choice(xp, call, canonical=method == "canonical", tries=True)[0]
 
-    def _choice(self, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, dict[str, str], str | None]:
+    def _choice(
+        self, xp: Any, call: Checked, *, canonical: bool, tries: bool
+    ) -> tuple[str | None, dict[str, str], str | None]:
         """Return the method that ``auto`` takes, its reasons against others, and a method that fails only in the trial.
 
         ``auto`` takes the first method that can compute the call and is not slower than others; if there is none, the
-        first that can compute the call; None if every method refuses. With ``tries``, functions of the caller's are
-        first tried on a few elements.
+        first that can compute the call; None if every method refuses. ``canonical`` takes the first that can compute
+        the call and groups elements canonically. With ``tries``, functions of the caller's are first tried on a few
+        elements.
         """
         spare, fails = [], None
         passed: dict[str, str] = {}
         for name in self._methods:
-            reason, kind = self._reason(name, xp, call, tries=tries)
+            reason, kind = self._reason(name, xp, call, canonical=canonical, tries=tries)
             if reason is None:
                 return name, passed, None
             if kind == "slower":
@@ -293,9 +337,12 @@ class Methods:
             passed[name] = refused
         return None, passed, fails
 
-    def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
-        """Return the reason why ``auto`` passes over a method, or None, and the kind of the reason."""
+    def _reason(self, name: str, xp: Any, call: Checked, *, canonical: bool, tries: bool) -> tuple[str | None, str]:
+        """Return the reason why ``auto`` or ``canonical`` passes over a method, or None, and the kind of the reason."""
         method = self._methods[name]
+        reason = self.departs(name, xp, call) if canonical else None
+        if reason is not None:
+            return reason, "departs"
         with believing() as believed:
             reason = _refused(method, xp, call)
         if reason is not None:
@@ -306,38 +353,40 @@ class Methods:
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
-        reason = method.slower(xp, call) if method.slower else None
+        reason = method.slower(xp, call) if method.slower and not canonical else None
         if reason is None and believed:
             return _refused(method, xp, call), "refused"
         return reason, "slower"
 
-    def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
+    def _list(self, xp: Any, call: Checked, *, canonical: bool, named: bool, tries: bool) -> dict[str, str | None]:
         """Return for each method the reason why ``auto`` passes over it, or with ``named`` its refusal."""
         if named:
             return {name: _refused(method, xp, call) for name, method in self._methods.items()}
-        taken, passed, _ = self._choice(xp, call, tries=tries)
+        taken, passed, _ = self._choice(xp, call, canonical=canonical, tries=tries)
         return {
-            name: None if name == taken else passed.get(name) or self._reason(name, xp, call, tries=tries)[0]
+            name: None
+            if name == taken
+            else passed.get(name) or self._reason(name, xp, call, canonical=canonical, tries=tries)[0]
             for name in self._methods
         }
 
     def __call__(self, method: str, xp: Any, call: Checked) -> Any:
-        """Compute with the named method, or with the first that ``auto`` finds."""
+        """Compute with the named method, or with the first that ``auto`` or ``canonical`` finds."""
         self.check(method)
         if isinstance(method, Abstract):
             return call.empty(xp)
-        present = observers.get()
+        present, canonical = observers.get(), method == "canonical"
         if present.listing:
-            raise CallEnded(self._list(xp, call, named=present.named, tries=present.tries))
+            raise CallEnded(self._list(xp, call, canonical=canonical, named=present.named, tries=present.tries))
         refusals: dict[str, str] = {}
-        if method == "auto":
-            taken, refusals, fails = self._choice(xp, call, tries=True)
+        if method in _CHOOSING:
+            taken, refusals, fails = self._choice(xp, call, canonical=canonical, tries=True)
             if taken is None and fails is not None:  # the error of the caller's function is the best message
                 taken = fails
                 del refusals[fails]
             if taken is None:
                 reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
-                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}{_ELSE if canonical else ''}")
             name, implementation = taken, self._methods[taken]
         else:
             name, implementation = method, self._methods[method]
@@ -346,8 +395,12 @@ class Methods:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
         if present.launching and name != "kernel":
             raise CallEnded({})
+        placed_later = is_jax(xp) and any(map(is_placed_later, call.arrays))
+        if placed_later and canonical:
+            raise MethodRefused(f"{self.primitive}: method 'canonical' refused: {SPLIT}")
+        entry = Call(self.primitive, name, refusals, not placed_later and self.departs(name, xp, call) is None)
         for calls in present.calls:
-            calls.append(Call(self.primitive, name, refusals))
+            calls.append(entry)
         if present.choosing:
             raise CallEnded({})
         with quiet(xp):
@@ -358,7 +411,7 @@ class Methods:
             if is_jax(xp) and not present.launching and not _is_outside(implementation, name, xp, call):
                 program = self._program_of_numbers(implementation, name, xp, call, kernels=kernels)
                 run = self._program(run, name, call) if program is None else program
-            if is_jax(xp) and any(map(is_placed_later, call.arrays)):
+            if placed_later:
                 run = self._partitioned(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
@@ -369,7 +422,7 @@ class Methods:
                 later = quietly(run) if library(xp) == "numpy" and not silent else run
                 if call.complete is not None:
                     later = completed(later, call.complete)
-                prepared.keep(call.key, Prepared(later, Call(self.primitive, name, refusals)))
+                prepared.keep(call.key, Prepared(later, entry))
         return raise_if_nan(self.primitive, xp, result)
 
     def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:

@@ -160,7 +160,7 @@ def _inside(method: str) -> str:
     return _INSIDE.get(method) or Inside(method)
 
 
-_INSIDE = {name: Inside(name) for name in ("auto", "kernel", "native", "array")}
+_INSIDE = {name: Inside(name) for name in ("auto", "canonical", "kernel", "native", "array")}
 
 
 def _row_major(results: Any) -> list[Array]:

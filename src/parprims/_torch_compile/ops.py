@@ -291,8 +291,8 @@ def _own(primitive: str, method: Any, op: Operator) -> Operator:
     """Return an operator on copies, since it may work in place; refuse methods that torch.compile cannot read."""
     if method == "kernel" or method == "native":
         raise MethodRefused(f"{primitive}: method {method!r} refused: torch.compile traces op {op.name} itself")
-    if method != "auto" and method != "array":
-        raise ValueError(f"method must be one of auto, kernel, native, array, got {method!r}")
+    if method != "auto" and method != "canonical" and method != "array":
+        raise ValueError(f"method must be one of auto, canonical, kernel, native, array, got {method!r}")
     combine = op.combine
     return with_combine(op, lambda earlier, later: combine(_copied(earlier), _copied(later)))
 

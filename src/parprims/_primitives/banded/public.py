@@ -7,7 +7,7 @@ from typing import Never
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, either_of, in_programs
 from parprims._dispatch.composite import Part, by_parts
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unordered
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.banded import cpu, cuda, native
@@ -200,6 +200,7 @@ def _of_blocks(make: Sample) -> Given | None:
 def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
     methods = Methods(
         name,
+        unordered,
         kernel=by_device(
             either_of(lambda _, s: _BY_TRIDIAGONAL if s.widths == (1, 1) else _ON_GPU),
             _ON_CPU,

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unordered
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.filters import cpu, cuda, native
@@ -200,6 +200,7 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
     on_cpu = Method(lambda xp, f: cpu.prepare(xp, f, _with_kernel), cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
+        unordered,
         kernel=by_device(
             Method(lambda xp, f: cuda.prepare(xp, f, _with_kernel), cuda.refusal),
             on_cpu,

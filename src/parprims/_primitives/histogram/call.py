@@ -30,7 +30,7 @@ from parprims._core.options import is_array, listed_as_array, made_plain, of_num
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_scalar
 from parprims._dispatch.ascending import ascend, checked_values
-from parprims._dispatch.dispatch import Abstract, Checked
+from parprims._dispatch.dispatch import Abstract, Checked, exact
 from parprims._dispatch.primitive import Arguments
 
 _UNORDERED = "bins must be edges that ascend, none of them NaN"
@@ -187,3 +187,10 @@ def _result_dtype(xp: Namespace, weights: Any) -> Any:
     if weights is None:
         return xp.__array_namespace_info__().default_dtypes()["integral"]
     return sum_dtype(xp, weights)
+
+
+def departs(name: str, xp: Namespace, h: Histogram) -> str | None:
+    """Return the sentence why a method does not add weights canonically, or None."""
+    if name != "native" and h.weighted and dtype_kind(h.result) in ("float", "complex"):
+        return "weights are added in blocks of all elements"
+    return exact(name, xp, h)

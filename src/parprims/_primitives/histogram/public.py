@@ -14,7 +14,7 @@ from parprims._dispatch.registry import nodes
 from parprims._libraries.numpy_bridge import shares_memory
 from parprims._primitives.histogram import cpu, cuda, native
 from parprims._primitives.histogram.array import array, array_refusal
-from parprims._primitives.histogram.call import check, named, plainer
+from parprims._primitives.histogram.call import check, departs, named, plainer
 
 
 @primitive
@@ -151,6 +151,7 @@ HISTOGRAM = Primitive(
     check=check,
     methods=Methods(
         "histogram",
+        departs,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal, rehearsed=True),
             _ON_CPU,

@@ -23,11 +23,12 @@ from parprims._core.arrays import (
     repr_short,
     ring_dtype,
 )
-from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.by_device import in_tiles_on_gpus
+from parprims._dispatch.dispatch import Checked, exact
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, is_own
-from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, check_components, rounds
 from parprims._primitives.matmul.array import array
 from parprims._primitives.matmul.tiles import KERNELS, Arithmetic, impossible
 
@@ -226,7 +227,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Product]:
         precision=asked["precision"],
         kernel=kernel,
     )
-    if kernel is not None and asked.method not in ("auto", "kernel"):
+    if kernel is not None and asked.method not in ("auto", "canonical", "kernel"):
         raise ValueError(f"kernel names a kernel of method 'kernel', got method {asked.method!r}")
     return xp, product
 
@@ -256,3 +257,12 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
     if min(m, n, k) < 1:
         raise ValueError(f"tile must be positive, got {tile!r}")
     return m, n, k
+
+
+def departs(name: str, xp: Namespace, p: Product) -> str | None:
+    """Return the sentence why a method does not group the terms of an element canonically, or None."""
+    if not any(rounds(op, [x.dtype for x in p.arrays]) for op in (p.add, p.multiply)):
+        return exact(name, xp, p)
+    if name == "array":
+        return "the array form groups terms by the shape of the product"
+    return in_tiles_on_gpus(name, xp, p)

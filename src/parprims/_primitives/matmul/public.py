@@ -18,7 +18,7 @@ from parprims._libraries.settings import float32_products
 from parprims._operators.operator import Operator
 from parprims._primitives.matmul import cpu, crossover, cuda, native
 from parprims._primitives.matmul.array import array
-from parprims._primitives.matmul.call import Product, checked
+from parprims._primitives.matmul.call import Product, checked, departs
 
 
 @partial(primitive, state=float32_products)
@@ -178,6 +178,7 @@ _MATMUL = Primitive(
     check=checked,
     methods=Methods(
         "matmul",
+        departs,
         native=Method(
             native.prepare,
             native.refusal,

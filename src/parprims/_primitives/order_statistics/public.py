@@ -9,7 +9,7 @@ from typing import Never
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, native_by_numpy
-from parprims._dispatch.dispatch import Method, primitive
+from parprims._dispatch.dispatch import Method, exact, primitive, unordered
 from parprims._dispatch.examples import MakesCall, of_an_array
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.order_statistics import array, cuda, numpy_routines, partition_cuda
@@ -391,6 +391,7 @@ _TOP_K = Primitive(
     check=check_top_k,
     methods=composed(
         "top_k",
+        exact,
         array.top,
         array.top_parts,
         kernel=by_device(
@@ -410,6 +411,7 @@ def _partition(name: str, check: Check, compose: Compose, parts: Parts) -> Primi
     alone = functools.partial(numpy_routines.prepare_partition, name)
     methods = composed(
         name,
+        unordered,
         compose,
         parts,
         kernel=by_device(
@@ -449,6 +451,7 @@ def _on_gpu(xp: Namespace, c: Quantiles) -> Method:
 def _quantiles(name: str, check: Check, example: MakesCall) -> Primitive:
     methods = composed(
         name,
+        exact,
         array.quantiles,
         array.quantile_parts,
         kernel=by_device(

@@ -24,8 +24,9 @@ from parprims._core.arrays import (
 )
 from parprims._core.promotion import promoted
 from parprims._core.scalars import NUMBERS, as_array, as_number, is_scalar
+from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import fitted
-from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.dispatch import Checked, exact
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.scan.call import start_elements
 
@@ -163,3 +164,10 @@ def _bool_as_integers(xp: Namespace, *arrays: Array) -> list[Array]:
         return list(arrays)
     dtype = others[0] if others else sum_dtype(xp, xp.bool)
     return [fitted(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
+
+
+def departs(name: str, xp: Namespace, r: Recurrence) -> str | None:
+    """Return the sentence why a method does not group elements canonically, or None."""
+    if dtype_kind(r.dtype) not in ("float", "complex"):
+        return exact(name, xp, r)
+    return in_tiles_on_gpus(name, xp, r)

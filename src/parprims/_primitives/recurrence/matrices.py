@@ -23,7 +23,7 @@ from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, Methods, directly
+from parprims._dispatch.dispatch import Method, Methods, directly, unordered
 from parprims._dispatch.examples import Given, Sample, floats, lines
 from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._operators.operator import Operator
@@ -195,6 +195,7 @@ OF_MATRICES = Primitive(
     check=_checked,
     methods=Methods(
         "linear_recurrence",
+        unordered,
         kernel=_narrow(by_parts("kernel", _compose, _parts)),
         native=_narrow(by_parts("native", _compose, _parts)),
         array=Method(directly(_array), _array_refusal),

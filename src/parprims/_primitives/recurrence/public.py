@@ -10,13 +10,13 @@ from typing import Any, Never
 from parprims._core.arrays import Array, Namespace, check_flag
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unordered
 from parprims._dispatch.examples import of_two
 from parprims._dispatch.prepared import call_key, recalled
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.recurrence import array as recurrence_array
 from parprims._primitives.recurrence import gradient_cpu
-from parprims._primitives.recurrence.call import checked
+from parprims._primitives.recurrence.call import checked, departs
 from parprims._primitives.recurrence.matrices import OF_MATRICES
 from parprims._primitives.scan import cpu as scan_cpu
 from parprims._primitives.scan import cuda as scan_cuda
@@ -211,6 +211,7 @@ LINEAR_RECURRENCE = Primitive(
     check=checked,
     methods=Methods(
         "linear_recurrence",
+        departs,
         kernel=by_device(
             Method(scan_cuda.prepare, scan_cuda.refusal, derivative=derivative_rules.solution),
             _ON_CPU,
@@ -231,6 +232,7 @@ LINEAR_RECURRENCE = Primitive(
 _WITH_LAST, _OF_MATRICES_WITH_LAST = with_last(LINEAR_RECURRENCE), with_last(OF_MATRICES, behind=1)
 _ADJOINT = Methods(
     "linear_recurrence",
+    unordered,
     kernel=by_device(
         Method(scan_cuda.prepare, scan_cuda.refusal),
         Method(gradient_cpu.prepare, gradient_cpu.refusal, quiet=True),

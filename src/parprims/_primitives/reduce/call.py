@@ -46,7 +46,7 @@ from parprims._core.options import as_dtypes, check_entries, dtype_named, is_arr
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array
 from parprims._dispatch.composite import fitted, positions, stand_in
-from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.dispatch import Checked, exact
 from parprims._dispatch.primitive import Arguments
 from parprims._dispatch.watch import computing, listing, unwatched
 from parprims._libraries.settings import asked_for
@@ -63,6 +63,7 @@ from parprims._operators.operator import (
     names_of_leaves,
     op_never_warns,
     restructured,
+    rounds,
 )
 
 Map = Callable[..., Any]
@@ -693,3 +694,14 @@ def checked_pair(asked: Arguments) -> tuple[Namespace, Reduction]:
     promoted = Arguments("vecdot", {"x": pair}, {**asked.options, "axis": axis, "dtype": dtype}, asked.method)
     promoted.key = asked.key_of(*pair)
     return checked(promoted)
+
+
+def departs(name: str, xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why a method does not group elements canonically, or None."""
+    if name == "kernel" and r.op.commutative and rounds(r.op, [x.dtype for x in r.arrays]):
+        x = r.arrays[0]
+        strides = x.stride() if is_tensor(x) else getattr(x, "strides", ())
+        steps = [abs(strides[axis]) for axis in r.axes if x.shape[axis] > 1] if strides else []
+        if steps != sorted(steps, reverse=True):
+            return "the kernel takes the axes in the order of memory, which is not row-major"
+    return exact(name, xp, r)

@@ -34,7 +34,7 @@ from parprims._core.arrays import (
 from parprims._core.jax_arrays import is_traced, jax_platform
 from parprims._dispatch.by_device import by_device, either_of
 from parprims._dispatch.composite import Composed, fitted, positions
-from parprims._dispatch.dispatch import Inside, Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Inside, Method, Methods, directly, exact, primitive
 from parprims._dispatch.primitive import Arguments, Primitive, declared
 from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import by_numpy, numpy_computes, searchable
@@ -337,6 +337,7 @@ def _native_refusal(xp: Namespace, c: _Search) -> str | None:
 def _declared(name: str) -> Primitive:
     methods = Methods(
         name,
+        exact,
         kernel=_by_kernel(),
         native=Method(_prepare_native, _native_refusal, eager=_by_numpy),
         array=_by_reduction("array"),

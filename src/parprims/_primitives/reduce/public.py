@@ -21,6 +21,7 @@ from parprims._primitives.reduce.call import (
     check_values,
     checked,
     checked_pair,
+    departs,
     is_nonzero,
     never_warns,
     reduced_values,
@@ -658,7 +659,7 @@ def declared_reduction(name: str, **defaults: Any) -> Primitive:
     in_program = in_programs(on_cpu, by_library, by_operations, batched=cpu.batched)
     ways = (Method(cuda.prepare, cuda.refusal, cuda.slower), on_cpu, in_program)
     kernel = by_device(*[of_reductions(one, directly(array.array)) for one in ways])
-    methods = Methods(name, kernel=kernel, native=by_library, array=by_operations)
+    methods = Methods(name, departs, kernel=kernel, native=by_library, array=by_operations)
     return Primitive(
         name=name,
         check=checked_pair if name == "vecdot" else checked,

@@ -25,7 +25,7 @@ def _methods(name: str, room: Any) -> Methods:
     on_cpu = Method(cpu.prepare, cpu.refusal, quiet=True)
     by_kernel = by_device(parts, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
     kernel = either_of(lambda _, c: by_kernel if cpu.serves(c) else parts, quiet=lambda _, c: cpu.serves(c))
-    return Methods(name, kernel=kernel, native=native, array=array)
+    return Methods(name, lambda *_: None, kernel=kernel, native=native, array=array)
 
 
 def _declared(whole: Primitive, room: Any) -> None:

@@ -22,12 +22,13 @@ from parprims._core.arrays import (
 from parprims._core.options import as_dtypes, check_entries
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, as_number, maker
-from parprims._dispatch.dispatch import Checked
+from parprims._dispatch.by_device import in_tiles_on_gpus
+from parprims._dispatch.dispatch import Checked, exact
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.flags import of_equal_shapes
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import Operator, as_operator, check_components, names_of_leaves
+from parprims._operators.operator import Operator, as_operator, check_components, names_of_leaves, rounds
 from parprims._primitives.reduce.call import SUMS, names_of_start
 
 
@@ -261,3 +262,8 @@ def only_axis(axis: Any, ndim: int) -> int:
 
 def entries_of(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
+
+
+def departs(name: str, xp: Namespace, s: Scan) -> str | None:
+    """Return the sentence why a method does not group elements canonically, or None."""
+    return in_tiles_on_gpus(name, xp, s) if rounds(s.op, s.working) else exact(name, xp, s)

@@ -34,7 +34,7 @@ from parprims._dispatch.composite import (
     stand_in,
 )
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, in_graph, primitive
+from parprims._dispatch.dispatch import Method, exact, in_graph, primitive
 from parprims._dispatch.examples import floats, of_an_array
 from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._libraries.numpy_bridge import all_by_numpy, numpy_computes, numpy_orders
@@ -484,7 +484,7 @@ _WITH_INDICES = {
         name=name,
         variant="with indices",
         check=_checked,
-        methods=composed(name, _compose, _parts, kernel=_kernel(), native=_native_method()),
+        methods=composed(name, exact, _compose, _parts, kernel=_kernel(), native=_native_method()),
         example=lambda make: ((make(),), {**make.along, "return_indices": True}),
     )
     for name in _OPERATORS

@@ -16,7 +16,7 @@ from parprims._dispatch.registry import nodes
 from parprims._operators.flags import restarted
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.scan import array, cpu, cuda
-from parprims._primitives.scan.call import Scan, checked
+from parprims._primitives.scan.call import Scan, checked, departs
 from parprims._primitives.scan.last import last_states, paired, with_last
 from parprims._primitives.scan.trailing_axes.parts import of_scans
 
@@ -440,6 +440,7 @@ def declared_scan(name: str, example: MakesCall = of_an_array, **defaults: Any) 
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
+        departs,
         kernel=by_device(
             of_scans(Method(cuda.prepare, cuda.refusal), array.operations),
             of_scans(on_cpu, array.operations),

@@ -7,7 +7,7 @@ from typing import Never
 from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device, in_programs, or_by_parts
 from parprims._dispatch.composite import by_parts, composed, native_by_numpy
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, exact, primitive
 from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.search import cpu, cuda, merge_cuda, native
@@ -263,6 +263,7 @@ _SEARCHSORTED = Primitive(
     normalize=with_array,
     methods=Methods(
         "searchsorted",
+        exact,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             _ON_CPU,
@@ -283,6 +284,7 @@ _BY_SORTING = by_parts("kernel", merges_array.by_sorting, merges_array.sort_part
 def _merges(name: str) -> Methods:
     return composed(
         name,
+        exact,
         merges_array.by_sorting,
         merges_array.sort_parts,
         kernel=by_device(

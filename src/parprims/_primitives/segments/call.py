@@ -26,11 +26,13 @@ from parprims._core.options import as_dtypes, check_entries, integer_of, is_arra
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
 from parprims._dispatch.ascending import checked_first, checking
+from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed, fitted
+from parprims._dispatch.dispatch import exact
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import BUILT_IN, Operator, as_operator
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, rounds
 from parprims._primitives.recurrence.call import broadcast_shape, coefficients
 from parprims._primitives.scan.call import check_identity, entries_of, only_axis, result_dtypes, starts_of_segments
 from parprims._primitives.sort import call as sort_call
@@ -408,3 +410,21 @@ def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
         descending=call.descending,
         keyed=call.keyed,
     )
+
+
+def departs(name: str, xp: Namespace, s: Segmented) -> str | None:
+    """Return the sentence why a method does not group the elements of a segment canonically, or None."""
+    if name == "array" and _rounds(s):
+        return "the array form groups elements by their places along the whole axis"
+    return in_tiles_on_gpus(name, xp, s) if _rounds(s) else exact(name, xp, s)
+
+
+def departs_by_ids(name: str, xp: Namespace, s: Segmented) -> str | None:
+    """Return the same for reductions by ids."""
+    if name != "native" and _rounds(s):
+        return "elements of a segment are grouped by their places along the whole axis"
+    return exact(name, xp, s)
+
+
+def _rounds(s: Segmented) -> bool:
+    return rounds(s.op, [*(x.dtype for x in s.arrays[: s.count]), *s.dtypes])

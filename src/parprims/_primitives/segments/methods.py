@@ -29,7 +29,7 @@ from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, either_of, in_programs, or_by_parts
 from parprims._dispatch.composite import Part, by_parts, composed, gathered, made_once, stand_in
 from parprims._dispatch.derivative_rules import asked_for, constant
-from parprims._dispatch.dispatch import Inside, Method, directly
+from parprims._dispatch.dispatch import Inside, Method, directly, exact
 from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
 from parprims._operators.operator import BUILT_IN, Operator, segmented
@@ -42,7 +42,7 @@ from parprims._primitives.segments import native as segments_native
 from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu
 from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
 from parprims._primitives.segments.by_offsets import sort_native as by_offsets_sort_native
-from parprims._primitives.segments.call import MAPS, Segmented
+from parprims._primitives.segments.call import MAPS, Segmented, departs, departs_by_ids
 from parprims._primitives.segments.tables import atomics as segment_atomics
 from parprims._primitives.segments.tables import ids as segment_ids
 from parprims._primitives.segments.tables import tables as segment_tables
@@ -635,27 +635,33 @@ SCANS = (
     "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
 )  # fmt: skip
 
-BY_IDS = {name: composed(name, _grouped, _grouped_parts) for name in SCANS}
+BY_IDS = {name: composed(name, departs, _grouped, _grouped_parts) for name in SCANS}
 """The methods of scans with segment_ids."""
 
 METHODS = {
     "reduce": composed(
         "reduce",
+        departs,
         _reduced,
         _reduce_parts,
         kernel=_by_offsets(Method(_by_one_launch(_reduced), cuda.refusal), _reduced, _reduce_parts),
         native=_native_of_offsets(),
     ),
-    "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
+    "segment_reduce": composed("segment_reduce", departs_by_ids, _by_ids, _id_parts, **_BY_IDS),
     **{
         name: composed(
-            name, _scan_of_segments, _parts_of_scan, kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan)
+            name,
+            departs,
+            _scan_of_segments,
+            _parts_of_scan,
+            kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan),
         )
         for name in (*SCANS, "linear_recurrence")
     },
     **{
         name: composed(
             name,
+            exact,
             _sorted,
             _sort_parts,
             kernel=by_device(

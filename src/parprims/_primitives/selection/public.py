@@ -10,7 +10,7 @@ from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device
 from parprims._dispatch.composite import Compose, Parts, by_parts, composed, made_once, native_by_numpy
 from parprims._dispatch.derivative_rules import asked_by_torch
-from parprims._dispatch.dispatch import Inside, Method, Methods, primitive
+from parprims._dispatch.dispatch import Inside, Method, Methods, exact, primitive
 from parprims._dispatch.examples import Given, Sample, lines
 from parprims._dispatch.primitive import Arguments, Check, Primitive
 from parprims._dispatch.registry import nodes
@@ -313,7 +313,7 @@ def _methods(name: str, results: str, compose: Compose, parts: Parts, alone: Cal
     gpu = Method(prepare, cuda.refusal, rehearsed=True)
     on_cpu = cpu.by_sort(compose, parts)
     kernel = by_device(gpu, on_cpu, on_cpu)
-    return composed(name, compose, parts, kernel=kernel, native=native_by_numpy(compose, parts, alone))
+    return composed(name, exact, compose, parts, kernel=kernel, native=native_by_numpy(compose, parts, alone))
 
 
 def _with_mask(make: Sample) -> tuple[Any, Any]:
@@ -377,6 +377,7 @@ _UNIQUE = _sized(
     check_unique,
     composed(
         "unique",
+        exact,
         array.unique,
         array.unique_parts,
         kernel=by_device(

@@ -7,7 +7,7 @@ from typing import Any, Never
 from parprims._core.arrays import Array
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, exact, primitive
 from parprims._dispatch.examples import of_an_array, of_two
 from parprims._dispatch.primitive import Primitive
 from parprims._dispatch.registry import nodes
@@ -306,6 +306,7 @@ def _declared(name: str) -> Primitive:
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower)
     methods = Methods(
         name,
+        exact,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             on_cpu,

@@ -13,7 +13,7 @@ from parprims._core.programs import one_program
 from parprims._core.signature import signature
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unordered
 from parprims._dispatch.examples import Given, Sample, floats
 from parprims._dispatch.primitive import Primitive
 from parprims._dispatch.watch import unwatched
@@ -246,6 +246,7 @@ _SOLVE_TRIDIAGONAL = Primitive(
     check=checked,
     methods=Methods(
         "solve_tridiagonal",
+        unordered,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             _ON_CPU,
