@@ -11,7 +11,7 @@ from array_api_compat import numpy as xp
 
 import parprims
 from parprims._core import scalars
-from parprims._dispatch.dispatch import Checked, Method, Methods, directly, reasons
+from parprims._dispatch.dispatch import Checked, Method, Methods, directly, reasons, unordered
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared
 from parprims._primitives.recurrence import call as call_recurrence
@@ -34,7 +34,7 @@ def method(run, refusal=None, slower=None):
 
 def toy_of(**methods):
     """Return a function of a method's name and the call's only argument."""
-    found = Methods("toy", **methods)
+    found = Methods("toy", unordered, **methods)
     return lambda name, x: found(name, xp, Checked(arrays=(x,)))
 
 
@@ -74,7 +74,7 @@ class TestChoice:
 
     def test_unknown_method_names_the_choices(self):
         for method in ("vendor", "", "Array", None, 3):
-            with pytest.raises(ValueError, match=r"^method must be one of auto, first, second, last, got "):
+            with pytest.raises(ValueError, match=r"^method must be one of auto, canonical, first, second, last, got "):
                 toy()(method, 5)
 
     def test_refusals_see_the_arguments(self):

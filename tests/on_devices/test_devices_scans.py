@@ -140,6 +140,34 @@ def check_every_call_on_any_number_of_devices():
                 assert first.shape != (N,) or count == 1 or not first.is_fully_replicated, name
 
 
+def check_canonical_bits_do_not_show_the_number_of_devices():
+    block, canonical = parprims.CANONICAL_BLOCK, {"method": "canonical"}
+    calls = (
+        lambda x: parprims.sum(x, axis=1, **canonical),
+        lambda x: parprims.sum(x, axis=1, keepdims=True, **canonical),
+        lambda x: parprims.vecdot(x, x[:1], **canonical),
+        lambda x: parprims.reduce((x, x + 1), pairwise, axis=1, initial=(1, 2), **canonical),
+        lambda x: parprims.cumulative_sum(x, axis=1, **canonical),
+        lambda x: parprims.scan(x, "add", axis=1, exclusive=True, **canonical),
+        lambda x: parprims.scan(x, "add", axis=1, reverse=True, exclusive=True, initial=2.5, **canonical),
+        lambda x: parprims.scan((x, x + 1), pairwise, axis=1, reverse=True, **canonical),
+        lambda x: parprims.sort(x, axis=1, **canonical),
+    )
+    for count, blocks, dtype in ((2, 1, "float32"), (3, 2, "float16"), (8, 1, "float32"), (4, 3, "float32")):
+        mesh = mesh_of(count)
+        x = RNG.standard_normal((2, count * blocks * block)).astype(dtype)
+        split = put(x, mesh, None, "i")
+        for call in calls[:: 1 if count == 2 else 2]:
+            found, expected = call(split), call(x)
+            for one, other in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, expected)), strict=True):
+                np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+                assert np.asarray(one).dtype == np.asarray(other).dtype
+    with pytest.raises(ValueError, match="method must not be 'canonical' for parts of 12 elements"):
+        parprims.sum(put(WHOLE * 1.0, mesh_of(2), "i"), **canonical)
+    with pytest.raises(parprims.MethodRefused, match="'canonical' refused: several devices hold the arrays"):
+        parprims.linear_recurrence(put(REAL, mesh_of(2), "i"), 1.0, **canonical)
+
+
 def check_integers_and_bits_stay():
     import jax
 

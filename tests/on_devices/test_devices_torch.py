@@ -72,6 +72,30 @@ def groups():
     )
 
 
+def check_canonical_bits_do_not_show_the_number_of_processes():
+    import torch
+    import torch.distributed as dist
+
+    block, canonical = parprims.CANONICAL_BLOCK, {"method": "canonical"}
+    x = torch.asarray(np.random.default_rng(3).standard_normal((2, 4 * block + 100)).astype(np.float32), device=where())
+    rest = [0] * (dist.get_world_size() - 2)
+    for lengths, reverse in (
+        ([3 * block, *rest, block + 100], False),
+        ([*rest, 4 * block, 100], False),
+        ([block + 100, *rest, 3 * block], True),
+    ):
+        part = cut(x, lengths, dist.get_rank()).contiguous()
+        group = {"axis": 1, "axis_name": dist.group.WORLD, **canonical}
+        if not reverse:
+            assert torch.equal(parprims.sum(part, **group), parprims.sum(x, axis=1, **canonical))
+        for options in ({}, {"exclusive": True, "initial": 0.5}):
+            found = parprims.scan(part, "add", reverse=reverse, **options, **group)
+            whole = parprims.scan(x, "add", axis=1, reverse=reverse, **options, **canonical)
+            assert torch.equal(found, cut(whole, lengths, dist.get_rank()))
+    with pytest.raises(ValueError, match="method must not be 'canonical' for parts of"):
+        parprims.sum(x[:, : 5 + dist.get_rank()], **group)
+
+
 def check_plain_tensors_of_uneven_and_empty_parts():
     import torch
 

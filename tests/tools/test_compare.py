@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._dispatch.dispatch import Checked, Method, Methods, directly
+from parprims._dispatch.dispatch import Checked, Method, Methods, directly, exact
 from parprims._tools import comparison
 
 
@@ -55,7 +55,7 @@ def test_a_method_that_raises_is_told(monkeypatch):
         raise MemoryError("no room for it\nat all")
 
     own = declared["sum"].methods
-    broken = Methods("sum", **{**own._methods, "array": Method(directly(fails))})
+    broken = Methods("sum", own.departs, **{**own._methods, "array": Method(directly(fails))})
     monkeypatch.setattr(declared["sum"], "methods", broken)
     found = parprims.compare(parprims.sum, np.ones(7))
     assert found.refusals["array"] == "raised MemoryError: no room for it"
@@ -83,7 +83,7 @@ def test_wrong_calls():
 
 
 def test_a_call_that_nothing_serves_raises():
-    methods = Methods("toy", only=Method(directly(lambda *_: None), lambda *_: "it is a toy"))
+    methods = Methods("toy", exact, only=Method(directly(lambda *_: None), lambda *_: "it is a toy"))
 
     def toy(x, method="auto"):
         return methods(method, np, Checked(arrays=(x,)))

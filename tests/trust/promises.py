@@ -161,6 +161,22 @@ PROMISES: tuple[Promise, ...] = (
         "Method `array`, and kernels for CPUs, group an element by its place in its line alone",
     ),
     Promise(
+        '`method="canonical"` takes only methods that group elements by their places in their line, and `explain` says '
+        "which calls did.",
+        (
+            "tests/core/test_canonical.py::test_runs_or_says_why_not",
+            "tests/core/test_canonical.py::test_explain_says_what_every_method_does",
+            "tests/core/test_canonical.py::test_keeps_the_laws",
+            "tests/core/test_canonical.py::test_kernel_and_array_have_the_same_bits",
+            "tests/core/test_canonical.py::test_several_devices_are_refused_by_name",
+            "tests/on_devices/test_devices_scans.py::check_canonical_bits_do_not_show_the_number_of_devices",
+            "tests/on_devices/test_devices_torch.py::check_canonical_bits_do_not_show_the_number_of_processes",
+            "tests/project/test_examples.py::test_example_passes",
+        ),
+        "docs/reproducibility.md",
+        "takes a method that combines the elements of a line by their places in this line alone",
+    ),
+    Promise(
         "By `array` and `kernel`, a reduction of a line is that of a tree over the positions of its elements.",
         (
             "tests/primitives/reduce/test_reduce_grouping.py::TestLaws::test_a_line_is_alone_in_any_company",

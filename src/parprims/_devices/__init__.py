@@ -32,17 +32,22 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
+_CANONICAL = {name for name, call in _CALLS.items() if call in (calls.reduced, calls.scanned, calls.sorted_)}
+"""The functions that keep to the canonical grouping on several devices."""
+
+
 def compute(asked: Arguments) -> Any:
     """Return the result of a call on arrays that are split over devices, or that are parts of such arrays.
 
     The arguments are checked as in a call on one device.
     """
-    if asked.method == "canonical":
-        raise MethodRefused(f"{asked.name}: method 'canonical' refused: {SPLIT}")
     axis_name = asked.axis_name
     _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
-    if axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays):
+    is_dask = axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays)
+    if asked.method == "canonical" and (is_dask or asked.name not in _CANONICAL):
+        raise MethodRefused(f"{asked.name}: method 'canonical' refused: {SPLIT}")
+    if is_dask:
         from parprims._devices.dask_chunks import Chunks
 
         return Chunks.call(_of_whole, asked)

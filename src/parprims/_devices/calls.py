@@ -36,6 +36,8 @@ from parprims._devices.products import circulating_columns, circulating_factor, 
 from parprims._devices.scans import (
     ScanCall,
     arrays_of,
+    canonical_reduction,
+    canonical_scans,
     decaying,
     recurrence,
     reduction,
@@ -48,7 +50,7 @@ from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key
 from parprims._dispatch.dispatch import MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._operators.flags import flags_broadcast
-from parprims._operators.operator import Operator, as_operator, restructured
+from parprims._operators.operator import Operator, as_operator, restructured, rounds
 from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.call import as_operators
@@ -114,6 +116,22 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
 
     stages = []
     groups = engine.groups(split, axes)
+    canonical = method == "canonical" and (fn is not None or rounds(operator, [one.dtype for one in arrays]))
+    if canonical and any(over for over, _ in groups):
+        if len(groups) > 1:
+            raise ValueError("method must not be 'canonical' unless the first of the reduced axes alone is split")
+        ((over, group),) = groups
+
+        def blocks(xs: tuple[Array, ...], axis: int) -> Any:
+            if primitive != "vecdot":
+                return local((axis,), False, wide)(*xs)
+            xs = xs if narrow is None else widened(namespace_of(xs[0]), xs)
+            return vecdot(*xs, axis=axis - xs[0].ndim, method=method)
+
+        options_of_end = {"initial": None if combines else initial, "dtypes": None if combines else narrow}
+        steps = canonical_reduction(blocks, operator, group, keepdims=keepdims, **options_of_end)
+        stages.append(Stage(over, engine.length(arrays, group[0], len(shape)), steps))
+        groups = []
     for index, (over, group) in enumerate(groups):
         last = index == len(groups) - 1
         steps = reduction(
@@ -220,7 +238,8 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         dtypes=as_dtypes(xp, dtype),
         single=single,
     )
-    steps = scans(call, local)
+    canonical = method == "canonical" and rounds(operator, [one.dtype for one in xs])
+    steps = (canonical_scans if canonical else scans)(call, local)
     over = engine.working(split[axis])
     start_split = (*split[:axis], *split[axis + 1 :])
     count = len(xs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,9 +24,11 @@ from parprims._core.elements import flattened, rebuilt
 from parprims._core.options import dtype_named
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices.communicator import Gather, Place, Quick, Step, all_computed, branch, overwritten, with_nan
-from parprims._operators.operator import BUILT_IN, Operator
+from parprims._operators.operator import BUILT_IN, Operator, restructured
 from parprims._primitives.recurrence.public import linear_recurrence
+from parprims._primitives.reduce.array import as_one_axis, tree
 from parprims._primitives.reduce.public import reduce
+from parprims._primitives.scan.grouping import LARGEST_BLOCK, Scans, block_elements
 from parprims._primitives.scan.public import scan
 
 _EXACT = tuple(
@@ -139,14 +142,30 @@ class ScanCall:
     single: bool
 
 
-def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
-    """Return the driver of a scan: the total of each part, then a scan of each part from the earlier totals.
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The arrays of a part of a scan, and the dtypes of its operations.
 
-    ``local`` scans a part, given its arrays, the element before them or None, and the dtypes.
+    Parameters
+    ----------
+    xs : tuple of array
+        The elements, in the dtypes that the caller requested.
+    start : tuple or None
+        The element before all others.
+    dtypes : tuple of dtype or None
+        The dtypes in which the part is scanned; None for those of ``xs``.
+    wide : tuple of dtype or None
+        These dtypes if results are then rounded to 16 bits.
     """
-    operator, axis, single = call.operator, call.axis, call.single
 
-    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+    xs: tuple[Array, ...]
+    start: tuple[Any, ...] | None
+    dtypes: tuple[Any, ...] | None
+    wide: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, call: ScanCall, arrays: tuple[Array, ...]) -> _Given:
+        """Return the record of the local arrays of a call: the elements, then arrays of the initial element."""
         marks = sum(isinstance(one, _Taken) for one in call.initial or ())
         xs, starts = arrays[: len(arrays) - marks], arrays[len(arrays) - marks :]
         xp = namespace_of(xs[0])
@@ -155,18 +174,40 @@ def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
             xs = tuple(cast(xp, x, dtype) for x, dtype in zip(xs, dtypes * (len(xs) // len(dtypes)), strict=True))
         if any(dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS for x in xs):
             dtypes = wide = tuple(compute_dtype(xp, x.dtype) for x in xs)
+        return cls(xs, with_arrays(call.initial, starts), dtypes, wide)
+
+    def rounded(self, result: Any) -> Any:
+        """Return the result of the part in the dtypes of the elements."""
+        if self.wide is None:
+            return result
+        ys = result if isinstance(result, tuple) else (result,)
+        xp = namespace_of(ys[0])
+        ys = tuple(cast(xp, y, x.dtype) for x, y in zip(self.xs, ys, strict=True))
+        return ys if isinstance(result, tuple) else ys[0]
+
+
+def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
+    """Return the driver of a scan: the total of each part, then a scan of each part from the earlier totals.
+
+    ``local`` scans a part, given its arrays, the element before them or None, and the dtypes.
+    """
+    operator, axis, single = call.operator, call.axis, call.single
+
+    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        given = _Given.of(call, arrays)
+        xs = given.xs
+        xp = namespace_of(xs[0])
         names = tuple(dtype_name(x.dtype) for x in xs)
         if not xs[0].shape[axis] and operator.identity(*names) is None:
             states = tuple(xp.zeros(_without(x.shape, axis), dtype=x.dtype, device=device(x)) for x in xs)
         else:
             op = reversed_operator(operator) if call.reverse else operator
-            total = reduce(xs[0] if single else xs, op, axis=axis, dtype=dtypes)
+            total = reduce(xs[0] if single else xs, op, axis=axis, dtype=given.dtypes)
             states = (total,) if single else total
-        return Gather(states, call.reverse), (xs, with_arrays(call.initial, starts), dtypes, wide)
+        return Gather(states, call.reverse), given
 
-    def end(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
-        xs, start, dtypes, wide = saved
-        xp = namespace_of(xs[0])
+    def end(place: Place, given: _Given, states: tuple[Array, ...]) -> Any:
+        xp, start = namespace_of(given.xs[0]), given.start
         if start is None and (call.exclusive or operator in _EXACT):
             start = _identity(operator, states)
         starts = None
@@ -177,12 +218,11 @@ def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
                 for value, state in zip(start, states, strict=True)
             )
         totals = Totals(states=states, starts=starts, single=single)
-        result = continued(place, totals, operator, reverse=call.reverse, part=lambda start: local(xs, start, dtypes))
-        if wide is not None:
-            ys = (result,) if single else result
-            ys = tuple(cast(xp, y, x.dtype) for x, y in zip(xs, ys, strict=True))
-            result = ys[0] if single else ys
-        return None, result
+
+        def part(start: tuple[Array, ...] | None) -> Any:
+            return local(given.xs, start, given.dtypes)
+
+        return None, given.rounded(continued(place, totals, operator, reverse=call.reverse, part=part))
 
     return [begin, end]
 
@@ -264,6 +304,178 @@ def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None
     if op is BUILT_IN["add"] and dtype_kind(states[0].dtype) == "float":
         return (-0.0,)
     return op.identity(*(dtype_name(one.dtype) for one in states))
+
+
+# ---- Canonical grouping -----------------------------------------------------------------------------------------
+#
+# The grouping of one device, of reduce/grouping.py and scan/grouping.py: parts are cut into blocks, and each device
+# combines the totals of all blocks in the order of one device. So the number of devices does not show in the bits.
+
+
+def blocks_of(lengths: tuple[int, ...], scale: int = 1) -> int:
+    """Return the largest power of two that divides the first position of every part, ``scale`` times its index.
+
+    Raises ValueError if it is less than `CANONICAL_BLOCK`.
+    """
+    common = math.gcd(*(sum(lengths[:rank]) * scale for rank in range(1, len(lengths))))
+    size = common & -common if common else 1 << 62
+    if size < LARGEST_BLOCK:
+        raise ValueError(
+            f"method must not be 'canonical' for parts of {' and '.join(map(str, sorted({*lengths})))} elements along "
+            f"the axis: cut parts at multiples of {LARGEST_BLOCK} elements"
+        )
+    return size
+
+
+def canonical_reduction(
+    local: Callable[..., Any],
+    op: Operator,
+    axes: tuple[int, ...],
+    *,
+    keepdims: bool,
+    initial: Any = None,
+    dtypes: tuple[str, ...] | None = None,
+) -> list[Step]:
+    """Return the driver of a reduction: the total of each block, then the tree of the totals of all parts.
+
+    ``local`` takes arrays of one shape and an axis, and returns their reduction along it. ``axes`` are counted from the
+    front, in order; the first may be split. The other parameters are those of `reduction`.
+    """
+
+    def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
+        xp = namespace_of(arrays[0])
+        shape = broadcast_shapes(*(tuple(x.shape) for x in arrays))
+        arrays, at = as_one_axis(xp, tuple(xp.broadcast_to(x, shape) for x in arrays), axes)
+        scale, n = math.prod(shape[axis] for axis in axes[1:]), arrays[0].shape[at]
+        size = blocks_of(place.lengths, scale)
+        whole = n // size * size
+        found = []
+        if whole:
+            lengths = whole // size, size
+            split = (xp.reshape(x[along(at, 0, whole)], _replaced(x.shape, at, lengths)) for x in arrays)
+            found.append(flattened(local(tuple(split), at + 1)))
+        if whole < n or not n:
+            rest, structure = flattened(local(tuple(x[along(at, whole, n)] for x in arrays), at))
+            found.append((tuple(xp.expand_dims(x, axis=at) for x in rest), structure))
+        totals = (xp.concat(list(xs), axis=at) for xs in zip(*(leaves for leaves, _ in found), strict=True))
+        counts = [-(-length * scale // size) for length in place.lengths]
+        most = max(*counts, 1)
+        shape = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+        saved = found[0][1], at, counts if any(counts) else [1], result_shape(axes, keepdims)(shape)
+        return Gather(tuple(_lengthened(xp, x, at, most) for x in totals)), saved
+
+    def end(_: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        structure, at, counts, shape = saved
+        xp = namespace_of(states[0])
+        states = _of_blocks(xp, _side_by_side(xp, states, at), at, counts)
+        # The tree above blocks combines neighbours, as if the operator did not commute.
+        own = restructured(op, structure)
+        neighbours = Operator(own.combine, identity=own.identity, name=own.name, components=own.components)
+        total = rebuilt(structure, tree(states, neighbours, at))
+        result = reduce(total, op, axis=at, initial=initial, dtype=tuple(x.dtype for x in states), method="array")
+        leaves, structure = flattened(result)
+        if dtypes is not None:
+            leaves = tuple(cast(xp, x, dtype_named(xp, to)) for x, to in zip(leaves, dtypes, strict=True))
+        return None, rebuilt(structure, tuple(_reshaped(x, shape) for x in leaves))
+
+    return [begin, end]
+
+
+def canonical_scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
+    """Return the driver of a scan: the last state of each block, then each part from the state before it.
+
+    The parameters are those of `scans`.
+    """
+    op, axis, single, reverse = call.operator, call.axis, call.single, call.reverse
+
+    def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
+        given = _Given.of(call, arrays)
+        xp, xs = namespace_of(given.xs[0]), given.xs
+        blocks_of(place.lengths[::-1] if reverse else place.lengths)
+        block = block_elements(sum(dtype_bits(x.dtype) if given.wide is None else 32 for x in xs) // 8)
+        n, most = xs[0].shape[axis], max(*place.lengths, block) // block
+        count = n // block
+        first, end = (n - count * block, 0) if reverse else (0, block - 1)
+        pieces = (x[along(axis, first, first + count * block)] for x in xs)
+        blocks = tuple(xp.reshape(x, _replaced(x.shape, axis, (count, block))) for x in pieces)
+        x: Any = blocks[0] if single else blocks
+        ys = scan(x, op, axis=axis + 1, reverse=reverse, dtype=given.dtypes, method="canonical")
+        totals = (y[along(axis + 1, end, end + 1)] for y in ((ys,) if single else ys))
+        totals = (_lengthened(xp, xp.squeeze(y, axis=axis + 1), axis, most, at_front=reverse) for y in totals)
+        return Gather(tuple(totals), reverse), (given, [length // block for length in place.lengths])
+
+    def end(place: Place, saved: Any, states: tuple[Array, ...]) -> Any:
+        given, counts = saved
+        xp = namespace_of(states[0])
+        states = _of_blocks(xp, _side_by_side(xp, states, axis), axis, counts, at_end=reverse)
+        start = given.start
+        if start is None and op in _EXACT and not call.exclusive:
+            start = _identity(op, states)
+        if start is not None:
+            shape = _replaced(states[0].shape, axis, ())
+            starts = (
+                as_array("initial", value, xp, x.dtype, device=device(x), shape=shape)
+                for value, x in zip(start, states, strict=True)
+            )
+            ends = [xp.expand_dims(x, axis=axis) for x in starts]
+            pairs = zip(ends, states, strict=True)
+            states = tuple(xp.concat([x, end] if reverse else [end, x], axis=axis) for end, x in pairs)
+        count = states[0].shape[axis]
+        if start is None and not count:
+            return None, given.rounded(local(given.xs, None, given.dtypes))
+        if isinstance(place.rank, int):
+            passed = sum(counts[place.rank + 1 :] if reverse else counts[: place.rank])
+        else:
+            passed = (place.count - 1 - place.rank if reverse else place.rank) * counts[0]
+        passed = passed - (start is None)
+        if reverse:
+            states = tuple(xp.flip(x, axis=axis) for x in states)
+        chain = Scans(xp, op, axis)
+        before = chain.flat(chain.steps(states, count), count)
+        at = xp.reshape(xp.asarray(passed % count, device=device(states[0])), (1,))
+        carries = tuple(xp.squeeze(xp.take(x, at, axis=axis), axis=axis) for x in before)
+
+        def part(start: tuple[Array, ...] | None) -> Any:
+            return given.rounded(local(given.xs, start, given.dtypes))
+
+        if start is not None:
+            return None, part(carries)
+        return None, branch(passed < 0, lambda: part(None), lambda: part(carries))
+
+    return [begin, end]
+
+
+def _replaced(shape: tuple[int, ...], axis: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with axes of the given lengths in place of an axis."""
+    return (*shape[:axis], *lengths, *shape[axis + 1 :])
+
+
+def _lengthened(xp: Any, x: Array, axis: int, n: int, *, at_front: bool = False) -> Array:
+    """Return an array with n elements along an axis; those that it lacks are not read."""
+    missing = n - x.shape[axis]
+    if not missing:
+        return x
+    more = xp.ones(_replaced(x.shape, axis, (missing,)), dtype=x.dtype, device=device(x))
+    return xp.concat([more, x] if at_front else [x, more], axis=axis)
+
+
+def _of_blocks(
+    xp: Any, states: tuple[Array, ...], axis: int, counts: list[int], *, at_end: bool = False
+) -> tuple[Array, ...]:
+    """Return the states of the blocks that there are: so many of each part, at the begin or end of its stretch."""
+    most = states[0].shape[axis] // len(counts)
+    full = [
+        rank * most + i + (most - count if at_end else 0) for rank, count in enumerate(counts) for i in range(count)
+    ]
+    if len(full) == states[0].shape[axis]:
+        return states
+    return tuple(xp.take(x, xp.asarray(full, dtype=xp.int32, device=device(x)), axis=axis) for x in states)
+
+
+def _side_by_side(xp: Any, states: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+    """Return the gathered states of all parts, which the first axis counts, one after another along an axis."""
+    moved = (xp.moveaxis(x, 0, axis) for x in states)
+    return tuple(xp.reshape(x, (*x.shape[:axis], -1, *x.shape[axis + 2 :])) for x in moved)
 
 
 # ---- Recurrences ------------------------------------------------------------------------------------------------

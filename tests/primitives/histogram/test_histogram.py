@@ -382,7 +382,7 @@ class TestErrors:
             ({"range": 3}, TypeError, "range must be a pair of numbers"),
             ({"range": ("a", "b")}, TypeError, "range must fit"),
             ({"density": 1}, TypeError, "density must be True or False"),
-            ({"method": "vendor"}, ValueError, "method must be one of auto, kernel, native, array"),
+            ({"method": "vendor"}, ValueError, "method must be one of auto, canonical, kernel, native, array"),
         ],
     )
     def test_named(self, backend, rng, options, error, words):

@@ -64,7 +64,9 @@ class TestArguments:
             parprims.matmul(a, b, tile=2, method="native")
         with pytest.raises(parprims.MethodRefused, match="no matrix product with add=minimum, multiply=add"):
             parprims.matmul(a, b, add="minimum", multiply="add", method="native")
-        with pytest.raises(ValueError, match=r"^method must be one of auto, native, kernel, array, got 'vendor'"):
+        with pytest.raises(
+            ValueError, match=r"^method must be one of auto, canonical, native, kernel, array, got 'vendor'"
+        ):
             parprims.matmul(a, b, method="vendor")
 
     def test_kernel_named(self, backend, rng):

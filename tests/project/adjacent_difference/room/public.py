@@ -10,7 +10,7 @@ from parprims._primitives.adjacent_difference.call import checked
 
 from parprims._core.arrays import Array
 from parprims._dispatch.by_device import by_device
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Method, Methods, directly, exact, primitive
 from parprims._dispatch.examples import of_an_array
 from parprims._dispatch.primitive import Primitive
 
@@ -48,6 +48,7 @@ _ADJACENT_DIFFERENCE = Primitive(
     check=checked,
     methods=Methods(
         "adjacent_difference",
+        exact,
         kernel=by_device(
             Method(cuda.prepare, cuda.refusal),
             Method(cpu.prepare, cpu.refusal, quiet=True),
