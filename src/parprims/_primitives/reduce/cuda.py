@@ -1,6 +1,6 @@
 """Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch.
 
-The file is long because the division of work, in `make_plan`, fixes the arguments of every template in the text.
+The file is long because the division of work, in `_Lines`, fixes the arguments of every template in the text.
 """
 
 from __future__ import annotations
@@ -221,188 +221,13 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
     Return None if the inputs cannot be viewed as (outer, n, inner) with one stride each.
     """
-    commutative = special.code.op.commutative
-    # Positions ascend along the combined axes only in their own order.
-    reorder = commutative and not special.positions
-    kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=reorder)
-    if len(kept) > 2 or len(combined) > 1:
+    lines = _Lines.of(special, tuning, r, layouts)
+    if lines is None:
         return None
-    inputs = len(layouts)
-    nothing = (1, (0,) * inputs)
-    n, along = combined[0] if combined else nothing
-    if len(kept) == 2:
-        (outer, outward), (inner, across) = kept
-    elif kept and kept[0][1] != (0,) * inputs and abs(kept[0][1][0]) < abs(along[0]):
-        (outer, outward), (inner, across) = nothing, kept[0]
-    else:
-        (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
-    columns = inner > 1
-    if columns and 32 * (special.scratch_bytes + 1) > _DECLARED_BYTES:
-        return None  # rows of a copy with the axes last are reduced instead
-    element = sum(special.itemsizes)
-    # A thread keeps the states of eight loads in registers, or combines them one after another.
-    rolled = 8 * max(element, special.register_bytes) > tuning.bytes_in_flight
-    exact = not rolled and _is_exact(special.code)
-    grouped = commutative and not exact
-
-    def is_vectorized(index: int, vector: int) -> bool:
-        step, other = (across[index], along[index]) if columns else (along[index], 0)
-        strides = other if n > 1 else 0, outward[index] if outer > 1 else 0
-        return step == 1 and is_aligned(layouts[index][1], strides, vector, special.itemsizes[index])
-
-    def suits(vector: int) -> bool:
-        """Return whether all inputs are read as vectors, or constant along them."""
-        steps = across if columns else along
-        return all(steps[index] == 0 or is_vectorized(index, vector) for index in range(inputs))
-
-    single = n < _GROUP or not grouped  # whether a line may be a single unit
-    vector = 1 if rolled else min(16 // max(special.itemsizes), tuning.bytes_in_flight // (8 * element), 8)
-    vector = min(vector, max(1, 64 // special.register_bytes))
-    if columns:
-        # A thread keeps one total per column, in registers, which limits the number of columns.
-        vector = min(vector, tuning.column_bytes // special.register_bytes)
-    vector = _cuda.power_of_two(vector, most=_cuda.power_of_two(inner if columns else n))
-    while vector > 1 and not (suits(vector) and (not columns or inner % vector == 0)):
-        vector //= 2
-    if vector == 1 and not columns and not rolled and single:
-        vector = min(4, 16 // max(special.itemsizes))  # elements of vectors are loaded one by one
-    vectorized = tuple([is_vectorized(index, vector) for index in range(inputs)])
-
-    numbers = _cuda.Numbers()
-    arrays: list[_cuda.Parameter] = [
-        _cuda.Struct(
-            _cuda.Pointer(f"in{index}", f"const {C_TYPES[name]}"),
-            numbers("outer_stride", outward[index]),
-            numbers("stride", along[index]),
-            numbers("inner_stride", across[index]),
-        )
-        for index, name in enumerate(special.arrays)
-    ]
-    if special.positions:
-        arrays.append(_cuda.Struct())
-    results = [_cuda.Pointer(f"out{index}", C_TYPES[name]) for index, name in enumerate(special.outputs)]
-    data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
-    tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
-
-    lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
-    width = vector if columns else 1
-
-    def resident(depth: int, *, in_turn: bool) -> int:
-        """Return the number of blocks on a multiprocessor for which a thread can hold most of what it loads at once."""
-        if 8 * vector * depth * element > 128:
-            return 2
-        is_light = element <= 8 and vector <= 4 and vector * special.register_bytes <= 32
-        return 4 if in_turn and is_light else 3
-
-    def plan(by: _Division) -> _cuda.Plan:
-        """Return the plan of the launch."""
-        outers = by.threads // (by.runs * by.lanes * by.across)
-        tiles = -(-outer // outers) * -(-inner // (by.across * width))
-        share = -(-by.chunks // (8 * by.lanes * by.runs)) if by.chunks > 1 else 1
-        most = max(by.run, _cuda.power_of_two(share, up=True))
-        batch, in_turn = 0, by.runs > 1 and not columns
-        if in_turn:
-            batch = min(256, most * by.runs, _cuda.power_of_two(_NODES_BYTES // (outers * special.scratch_bytes)))
-            batch = max(batch, by.runs)
-            levels = (most * by.runs // batch).bit_length()
-            states = outers * (levels + batch)
-        else:
-            levels = most.bit_length()
-            states = levels * by.threads // by.lanes * width
-        named = {"run": by.run, "chunks": by.chunks, "levels": levels, "batch": batch}
-        counts = tuple([numbers(name, count) for name, count in named.items()])
-        whole = n == by.loads * by.lanes * vector // width
-        shape = by.threads, by.runs, by.lanes, by.across, by.loads, vector, by.depth
-        totals = tiles * by.chunks * outers * by.across * width
-        launch = _cuda.Launch(
-            special.source(vectorized),
-            "reduce_lines",
-            (*shape, whole, columns, rolled, exact, "Op"),
-            (*data, *tickets, *lengths, *counts),
-            tiles * by.chunks,
-            by.threads,
-            shared_bytes=0 if by.loads else states * state_size(special.code.states),
-            needs_cache=True,
-            resident_blocks=0 if by.loads else resident(by.depth, in_turn=in_turn),
-        )
-        return _cuda.Plan(
-            (launch,),
-            inputs,
-            tuple([(r.result_shape, name) for name in special.outputs]),
-            numbers.all(),
-            zeroed_bytes=4 * tiles if by.chunks > 1 else 0,
-            scratch_bytes=totals * special.scratch_bytes if by.chunks > 1 else 0,
-            captured=special.code.captured,
-        )
-
-    def chunked(by: _Division, units: int, blocks: int, most: int = 1 << 30) -> _Division:
-        """Return the division with the units of a run, at most so many, and the number of chunks.
-
-        For long lines there are at least ``blocks`` blocks for rows, and at most so many for columns: where fewer
-        blocks read at a time, each reads longer parts of memory.
-        """
-        outers = by.threads // (by.runs * by.lanes * by.across)
-        tiles = -(-outer // outers) * -(-inner // (by.across * width))
-        run = _cuda.power_of_two(-(-units * tiles // (by.runs * blocks)), most=most, up=columns)
-        run = min(run, _cuda.power_of_two(-(-units // by.runs), up=True))
-        totals = tiles * outers * by.across * width * special.scratch_bytes
-        chunks = tuning.scratch_bytes // totals if tiles < 2 * blocks else 1
-        while -(-units // (by.runs * run)) > max(1, chunks):
-            run *= 2
-        return dataclasses.replace(by, run=run, chunks=-(-units // (by.runs * run)))
-
-    if columns:
-        # In columns every thread shares its states; in a row each warp shares one state.
-        threads = _fitting(tuning.threads, special.scratch_bytes * vector)
-        vectors = -(-inner // vector)
-        most_across = min(threads, _cuda.power_of_two(vectors, up=True))
-        # The most adjacent threads with the fewest of them idle.
-        least = _cuda.power_of_two(128 // (vector * min(special.itemsizes)), most=most_across)  # for reads of 128 bytes
-        widths = [most_across >> shift for shift in range(4) if most_across >> shift >= least]
-        idle = min(-(-vectors // one) * one for one in widths)
-        most_across = next(one for one in widths if -(-vectors // one) * one == idle)
-        depth = 1 if rolled or most_across >= 32 else _cuda.power_of_two(16 // (vector * element), most=4)
-        depth = min(depth, _cuda.power_of_two(-(-n // 8), up=True))
-        lanes = min(max(1, 32 // most_across), _cuda.power_of_two(-(-n // (8 * depth)), up=True))
-        depth = min(depth, 32 // lanes)
-        units = -(-n // (8 * lanes * depth))
-        if single and units == 1:
-            loads = _cuda.power_of_two(-(-n // lanes), up=True)
-            return plan(_Division(threads, lanes=lanes, across=most_across, loads=loads))
-        while True:
-            across_threads = most_across
-            if outer * vectors * lanes < 2 * tuning.blocks * threads:
-                across_threads = min(32, most_across)  # too few columns to occupy every thread
-            runs = max(1, threads // (across_threads * lanes * _cuda.power_of_two(outer)))
-            while outer * vectors * lanes * runs < 2 * tuning.blocks * threads and 2 * runs <= units:
-                if 2 * runs > threads // (across_threads * lanes):
-                    break
-                runs *= 2
-            blocks = tuning.column_blocks * (2 if vector == 1 else 1)
-            found = plan(chunked(_Division(threads, runs, lanes, across_threads, depth=depth), units, blocks))
-            if found.launches[0].shared_bytes <= _NODES_BYTES or threads == 32:
-                return found
-            threads //= 2
-            most_across = min(most_across, threads)
-    threads = _fitting(tuning.threads, special.scratch_bytes / 32)
-    if commutative and _GROUP <= n < _GROUP * vector // 2 and outer * 32 // vector >= 2 * tuning.blocks * threads:
-        threads = _fitting(threads, special.scratch_bytes * vector / 32)
-        return plan(_Division(threads, lanes=32 // vector, run=_cuda.power_of_two(-(-n // _GROUP), up=True)))
-    vectors = -(-n // vector)
-    if single and vectors <= 8 * 32:
-        lanes = min(32, _cuda.power_of_two(-(-vectors // 4), up=True))
-        return plan(_Division(tuning.threads, lanes=lanes, loads=_cuda.power_of_two(-(-vectors // lanes), up=True)))
-    if not suits(vector):
-        vector = 1
-    if grouped:
-        vector = min(vector, _cuda.power_of_two(n // _GROUP))
-    depth = 1 if rolled or vector > 1 else _cuda.power_of_two(min(16 // element, n // (2 * _GROUP)), most=4)
-    units = -(-n // (8 * 32 * vector * depth))
-    warps = threads // 32
-    runs = min(warps, _cuda.power_of_two(units, up=True))
-    if units <= _SHARED_LINE and outer >= 2 * tuning.blocks * warps:
-        runs = 1
-    return plan(chunked(_Division(threads, runs, 32, depth=depth), units, tuning.blocks, tuning.rounds))
+    if not lines.columns:
+        return _plan_of_rows(lines)
+    # Rows of a copy with the axes last are reduced in place of columns of large states.
+    return _plan_of_columns(lines) if 32 * (special.scratch_bytes + 1) <= _DECLARED_BYTES else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,6 +244,281 @@ class _Division:
     run: int = 1
     """The units of a run."""
     chunks: int = 1
+
+    @property
+    def outers(self) -> int:
+        """The lines along outer that a block takes at a time."""
+        return self.threads // (self.runs * self.lanes * self.across)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lines:
+    """The lines of a call as (outer, n, inner), the way in which threads read them, and their launches.
+
+    Parameters
+    ----------
+    special, tuning
+        The kernel and its tuning.
+    results : tuple of (tuple of int, str)
+        The shape and the dtype of each result.
+    lengths : tuple of int
+        The lengths of outer, n and inner.
+    strides : tuple of tuple of int
+        The strides of each input along outer, n and inner.
+    addresses : tuple of int
+        The address of each input modulo 16.
+    vector : int
+        The elements that a thread loads at once.
+    vectorized : tuple of bool
+        Whether each input is read as vectors.
+    """
+
+    special: Specialisation
+    tuning: Tuning
+    results: tuple[tuple[tuple[int, ...], str], ...]
+    lengths: tuple[int, int, int]
+    strides: tuple[tuple[int, int, int], ...]
+    addresses: tuple[int, ...]
+    vector: int = 1
+    vectorized: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, special: Specialisation, tuning: Tuning, r: Reduction, layouts: tuple[Layout, ...]) -> _Lines | None:
+        """Return the lines of a call, or None if the inputs do not have one stride each along outer, n and inner."""
+        # Positions ascend along the combined axes only in their own order.
+        reorder = special.code.op.commutative and not special.positions
+        kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=reorder)
+        if len(kept) > 2 or len(combined) > 1:
+            return None
+        nothing = (1, (0,) * len(layouts))
+        n, along = combined[0] if combined else nothing
+        if len(kept) == 2:
+            (outer, outward), (inner, across) = kept
+        elif kept and kept[0][1] != nothing[1] and abs(kept[0][1][0]) < abs(along[0]):
+            (outer, outward), (inner, across) = nothing, kept[0]
+        else:
+            (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
+        results = tuple([(r.result_shape, name) for name in special.outputs])
+        strides = tuple(zip(outward, along, across, strict=True))
+        addresses = tuple([address for _, address in layouts])
+        return cls(special, tuning, results, (outer, n, inner), strides, addresses).with_vectors()
+
+    @property
+    def columns(self) -> bool:
+        """Whether lines are columns: adjacent lines are adjacent in memory."""
+        return self.lengths[2] > 1
+
+    @property
+    def element(self) -> int:
+        """The bytes of an element of all inputs."""
+        return sum(self.special.itemsizes)
+
+    @property
+    def rolled(self) -> bool:
+        """Whether a thread combines eight loads one after another, and does not keep their states in registers."""
+        return 8 * max(self.element, self.special.register_bytes) > self.tuning.bytes_in_flight
+
+    @property
+    def exact(self) -> bool:
+        """Whether elements are combined in any order."""
+        return not self.rolled and _is_exact(self.special.code)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether whole groups are combined row by row."""
+        return self.special.code.op.commutative and not self.exact
+
+    @property
+    def single(self) -> bool:
+        """Whether a line may be a single unit."""
+        return self.lengths[1] < _GROUP or not self.grouped
+
+    @property
+    def width(self) -> int:
+        """The lines that a thread reduces at a time."""
+        return self.vector if self.columns else 1
+
+    def with_vectors(self) -> _Lines:
+        """Return the lines with the vectors in which threads read them."""
+        special, tuning, (_, n, inner) = self.special, self.tuning, self.lengths
+        rolled, columns = self.rolled, self.columns
+        vector = 1 if rolled else min(16 // max(special.itemsizes), tuning.bytes_in_flight // (8 * self.element), 8)
+        vector = min(vector, max(1, 64 // special.register_bytes))
+        if columns:
+            # A thread keeps one total per column, in registers, which limits the number of columns.
+            vector = min(vector, tuning.column_bytes // special.register_bytes)
+        vector = _cuda.power_of_two(vector, most=_cuda.power_of_two(inner if columns else n))
+        while vector > 1 and not (self.suits(vector) and (not columns or inner % vector == 0)):
+            vector //= 2
+        if vector == 1 and not columns and not rolled and self.single:
+            vector = min(4, 16 // max(special.itemsizes))  # elements of vectors are loaded one by one
+        vectorized = tuple([self._is_vectorized(index, vector) for index in range(len(self.strides))])
+        return dataclasses.replace(self, vector=vector, vectorized=vectorized)
+
+    def _is_vectorized(self, index: int, vector: int) -> bool:
+        (outer, n, _), (outward, along, across) = self.lengths, self.strides[index]
+        step, other = (across, along) if self.columns else (along, 0)
+        strides = other if n > 1 else 0, outward if outer > 1 else 0
+        return step == 1 and is_aligned(self.addresses[index], strides, vector, self.special.itemsizes[index])
+
+    def suits(self, vector: int) -> bool:
+        """Return whether all inputs are read as vectors, or constant along them."""
+        fastest = 2 if self.columns else 1
+        return all(one[fastest] == 0 or self._is_vectorized(at, vector) for at, one in enumerate(self.strides))
+
+    def tiles(self, by: _Division) -> int:
+        """Return the number of stretches of lines that a block takes."""
+        outer, _, inner = self.lengths
+        return -(-outer // by.outers) * -(-inner // (by.across * self.width))
+
+    def chunked(self, by: _Division, units: int, blocks: int, most: int = 1 << 30) -> _Division:
+        """Return the division with the units of a run, at most so many, and the number of chunks.
+
+        For long lines there are at least ``blocks`` blocks for rows, and at most so many for columns: where fewer
+        blocks read at a time, each reads longer parts of memory.
+        """
+        tiles = self.tiles(by)
+        run = _cuda.power_of_two(-(-units * tiles // (by.runs * blocks)), most=most, up=self.columns)
+        run = min(run, _cuda.power_of_two(-(-units // by.runs), up=True))
+        totals = tiles * by.outers * by.across * self.width * self.special.scratch_bytes
+        chunks = self.tuning.scratch_bytes // totals if tiles < 2 * blocks else 1
+        while -(-units // (by.runs * run)) > max(1, chunks):
+            run *= 2
+        return dataclasses.replace(by, run=run, chunks=-(-units // (by.runs * run)))
+
+    def _resident(self, depth: int, *, in_turn: bool) -> int:
+        """Return the number of blocks on a multiprocessor for which a thread can hold most of what it loads at once."""
+        if 8 * self.vector * depth * self.element > 128:
+            return 2
+        is_light = self.element <= 8 and self.vector <= 4 and self.vector * self.special.register_bytes <= 32
+        return 4 if in_turn and is_light else 3
+
+    def plan(self, by: _Division) -> _cuda.Plan:
+        """Return the plan of the launch."""
+        special, (outer, n, inner) = self.special, self.lengths
+        numbers = _cuda.Numbers()
+        arrays: list[_cuda.Parameter] = [
+            _cuda.Struct(
+                _cuda.Pointer(f"in{index}", f"const {C_TYPES[name]}"),
+                numbers("outer_stride", outward),
+                numbers("stride", along),
+                numbers("inner_stride", across),
+            )
+            for index, (name, (outward, along, across)) in enumerate(zip(special.arrays, self.strides, strict=True))
+        ]
+        if special.positions:
+            arrays.append(_cuda.Struct())
+        results = [_cuda.Pointer(f"out{index}", C_TYPES[name]) for index, name in enumerate(special.outputs)]
+        data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
+        tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
+        lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
+
+        tiles, outers = self.tiles(by), by.outers
+        share = -(-by.chunks // (8 * by.lanes * by.runs)) if by.chunks > 1 else 1
+        most = max(by.run, _cuda.power_of_two(share, up=True))
+        batch, in_turn = 0, by.runs > 1 and not self.columns
+        if in_turn:
+            batch = min(256, most * by.runs, _cuda.power_of_two(_NODES_BYTES // (outers * special.scratch_bytes)))
+            batch = max(batch, by.runs)
+            levels = (most * by.runs // batch).bit_length()
+            states = outers * (levels + batch)
+        else:
+            levels = most.bit_length()
+            states = levels * by.threads // by.lanes * self.width
+        named = {"run": by.run, "chunks": by.chunks, "levels": levels, "batch": batch}
+        counts = tuple([numbers(name, count) for name, count in named.items()])
+        whole = n == by.loads * by.lanes * self.vector // self.width
+        shape = by.threads, by.runs, by.lanes, by.across, by.loads, self.vector, by.depth
+        launch = _cuda.Launch(
+            special.source(self.vectorized),
+            "reduce_lines",
+            (*shape, whole, self.columns, self.rolled, self.exact, "Op"),
+            (*data, *tickets, *lengths, *counts),
+            tiles * by.chunks,
+            by.threads,
+            shared_bytes=0 if by.loads else states * state_size(special.code.states),
+            needs_cache=True,
+            resident_blocks=0 if by.loads else self._resident(by.depth, in_turn=in_turn),
+        )
+        totals = tiles * by.chunks * outers * by.across * self.width
+        return _cuda.Plan(
+            (launch,),
+            len(self.strides),
+            self.results,
+            numbers.all(),
+            zeroed_bytes=4 * tiles if by.chunks > 1 else 0,
+            scratch_bytes=totals * special.scratch_bytes if by.chunks > 1 else 0,
+            captured=special.code.captured,
+        )
+
+
+def _plan_of_columns(lines: _Lines) -> _cuda.Plan:
+    """Return the launch for columns. Every thread shares its states; in a row each warp shares one state."""
+    special, tuning, vector = lines.special, lines.tuning, lines.vector
+    outer, n, inner = lines.lengths
+    threads = _fitting(tuning.threads, special.scratch_bytes * vector)
+    vectors = -(-inner // vector)
+    most_across = min(threads, _cuda.power_of_two(vectors, up=True))
+    # The most adjacent threads with the fewest of them idle.
+    least = _cuda.power_of_two(128 // (vector * min(special.itemsizes)), most=most_across)  # for reads of 128 bytes
+    widths = [most_across >> shift for shift in range(4) if most_across >> shift >= least]
+    idle = min(-(-vectors // one) * one for one in widths)
+    most_across = next(one for one in widths if -(-vectors // one) * one == idle)
+    depth = 1
+    if not lines.rolled and most_across < 32:
+        depth = _cuda.power_of_two(16 // (vector * lines.element), most=4)
+    depth = min(depth, _cuda.power_of_two(-(-n // 8), up=True))
+    lanes = min(max(1, 32 // most_across), _cuda.power_of_two(-(-n // (8 * depth)), up=True))
+    depth = min(depth, 32 // lanes)
+    units = -(-n // (8 * lanes * depth))
+    if lines.single and units == 1:
+        loads = _cuda.power_of_two(-(-n // lanes), up=True)
+        return lines.plan(_Division(threads, lanes=lanes, across=most_across, loads=loads))
+    while True:
+        across = most_across
+        if outer * vectors * lanes < 2 * tuning.blocks * threads:
+            across = min(32, most_across)  # too few columns to occupy every thread
+        runs = max(1, threads // (across * lanes * _cuda.power_of_two(outer)))
+        while outer * vectors * lanes * runs < 2 * tuning.blocks * threads and 2 * runs <= units:
+            if 2 * runs > threads // (across * lanes):
+                break
+            runs *= 2
+        blocks = tuning.column_blocks * (2 if vector == 1 else 1)
+        found = lines.plan(lines.chunked(_Division(threads, runs, lanes, across, depth=depth), units, blocks))
+        if found.launches[0].shared_bytes <= _NODES_BYTES or threads == 32:
+            return found
+        threads //= 2
+        most_across = min(most_across, threads)
+
+
+def _plan_of_rows(lines: _Lines) -> _cuda.Plan:
+    """Return the launch for rows."""
+    special, tuning, vector = lines.special, lines.tuning, lines.vector
+    outer, n, _ = lines.lengths
+    threads, commutative = _fitting(tuning.threads, special.scratch_bytes / 32), special.code.op.commutative
+    if commutative and _GROUP <= n < _GROUP * vector // 2 and outer * 32 // vector >= 2 * tuning.blocks * threads:
+        threads = _fitting(threads, special.scratch_bytes * vector / 32)
+        run = _cuda.power_of_two(-(-n // _GROUP), up=True)
+        return lines.plan(_Division(threads, lanes=32 // vector, run=run))
+    vectors = -(-n // vector)
+    if lines.single and vectors <= 8 * 32:
+        lanes = min(32, _cuda.power_of_two(-(-vectors // 4), up=True))
+        loads = _cuda.power_of_two(-(-vectors // lanes), up=True)
+        return lines.plan(_Division(tuning.threads, lanes=lanes, loads=loads))
+    if not lines.suits(vector):
+        vector = 1
+    if lines.grouped:
+        vector = min(vector, _cuda.power_of_two(n // _GROUP))
+    lines = dataclasses.replace(lines, vector=vector)
+    depth = 1
+    if not lines.rolled and vector == 1:
+        depth = _cuda.power_of_two(min(16 // lines.element, n // (2 * _GROUP)), most=4)
+    units = -(-n // (8 * 32 * vector * depth))
+    warps = threads // 32
+    runs = min(warps, _cuda.power_of_two(units, up=True))
+    if units <= _SHARED_LINE and outer >= 2 * tuning.blocks * warps:
+        runs = 1
+    return lines.plan(lines.chunked(_Division(threads, runs, 32, depth=depth), units, tuning.blocks, tuning.rounds))
 
 
 def _is_exact(code: Traced) -> bool:
