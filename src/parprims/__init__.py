@@ -18,7 +18,7 @@ from parprims._primitives.reduce.extrema import argmax, argmin
 from parprims._primitives.reduce.public import all, any, map_reduce, max, min, prod, reduce, sum
 from parprims._primitives.reproducible import public as _reproducible  # noqa: F401
 from parprims._primitives.scan.cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
-from parprims._primitives.scan.grouping import LARGEST_BLOCK as CANONICAL_BLOCK
+from parprims._primitives.scan.grouping import LARGEST_BLOCK as CANONICAL_BLOCK  # noqa: F401
 from parprims._primitives.scan.public import cumulative_prod, cumulative_sum, scan
 from parprims._primitives.search.public import merge, merge_by_key, searchsorted
 from parprims._primitives.segments.public import segment_reduce
@@ -33,7 +33,6 @@ from parprims._tools.warm_up import warm
 __version__ = "0.1.0"
 
 __all__ = [
-    "CANONICAL_BLOCK",
     "Call",
     "Comparison",
     "KernelLaunch",

@@ -24,6 +24,7 @@ from parprims._tools.launches import launches as launches
 from parprims._tools.warm_up import warm as warm
 
 __version__: str
+CANONICAL_BLOCK: int
 __all__ = [
     "Call",
     "Comparison",
@@ -96,7 +97,7 @@ _N = TypeVar("_N", bound=np.generic)
 # An array, or those of components in a tuple, a named tuple or a dictionary, as which results come too.
 _Elements = TypeVar("_Elements", bound=_SupportsArray | tuple[Any, ...] | Mapping[str, Any])
 
-_Method: TypeAlias = Literal["auto", "kernel", "native", "array"]
+_Method: TypeAlias = Literal["auto", "canonical", "kernel", "native", "array"]
 _OperatorName: TypeAlias = Literal[
     "add",
     "multiply",

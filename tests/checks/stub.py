@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 {imports}
 
 __version__: str
+CANONICAL_BLOCK: int
 __all__ = [
 {names}
 ]
@@ -249,7 +250,7 @@ def text() -> str:
     head = HEAD.format(
         imports="\n".join(imported()),
         names="\n".join(f"    {quoted(name)}," for name in parprims.__all__),
-        method=literal("auto", *declared["sum"].methods._methods),
+        method=literal("auto", "canonical", *declared["sum"].methods._methods),
         operators="\n".join(f"    {quoted(name)}," for name in BUILT_IN),
     )
     return head + "\n".join(line for name in sorted(primitives) for line in function(name)) + "\n"
