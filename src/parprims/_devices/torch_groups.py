@@ -425,6 +425,11 @@ class Distributed(_Parts):
         """Return the split that the arrays have."""
         return names
 
+    def length(self, arrays: tuple[Tensor, ...], axis: int, ndim: int) -> int:
+        """Return the length of an axis of the whole DTensors."""
+        own = [self.split("x", x)[axis - ndim] for x in arrays if x.ndim >= ndim - axis]
+        return next((self.whole[names] for names in own if names), length(arrays, axis, ndim))
+
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
         """Return the lengths of all parts, as DTensor cuts an axis: equal, up to the last part that has elements."""
         del like

@@ -61,6 +61,8 @@ def _declared(whole: Primitive, room: Any) -> None:
         plainer=whole.plainer,
         node=functools.partial(in_graph_as, "histogram everywhere") if whole is HISTOGRAM else None,
         single=room is not weights,
+        sharded=whole.sharded,
+        replicated=whole.replicated,
     )
 
 
