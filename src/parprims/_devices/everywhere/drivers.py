@@ -99,11 +99,11 @@ class Sums:
         """Return the driver that adds sums of integers, and rounds them if it is the last."""
 
         def begin(_: Place, parts: tuple[Array, ...], __: Any) -> Any:
-            return Gather(parts[2:]), parts[:2]
+            return Gather(parts), None  # with the top, so that shard_map knows that all parts have equal tops
 
-        def end(_: Place, saved: Any, gathered: tuple[Array, ...]) -> Any:
-            totals = _added(gathered)
-            return None, self._rounded(Top(*saved), totals, terms) if last else (*saved, *totals)
+        def end(_: Place, __: None, gathered: tuple[Array, ...]) -> Any:
+            top, totals = Top(*[one[0, ...] for one in gathered[:2]]), _added(gathered[2:])
+            return None, self._rounded(top, totals, terms) if last else (top.exponent, top.finite, *totals)
 
         return [begin, end]
 
