@@ -422,7 +422,12 @@ class Distributed(_Parts):
         return found
 
     def working(self, names: Names) -> Names:
-        """Return the split that the arrays have."""
+        """Return the split that the arrays have; ValueError if it has several dimensions of the mesh."""
+        if len(names) > 1:
+            raise ValueError(
+                "x must be split over one dimension of the mesh where all of its elements are counted: redistribute it, "
+                "or flatten the mesh"
+            )
         return names
 
     def length(self, arrays: tuple[Tensor, ...], axis: int, ndim: int) -> int:
