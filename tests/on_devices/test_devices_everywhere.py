@@ -251,6 +251,26 @@ def check_programs():
             agree(np.asarray(inside(call)(*pair)), calls("array")[call](*pair))
 
 
+def check_64_bits_in_a_part_of_a_program():
+    """XLA divides arrays in threads of its own, where JAX has the dtypes of the whole process."""
+    import jax
+
+    x, mesh = RNG.normal(size=32), mesh_of(4, "Auto")
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            split = put(x, mesh, "i")
+            for call in (parprims.scan, parprims.sort, lambda x: parprims.sum(x, method="array")):
+                found = jax.jit(call)(split)
+                assert found.dtype == np.float64
+                np.testing.assert_allclose(found, call(x), rtol=1e-13)
+        single = put(x.astype(np.float32), mesh, "i")
+        agree(np.asarray(jax.jit(lambda x: parprims.sum(x, **EVERYWHERE))(single)),
+              parprims.sum(x.astype(np.float32), method="array", **EVERYWHERE))  # fmt: skip
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
 def check_derivatives():
     import jax
 
