@@ -425,8 +425,8 @@ class Distributed(_Parts):
         """Return the split that the arrays have; ValueError if it has several dimensions of the mesh."""
         if len(names) > 1:
             raise ValueError(
-                "x must be split over one dimension of the mesh where all of its elements are counted: redistribute it, "
-                "or flatten the mesh"
+                "x must be split over one dimension of the mesh where all of its elements are counted: redistribute "
+                "it, or flatten the mesh"
             )
         return names
 
