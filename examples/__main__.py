@@ -22,8 +22,9 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 RESULTS = FOLDER.parent / "benches" / "results"
 EXAMPLES = (
     "dot_product reduction mean_of_quadratic prefix_sum recurrence radix_sort backward_euler gemm_ladder gemm_workers "
-    "vendor_libraries templates monte_carlo laplace3d pattern_matching device_facts discounted_returns kalman_filter "
-    "state_space_model chunked_rollout audio_filters ragged_events two_species ssm_layer gae_training"
+    "vendor_libraries templates monte_carlo monte_carlo_everywhere laplace3d pattern_matching device_facts "
+    "discounted_returns kalman_filter state_space_model chunked_rollout audio_filters ragged_events two_species "
+    "ssm_layer gae_training"
 ).split()
 ON_TORCH = ("ssm_layer", "gae_training")
 """The examples of PyTorch's modules and training loops."""

@@ -14,6 +14,7 @@ RNG = np.random.default_rng(28)
 X, Y = RNG.standard_normal((2, 40))
 KEYS = RNG.integers(-3, 4, 40)
 TABLE, OTHER = RNG.standard_normal((12, 8)), RNG.standard_normal((8, 6))
+EVERYWHERE = {"reproducible": "everywhere"}
 STEPS = np.arange(40) % 7 == 0
 
 
@@ -44,6 +45,10 @@ CALLS = {
     "histogram": (lambda x: parprims.histogram(x, 5)[0], (X,)),
     "edges": (lambda x: parprims.histogram(x, 5)[1], (X,)),
     "weights": (lambda x, y: parprims.histogram(x, 5, weights=y)[0], (X, Y)),
+    "sum everywhere": (lambda x: parprims.sum(x, **EVERYWHERE), (TABLE,)),
+    "running sum everywhere": (lambda x: parprims.cumulative_sum(x, axis=0, **EVERYWHERE), (TABLE,)),
+    "vecdot everywhere": (lambda x, y: parprims.vecdot(x, y, **EVERYWHERE), (X, Y)),
+    "weights everywhere": (lambda x, y: parprims.histogram(x, 5, weights=y, **EVERYWHERE)[0], (X, Y)),
 }
 
 
@@ -110,6 +115,9 @@ ARRAYS = {
 OF_ONE = {
     "sum": parprims.sum,
     "sum of rows": lambda x: parprims.sum(x, axis=0, keepdims=True),
+    "sum everywhere": lambda x: parprims.sum(x, **EVERYWHERE),
+    "running sum everywhere": lambda x: parprims.cumulative_sum(x, axis=-1, **EVERYWHERE),
+    "weights everywhere": lambda x: parprims.histogram(x, 3, weights=x, **EVERYWHERE)[0],
     "max": parprims.max,
     "all": parprims.all,
     "vecdot": lambda x: parprims.vecdot(x, x),

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import array_api_compat
 from parprims._core.arrays import Array, is_tensor
 from parprims._core.scalars import is_scalar
 from parprims._devices import calls
+from parprims._devices.everywhere import calls as everywhere
 from parprims._devices.work import Engine
 from parprims._dispatch.dispatch import SPLIT, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
@@ -29,36 +31,45 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "solve_tridiagonal": calls.tridiagonal,
     "matmul": calls.product,
     "histogram": calls.histogrammed,
+    **dict.fromkeys(("reduce everywhere", "sum everywhere", "vecdot everywhere"), everywhere.summed),
+    "cumulative_sum everywhere": everywhere.scanned,
+    "histogram everywhere": everywhere.histogrammed,
 }
+"""The calls by the names of their declarations."""
 
 
-_CANONICAL = {name for name, call in _CALLS.items() if call in (calls.reduced, calls.scanned, calls.sorted_)}
-"""The functions that keep to the canonical grouping on several devices."""
+_CANONICAL = {
+    title
+    for title, call in _CALLS.items()
+    if call in (calls.reduced, calls.scanned, calls.sorted_) or title.endswith(" everywhere")
+}
+"""The calls that keep to the canonical grouping on several devices."""
 
 
-def compute(asked: Arguments) -> Any:
+def compute(asked: Arguments, title: str) -> Any:
     """Return the result of a call on arrays that are split over devices, or that are parts of such arrays.
 
-    The arguments are checked as in a call on one device.
+    ``title`` is the name of its declaration. The arguments are checked as in a call on one device.
     """
     axis_name = asked.axis_name
     _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
     is_dask = axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays)
-    if asked.method == "canonical" and (is_dask or asked.name not in _CANONICAL):
+    holds = title in _CANONICAL and (not is_dask or title.endswith(" everywhere"))
+    if asked.method == "canonical" and not holds:
         raise MethodRefused(f"{asked.name}: method 'canonical' refused: {SPLIT}")
     if is_dask:
         from parprims._devices.dask_chunks import Chunks
 
-        return Chunks.call(_of_whole, asked)
+        return Chunks.call(functools.partial(_of_whole, _CALLS[title]), asked)
     if any(map(is_tensor, arrays)):
         from parprims._devices.torch_groups import Distributed, Group
 
         if axis_name is None:
-            return Distributed.call(_of_parts, asked)
-        return _of_parts(Group.of(axis_name), asked)
+            return Distributed.call(functools.partial(_of_parts, _CALLS[title]), asked)
+        return _of_parts(_CALLS[title], Group.of(axis_name), asked)
     if axis_name is not None:
-        return _of_parts(_inside(arrays, axis_name), asked)
+        return _of_parts(_CALLS[title], _inside(arrays, axis_name), asked)
     for one in arrays:
         if one is not None and not array_api_compat.is_jax_array(one):
             raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(one).__name__}")
@@ -66,7 +77,7 @@ def compute(asked: Arguments) -> Any:
 
     engine = Mesh.of(tuple(one for one in arrays if one is not None))
     check_whole(declared[asked.name].check, asked)
-    return _CALLS[asked.name](engine, asked)
+    return _CALLS[title](engine, asked)
 
 
 def _check_shapes(asked: Arguments) -> None:
@@ -82,17 +93,17 @@ def _check_shapes(asked: Arguments) -> None:
             )
 
 
-def _of_whole(engine: Engine, asked: Arguments) -> Any:
+def _of_whole(call: Callable[..., Any], engine: Engine, asked: Arguments) -> Any:
     """Return the result of a call on stand-ins for whole arrays."""
     declared[asked.name].check(asked)
-    return _CALLS[asked.name](engine, asked)
+    return call(engine, asked)
 
 
-def _of_parts(engine: Engine, asked: Arguments) -> Any:
+def _of_parts(call: Callable[..., Any], engine: Engine, asked: Arguments) -> Any:
     """Return the result of a call on parts, unchecked if a part is empty: the whole array may have elements."""
     if not any(0 in x.shape for x in asked.flat if not is_scalar(x)):
         declared[asked.name].check(asked)
-    return _CALLS[asked.name](engine, asked)
+    return call(engine, asked)
 
 
 def placed_later(*arguments: Any) -> Any:

@@ -163,7 +163,7 @@ def _dtypes_of_reduction(
     dtypes = tuple(one.dtype for one in arrays)
     if fn is not None:
         try:
-            dtypes = own_dtypes(xp, fn, tuple(_one_like(xp, x) for x in arrays))
+            dtypes = own_dtypes(xp, fn, tuple(one_like(xp, x) for x in arrays))
         except Exception:  # the call on parts raises the error of the map
             return (), ()
     requested = as_dtypes(xp, dtype)
@@ -173,7 +173,7 @@ def _dtypes_of_reduction(
     return names_once_rounded(xp, dtypes, requested, op in SUMS)
 
 
-def _one_like(xp: Any, x: Array) -> Array:
+def one_like(xp: Any, x: Array) -> Array:
     """Return an array of one element with the dtype and device of x, or its description for JAX's tracing."""
     if not is_jax(xp):
         return xp.ones((1,) * x.ndim, dtype=x.dtype, device=device(x))
@@ -539,7 +539,7 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
             )
         )
 
-    hollow = any(n == 0 for n, names in zip(x.shape, split, strict=True) if not names)
+    hollow = is_hollow(x, split)
     steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method, hollow=hollow)
     elements = engine.count(over) * math.prod(engine.part_shape(x, split))
     work = Work(
@@ -552,6 +552,11 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
         key=key,
     )
     return tuple(engine.compute(work))
+
+
+def is_hollow(x: Array, split: Split) -> bool:
+    """Return whether an array has no elements because an axis that is not split has none."""
+    return any(n == 0 for n, names in zip(x.shape, split, strict=True) if not names)
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------

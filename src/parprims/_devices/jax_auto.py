@@ -6,6 +6,7 @@ The driver is chosen at that time, by the partitioning rule of the call.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,9 +25,11 @@ from parprims._devices.work import Names, Split, Work, groups, length
 from parprims._dispatch.dispatch import Checked, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
 from parprims._dispatch.watch import unwatched
+from parprims._operators.foreign.jax_programs import mode_of_64_bits
 from parprims._primitives.matmul.call import Product
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.reduce.call import Reduction
+from parprims._primitives.reproducible.call import OnGrid
 from parprims._primitives.scan.call import Scan
 from parprims._primitives.sort.call import Sorting
 from parprims._primitives.tridiagonal.call import System
@@ -98,6 +101,8 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         return whole  # XLA reduces split arrays itself, and gathers nothing larger than the results
     if isinstance(call, Product) and method == "native":
         return whole  # XLA multiplies split arrays itself
+    if isinstance(call, OnGrid):
+        return whole  # is made of calls that come here one by one
     public = _public_call(primitive, method, call)
     if public is None:
         return None
@@ -123,17 +128,20 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
     def function(*arrays: Array) -> Any:
         return partitioned_body(*arrays, *held)
 
+    in_mode = functools.partial(mode_of_64_bits, jax.config.jax_enable_x64)  # XLA calls back in the mode of its thread
+
     def partition(mesh: Any, args: Any, result: Any) -> Any:
         args = args[:count]
         splits = tuple(split_of(mesh, array.sharding, len(array.shape)) for array in args)
-        work = _layout(public, args, splits)
+        with in_mode():
+            work = _layout(public, args, splits)
         inputs = public.inputs(work)
         leaves, tree = jax.tree.flatten(result)
         outputs = [NamedSharding(mesh, spec_of(split)) for split in _outputs(work, len(leaves))]
 
         def lower(*parts: Array) -> Any:
             parts = parts[:count]
-            with unwatched():
+            with unwatched(), in_mode():
                 return public.run(_Known({id(x): split for x, split in zip(parts, inputs, strict=True)}, mesh), parts)
 
         shardings = tuple(NamedSharding(mesh, spec_of(split)) for split in (*inputs, *held_splits))

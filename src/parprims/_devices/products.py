@@ -154,22 +154,15 @@ def counts(
     """
 
     def ends(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
-        x = arrays[0]
-        pair = tuple(reduce(x, op) for op in ("minimum", "maximum"))
-        return Gather(pair), arrays
+        return Gather(ends_of_part(arrays[0])), arrays
 
     def begin(place: Place, arrays: tuple[Array, ...], extrema: Any) -> Any:
         x, xp = arrays[0], namespace_of(arrays[0])
         weights = arrays[1] if weighted else None
         if not even:
             return Gather(histogram(x, arrays[-1], weights=weights, method=method)), None
-        if extrema is not None and any(place.lengths) and not hollow:
-            pair = xp.stack([xp.min(extrema[0]), xp.max(extrema[1])])
-            edges = histogram(pair, bins)[1]
-        else:
-            edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
-        # If an element of any part is not finite, the edges are NaN. No call accepts such edges, and no element counts.
-        known = xp.isfinite(edges[0])
+        extrema = extrema if any(place.lengths) and not hollow else None
+        edges, known = edges_of_all(x, extrema, bins=bins, ends=range)
         local_counts, _ = histogram(x, xp.where(known, edges, xp.zeros_like(edges)), weights=weights, method=method)
         # The edges are sent too, so that shard_map knows that all parts have equal edges.
         return Gather((xp.where(known, local_counts, xp.zeros_like(local_counts)), edges)), None
@@ -181,6 +174,25 @@ def counts(
         return None, [_density(xp, total, edges) if density else total, edges]
 
     return [*([ends] if even and range is None else []), begin, end]
+
+
+def ends_of_part(x: Array) -> tuple[Array, Array]:
+    """Return the least and the largest element."""
+    return reduce(x, "minimum"), reduce(x, "maximum")
+
+
+def edges_of_all(x: Array, extrema: Any, *, bins: Any, ends: Any) -> tuple[Array, Array]:
+    """Return the edges of even bins, and whether they are finite.
+
+    ``extrema`` are the least and the largest elements of all parts, or None if ``ends`` are given or there are none. If
+    an element of any part is not finite, the edges are NaN. No call accepts such edges, and no element counts.
+    """
+    xp = namespace_of(x)
+    if extrema is not None:
+        edges = histogram(xp.stack([xp.min(extrema[0]), xp.max(extrema[1])]), bins)[1]
+    else:
+        edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=ends)[1]
+    return edges, xp.isfinite(edges[0])
 
 
 def _density(xp: Namespace, total: Array, edges: Array) -> Array:

@@ -422,8 +422,18 @@ class Distributed(_Parts):
         return found
 
     def working(self, names: Names) -> Names:
-        """Return the split that the arrays have."""
+        """Return the split that the arrays have; ValueError if it has several dimensions of the mesh."""
+        if len(names) > 1:
+            raise ValueError(
+                "x must be split over one dimension of the mesh where all of its elements are counted: redistribute "
+                "it, or flatten the mesh"
+            )
         return names
+
+    def length(self, arrays: tuple[Tensor, ...], axis: int, ndim: int) -> int:
+        """Return the length of an axis of the whole DTensors."""
+        own = [self.split("x", x)[axis - ndim] for x in arrays if x.ndim >= ndim - axis]
+        return next((self.whole[names] for names in own if names), length(arrays, axis, ndim))
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:
         """Return the lengths of all parts, as DTensor cuts an axis: equal, up to the last part that has elements."""

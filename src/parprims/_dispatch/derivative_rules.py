@@ -77,11 +77,20 @@ def differentiated_as(
     methods: Methods, method: str, xp: Namespace, call: Checked, *, function: Callable[..., Any]
 ) -> Any:
     """Return the result of a call by a method, with the derivative of an equivalent function of its arrays."""
-    rules = _rules(xp)
-    if isinstance(method, Abstract) or rules is None or not any(map(asked_for, call.arrays)):
+    if isinstance(method, Abstract) or not any(map(asked_for, call.arrays)):
         return methods(method, xp, call)
     bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
-    return rules.differentiated_as(lambda *arrays: methods(method, xp, bare.on(*arrays)), function, call.arrays)
+    return with_derivatives_of(xp, function, lambda *arrays: methods(method, xp, bare.on(*arrays)), call.arrays)
+
+
+def with_derivatives_of(
+    xp: Namespace, function: Callable[..., Any], run: Callable[..., Any], arrays: tuple[Array, ...]
+) -> Any:
+    """Return the results of ``run`` on arrays, with the derivative of an equivalent function if it may be requested."""
+    rules = _rules(xp)
+    if rules is None or not any(map(asked_for, arrays)):
+        return run(*arrays)
+    return rules.differentiated_as(run, function, arrays)
 
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Scan) -> Any:

@@ -254,9 +254,7 @@ class Primitive:
             return self.by_offsets._form(reproducible).of(Arguments(self.name, arrays, options, method))
         if check is not None:
             check_flag("check", check)
-        form = self if reproducible is None else self._form(reproducible)
-        if form is not self and axis_name is not None:
-            raise ValueError("reproducible must be None with axis_name: sums over devices are sums of floats")
+        form = self._form(reproducible)
         return form.of(Arguments(self.name, arrays, options, method, axis_name))
 
     def _form(self, reproducible: Any) -> Primitive:
@@ -295,7 +293,7 @@ class Primitive:
         if plainer is not None:
             return self.of(plainer)
         if self.sharded and (asked.axis_name is not None or self._is_split(asked)):
-            return devices().compute(asked)
+            return devices().compute(asked, self._title)
         self.methods.check(asked.method)
         xp, call = self.check(asked)
         return self.compute(self.methods, asked.method, xp, call)

@@ -59,12 +59,15 @@ _SHAPE = (2, 3)
 
 def dtypes_of_64_bits(needed: bool) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which JAX keeps 64-bit dtypes if they are needed; otherwise a context without effect."""
-    if not needed:
-        return contextlib.nullcontext()
+    return mode_of_64_bits(True) if needed else contextlib.nullcontext()
+
+
+def mode_of_64_bits(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which JAX keeps 64-bit dtypes, or does not."""
     import jax
 
     found: contextlib.AbstractContextManager[Any] = (
-        jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
+        jax.enable_x64(wide) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(wide)
     )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parprims._core.arrays import (
@@ -30,7 +30,7 @@ from parprims._primitives.reduce.call import checked_pair as checked_dot_product
 from parprims._primitives.reduce.call import conjugate_product, result_dtypes
 from parprims._primitives.reduce.public import map_reduce
 from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.grid import ADD_WORDS, MAGNITUDES, Grid, Top, maps
+from parprims._primitives.reproducible.grid import ADD_WORDS, MAGNITUDES, Grid, Top, finite_magnitude, flags_of, maps
 from parprims._primitives.sort.call import bits, flushes, widened
 
 
@@ -45,6 +45,11 @@ class OnGrid(Composed):
     def grid(self) -> Grid:
         """The integers of the terms. A program for any number of terms has no grid until it runs."""
         return Grid.of(self.working, self.terms)
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype of the sums."""
+        return dtype_name(self.results[0][1])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,49 +181,79 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     ((shape, dtype),) = c.results
     if 0 in c.shape:
         return xp.zeros(shape, dtype=dtype, device=device(c.arrays[0]))
-    tops = [_top(xp, x, c.own_axes(x), method) for x in c.arrays]
-    given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
-    totals = _totals(c, given.arguments, method)
-    result = grid.nearest(xp, c.grid, totals, exponent=given.scale, dtype=dtype)
-    result = grid.flagged(xp, result, given.finite, totals[0])
+    found = largest(xp, c, method)
+    tops = tops_of(xp, found, [x.dtype for x in c.arrays])
+    totals = integers(xp, c, tops, method)
+    result = rounded(xp, c.grid, tops, totals, dtype)
     return result if tuple(result.shape) == shape else xp.reshape(result, shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """The arguments of the maps from terms to integers, the exponents of their scales, and whether lines are finite."""
-
-    arguments: tuple[Array, ...]
-    scale: Array
-    finite: Array
+def largest(xp: Namespace, c: Sum, method: str) -> tuple[Array, ...]:
+    """Return the bits of the largest magnitudes of the lines of each array. The lines keep their axes."""
+    pairs = [(x, MAGNITUDES[dtype_bits(x.dtype)]) for x in c.arrays]
+    return tuple([largest_of(xp, x, magnitude, c.own_axes(x), method=method) for x, magnitude in pairs])
 
 
-def on_grid(xp: Namespace, on: Grid, arrays: tuple[Array, ...], tops: list[Top], *, in_kernel: bool) -> Given:
-    """Return the arguments of the maps of a grid.
+def largest_of(
+    xp: Namespace, x: Array, magnitude: Callable[[Any], Any], axes: tuple[int, ...], *, method: str
+) -> Array:
+    """Return the largest bits of magnitudes along axes, zeros if there are no elements. The axes stay."""
+    pattern = bits(xp, x)
+    if 0 in x.shape:
+        shape = tuple([1 if axis in axes else n for axis, n in enumerate(x.shape)])
+        return xp.zeros(shape, dtype=pattern.dtype, device=device(x))
+    found: Array = map_reduce(magnitude, pattern, op="maximum", axis=axes, keepdims=True, method=method)
+    return found
+
+
+def largest_finite(xp: Namespace, x: Array, axes: tuple[int, ...], method: str) -> tuple[Array, ...]:
+    """Return the bits of the largest finite magnitude along axes, which stay; zeros if there are no elements."""
+    return (largest_of(xp, x, finite_magnitude(dtype_name(x.dtype)), axes, method=method),)
+
+
+def tops_of(xp: Namespace, found: tuple[Array, ...], dtypes: Sequence[Any]) -> list[Top]:
+    """Return the tops, given the bits of the largest magnitudes of arrays of these dtypes."""
+    return [Top.of(xp, one, dtype) for one, dtype in zip(found, dtypes, strict=True)]
+
+
+def integers(xp: Namespace, c: Sum, tops: list[Top], method: str) -> tuple[Array, ...]:
+    """Return the sums of all integers of lines, or of the flags of lines that are not finite."""
+    given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
+    passes = _passes(c, method)
+    totals = [map_reduce(one, *given, op=op, axis=c.axes, keepdims=True, method=method) for one, op in passes]
+    return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
+
+
+def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], dtype: Any) -> Array:
+    """Return sums in a dtype, given the sums of integers or flags."""
+    top = Top.of_products(tops)
+    result = grid.nearest(xp, on, totals, exponent=on.first - top.exponent, dtype=dtype)
+    return grid.flagged(xp, result, top.finite, totals[0])
+
+
+def on_grid(
+    xp: Namespace, on: Grid, arrays: tuple[Array, ...], tops: list[Top], *, in_kernel: bool
+) -> tuple[Array, ...]:
+    """Return the arguments of the maps of a grid from terms to integers.
 
     Outside of kernels, a library may take subnormal numbers for zeros.
     """
-    finite, exponent = tops[0].finite, tops[0].exponent
-    for top in tops[1:]:
-        finite, exponent = finite & top.finite, exponent + top.exponent
-    scale = on.first - exponent
+    top = Top.of_products(tops)
+    scale = on.first - top.exponent
     if on.words == 1:
         arrays = arrays if in_kernel else tuple([widened(xp, x, xp.float64) for x in arrays])
-        factors: tuple[Array, ...] = (grid.or_else(xp, finite, grid.power(xp, scale), 0),)
-        return Given((*arrays, *factors), scale, finite)
+        return *arrays, grid.or_else(xp, top.finite, grid.power(xp, scale), 0)
     # A product of elements that are scaled to less than 4 does not overflow.
-    pairs = [grid.halves(xp, scale)] if len(tops) == 1 else [_below_4(xp, top) for top in tops]
+    pairs = [grid.halves(xp, scale)] if len(tops) == 1 else [_below_4(xp, one) for one in tops]
     if not in_kernel and flushes(xp, arrays[0].dtype):
         triples = zip(arrays, pairs, tops, strict=True)
-        arrays = tuple([grid.rescued(xp, x, *pair, top.finite) for x, pair, top in triples])
+        arrays = tuple([grid.rescued(xp, x, *pair, one.finite) for x, pair, one in triples])
         pairs = [(xp.ones_like(one), xp.ones_like(one)) for one, _ in pairs]
     if len(tops) == 1:
-        factors = grid.or_else(xp, finite, pairs[0][0], 0), pairs[0][1]
-    else:
-        last = xp.full_like(pairs[0][0] * pairs[1][0], 2.0 ** (on.first - 4))
-        each = [grid.or_else(xp, top.finite, one, 1) for (one, _), top in zip(pairs, tops, strict=True)]
-        factors = *each, grid.or_else(xp, finite, last, 0)
-    return Given((*arrays, *factors), scale, finite)
+        return *arrays, grid.or_else(xp, top.finite, pairs[0][0], 0), pairs[0][1]
+    last = xp.full_like(pairs[0][0] * pairs[1][0], 2.0 ** (on.first - 4))
+    each = [grid.or_else(xp, one.finite, factor, 1) for (factor, _), one in zip(pairs, tops, strict=True)]
+    return *arrays, *each, grid.or_else(xp, top.finite, last, 0)
 
 
 def _below_4(xp: Namespace, top: Top) -> tuple[Array, Array]:
@@ -227,18 +262,27 @@ def _below_4(xp: Namespace, top: Top) -> tuple[Array, Array]:
     return factor, xp.ones_like(factor)
 
 
-def _top(xp: Namespace, x: Array, axes: tuple[int, ...], method: str) -> Top:
-    """Return the tops of lines. The lines keep their axes."""
-    magnitude = MAGNITUDES[dtype_bits(x.dtype)]
-    largest = map_reduce(magnitude, bits(xp, x), op="maximum", axis=axes, keepdims=True, method=method)
-    return Top.of(xp, largest, x.dtype)
+# ---- Integers of each element -----------------------------------------------------------------------------------
 
 
-def _totals(c: Sum, given: tuple[Array, ...], method: str) -> tuple[Array, ...]:
-    """Return the sums of all words."""
-    passes = _passes(c, method)
-    totals = [map_reduce(one, *given, op=op, axis=c.axes, keepdims=True, method=method) for one, op in passes]
-    return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
+def each_integer(xp: Namespace, on: Grid, x: Array, top: Top) -> tuple[Array, ...]:
+    """Return the integers of every element, and flags. Elements that are not finite have integers of zero.
+
+    The top is that of the finite elements.
+    """
+    finite, flags = xp.isfinite(x), flags_of(xp, x)
+    given = on_grid(xp, on, (xp.where(finite, x, xp.zeros_like(x)),), [top], in_kernel=False)
+    return *[one(*given) for one in maps(on, False).each], xp.where(finite, xp.zeros_like(flags), flags)
+
+
+def each_rounded(xp: Namespace, on: Grid, top: Top, sums: tuple[Array, ...], dtype: Any) -> Array:
+    """Return sums in a dtype, given sums of integers and of flags."""
+    *words, flags = sums
+    result = grid.nearest(xp, on, tuple(words), exponent=on.first - top.exponent, dtype=dtype)
+    return grid.flagged(xp, result, flags == 0, flags)
+
+
+# ---- Methods ----------------------------------------------------------------------------------------------------
 
 
 def in_wide(function: Callable[..., Any] | None) -> Callable[..., Any]:

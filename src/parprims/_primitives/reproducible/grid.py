@@ -116,6 +116,14 @@ class Top:
         least = xp.where(field < 1, xp.ones_like(field), field)  # subnormal numbers have the exponent of field 1
         return Top(least - (infinite // 2 - 1), field < infinite)
 
+    @staticmethod
+    def of_products(tops: list[Top]) -> Top:
+        """Return the top of the products of elements of lines."""
+        first, *others = tops
+        for one in others:
+            first = Top(first.exponent + one.exponent, first.finite & one.finite)
+        return first
+
 
 @functools.cache
 def _powers() -> Any:

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from parprims._core.arrays import Namespace
+from parprims._core.jax_arrays import is_placed_later
 from parprims._dispatch.by_device import by_device, either_of, in_programs
 from parprims._dispatch.derivative_rules import differentiated_as
 from parprims._dispatch.dispatch import Method, Methods
@@ -24,7 +25,11 @@ def _methods(name: str, room: Any) -> Methods:
     parts, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
     on_cpu = Method(cpu.prepare, cpu.refusal, quiet=True)
     by_kernel = by_device(parts, on_cpu, in_programs(on_cpu, native, array, batched=cpu.batched))
-    kernel = either_of(lambda _, c: by_kernel if cpu.serves(c) else parts, quiet=lambda _, c: cpu.serves(c))
+
+    def serves(_: Namespace, c: OnGrid) -> bool:
+        return cpu.serves(c) and not any(map(is_placed_later, c.arrays))
+
+    kernel = either_of(lambda xp, c: by_kernel if serves(xp, c) else parts, quiet=serves)
     return Methods(name, lambda *_: None, kernel=kernel, native=native, array=array)
 
 
@@ -61,6 +66,8 @@ def _declared(whole: Primitive, room: Any) -> None:
         plainer=whole.plainer,
         node=functools.partial(in_graph_as, "histogram everywhere") if whole is HISTOGRAM else None,
         single=room is not weights,
+        sharded=whole.sharded,
+        replicated=whole.replicated,
     )
 
 

@@ -1,10 +1,13 @@
 """Sums with the same bits everywhere on CPUs, by the integers of grid.py.
 
-numbers: n, blocks, size, the bits of the first and of the second integer, whether running sums begin with zero.
-parts: for each block its largest finite magnitude, the sums of both integers, and the sum of what is not finite.
+numbers: n, blocks, size, the bits of the first and of the second integer, whether running sums begin with zero, the
+lines of the second vectors, the length of a row.
+parts: for each block its largest finite magnitude, the sums of both integers, and the sum of what is not finite; the
+largest magnitude of the second vector. In columns each block has a row of each.
 
-Lines lie in memory one after another. Each is cut into blocks. Adding 1.5 2^52 to a float rounds it to an integer, and
-leaves this integer in the last bits of the sum.
+Lines lie in memory one after another, or side by side as columns. Each is cut into blocks. In products of vectors the
+largest magnitudes include those of infinities and NaN. Adding 1.5 2^52 to a float rounds it to an integer, and leaves
+this integer in the last bits of the sum.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -41,6 +44,15 @@ if TYPE_CHECKING:  # functions that are written for a call, and of functions.py
 
     def exponent(top: int) -> int:
         """Return the least exponent of which the power of two is larger than all of a magnitude's."""
+
+    def magnitude2(inputs: Arrays, i: int) -> Number:
+        """Return the bits of the magnitude of an element of the second vectors."""
+
+    def value2(inputs: Arrays, i: int) -> Number:
+        """Return an element of the second vectors as float64."""
+
+    def is_product() -> bool:
+        """Return whether terms are products."""
 
     def words() -> int:
         """Return the number of integers of an element."""
@@ -88,13 +100,21 @@ def find_tops(inputs, outputs, parts, numbers, begin, end):
         store(parts[3], task, odd)
 
 
-def scale_of(parts, line, blocks, bits):
-    """Return the exponent of the scale of a line."""
+def top_of(tops, line, blocks):
+    """Return the bits of the largest magnitude of a line."""
     top = int64(0)
     for block in range(line * blocks, (line + 1) * blocks):
-        one = load(parts[0], block)
+        one = load(tops, block)
         top = select(one > top, one, top)
-    return bits - exponent(top)
+    return top
+
+
+def scale_of(parts, line, blocks, bits):
+    """Return the exponent of the scale of a line."""
+    scale = bits - exponent(top_of(parts[0], line, blocks))
+    if is_product():
+        scale -= exponent(top_of(parts[4], line, blocks))
+    return scale
 
 
 def power(exponent):
@@ -148,6 +168,61 @@ def add_blocks(inputs, outputs, parts, numbers, begin, end):
         total, rest = add_integers(inputs, line * n + first, min(size, n - first), scale, second, is_finite)
         store(parts[1], task, total)
         store(parts[2], task, rest)
+
+
+# ---- Products of vectors ----------------------------------------------------------------------------------------
+
+
+def find_tops_of_pairs(inputs, outputs, parts, numbers, begin, end):
+    """Find the largest magnitudes of blocks of both vectors."""
+    n, blocks, size, other = numbers[0], numbers[1], numbers[2], numbers[6]
+    for task in range(begin, end):
+        line = task // blocks
+        first = (task - line * blocks) * size
+        count, at = min(size, n - first), line * n + first
+        to = first if other == 1 else at
+        top, top2 = magnitude(inputs, at), magnitude2(inputs, to)
+        for i in range(count):
+            one, two = magnitude(inputs, at + i), magnitude2(inputs, to + i)
+            top, top2 = select(one > top, one, top), select(two > top2, two, top2)
+        store(parts[0], task, int64(top))
+        store(parts[4], task, int64(top2))
+
+
+def add_products(inputs, outputs, parts, numbers, begin, end):
+    """Add the integers of products of blocks, or what is not finite in lines that are not finite."""
+    n, blocks, size, bits, second, other = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[6]
+    for task in range(begin, end):
+        line = task // blocks
+        first = (task - line * blocks) * size
+        count, at = min(size, n - first), line * n + first
+        to = first if other == 1 else at
+        top, top2 = top_of(parts[0], line, blocks), top_of(parts[4], line, blocks)
+        is_finite = (top < int64(infinity())) & (top2 < int64(infinity()))
+        factor, factor2, factor3 = 1.0, 1.0, power(bits - 4)
+        if words() == 2:
+            factor = power(2 - exponent(top)) if top < int64(infinity()) else 1.0
+            factor2 = power(2 - exponent(top2)) if top2 < int64(infinity()) else 1.0
+        elif is_finite:
+            factor3 = power(bits - exponent(top) - exponent(top2))
+        total, rest, odd, unit = int64(0), int64(0), 0.0, power(second)
+        if not is_finite:
+            for i in range(count):
+                x = (value(inputs, at + i) * factor) * (value2(inputs, to + i) * factor2)
+                odd += select(x - x == 0.0, 0.0, x)
+        elif words() == 1:
+            for i in range(count):
+                x = value(inputs, at + i) * value2(inputs, to + i)
+                total += integer(x * factor3 + 6755399441055744.0)
+        else:
+            for i in range(count):
+                x = (value(inputs, at + i) * factor) * (value2(inputs, to + i) * factor2) * factor3
+                high = x + 6755399441055744.0
+                total += integer(high)
+                rest += integer((x - (high - 6755399441055744.0)) * unit + 6755399441055744.0)
+        store(parts[1], task, total)
+        store(parts[2], task, rest)
+        store(parts[3], task, odd)
 
 
 # ---- Results ----------------------------------------------------------------------------------------------------
@@ -267,3 +342,134 @@ def scan_blocks(inputs, outputs, parts, numbers, begin, end):
                     odd += select(x - x == 0.0, 0.0, x)
                     if odd != 0.0:
                         finish(outputs, to + chunk + i, odd)
+
+
+# ---- Columns ----------------------------------------------------------------------------------------------------
+
+
+def tile():
+    """Return the most columns of a task."""
+    return 512
+
+
+def find_column_tops(inputs, outputs, parts, numbers, begin, end):
+    """Find the largest finite magnitudes of blocks of columns, and add what is not finite."""
+    n, blocks, size, inner = numbers[0], numbers[1], numbers[2], numbers[7]
+    tiles = -(-inner // tile())
+    for task in range(begin, end):
+        place = task // tiles
+        column = (task - place * tiles) * tile()
+        outer, few = place // blocks, min(int64(tile()), inner - column)
+        first = (place - outer * blocks) * size
+        count, at, to = min(size, n - first), (outer * n + first) * inner + column, place * inner + column
+        seen = int64(0)
+        for j in range(few):
+            store_to(1, parts[0], to + j, int64(0))
+            store_to(2, parts[3], to + j, 0.0)
+        whole = count // 4 * 4
+        for row in range(0, whole, 4):
+            for j in range(few):
+                i = at + row * inner + j
+                one, two = magnitude(inputs, i), magnitude(inputs, i + inner)
+                three, four = magnitude(inputs, i + 2 * inner), magnitude(inputs, i + 3 * inner)
+                one, three = select(one > two, one, two), select(three > four, three, four)
+                one, top = int64(select(one > three, one, three)), load_from(1, parts[0], to + j)
+                store_to(1, parts[0], to + j, select(one > top, one, top))
+        for row in range(whole, count):
+            for j in range(few):
+                one, top = int64(magnitude(inputs, at + row * inner + j)), load_from(1, parts[0], to + j)
+                store_to(1, parts[0], to + j, select(one > top, one, top))
+        for j in range(few):
+            one = load(parts[0], to + j)
+            seen = select(one > seen, one, seen)
+        if seen >= int64(infinity()):
+            for j in range(few):
+                store(parts[0], to + j, int64(0))
+            for row in range(count):
+                for j in range(few):
+                    i = at + row * inner + j
+                    one, top, x = int64(magnitude(inputs, i)), load(parts[0], to + j), value(inputs, i)
+                    is_finite = one < int64(infinity())
+                    store(parts[0], to + j, select(is_finite & (one > top), one, top))
+                    store(parts[3], to + j, load(parts[3], to + j) + select(is_finite, 0.0, x))
+
+
+def column_scale(parts, outer, blocks, inner, j, bits):
+    """Return the exponent of the scale of a column."""
+    top = int64(0)
+    for block in range(outer * blocks, (outer + 1) * blocks):
+        one = load(parts[0], block * inner + j)
+        top = select(one > top, one, top)
+    return bits - exponent(top)
+
+
+def add_columns(inputs, outputs, parts, numbers, begin, end):
+    """Add the integers of blocks of columns."""
+    n, blocks, size, bits, second, inner = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[7]
+    tiles, unit = -(-inner // tile()), power(second)
+    factors, factors2 = np.empty(512, np.float64), np.empty(512, np.float64)
+    for task in range(begin, end):
+        place = task // tiles
+        column = (task - place * tiles) * tile()
+        outer, few = place // blocks, min(int64(tile()), inner - column)
+        first = (place - outer * blocks) * size
+        count, at, to = min(size, n - first), (outer * n + first) * inner + column, place * inner + column
+        for j in range(few):
+            scale = column_scale(parts, outer, blocks, inner, column + j, bits)
+            half = scale >> 1 if words() == 2 else scale
+            store(factors, j, power(half))
+            store(factors2, j, power(scale - half))
+            store(parts[1], to + j, int64(0))
+            store(parts[2], to + j, int64(0))
+        whole = count // 4 * 4
+        for row in range(0, whole, 4):
+            for j in range(few):
+                i, factor, factor2 = at + row * inner + j, load_from(3, factors, j), load_from(4, factors2, j)
+                one, rest = both_integers(inputs, i, factor, factor2, unit)
+                two, rest2 = both_integers(inputs, i + inner, factor, factor2, unit)
+                three, rest3 = both_integers(inputs, i + 2 * inner, factor, factor2, unit)
+                four, rest4 = both_integers(inputs, i + 3 * inner, factor, factor2, unit)
+                store_to(1, parts[1], to + j, load_from(1, parts[1], to + j) + ((one + two) + (three + four)))
+                if words() == 2:
+                    more = (rest + rest2) + (rest3 + rest4)
+                    store_to(2, parts[2], to + j, load_from(2, parts[2], to + j) + more)
+        for row in range(whole, count):
+            for j in range(few):
+                factor, factor2 = load_from(3, factors, j), load_from(4, factors2, j)
+                one, rest = both_integers(inputs, at + row * inner + j, factor, factor2, unit)
+                store_to(1, parts[1], to + j, load_from(1, parts[1], to + j) + one)
+                if words() == 2:
+                    store_to(2, parts[2], to + j, load_from(2, parts[2], to + j) + rest)
+
+
+def both_integers(inputs, i, factor, factor2, unit):
+    """Return the integers of an element, zeros for infinities and NaN; without a second integer 0."""
+    x, rest = finite(value(inputs, i)) * factor, int64(0)
+    if words() == 2:
+        x = x * factor2
+    high = x + 6755399441055744.0
+    if words() == 2:
+        rest = integer((x - (high - 6755399441055744.0)) * unit + 6755399441055744.0)
+    return integer(high), rest
+
+
+def finish_columns(inputs, outputs, parts, numbers, begin, end):
+    """Write the sums of columns; a task is a tile of columns."""
+    blocks, bits, second, inner = numbers[1], numbers[3], numbers[4], numbers[7]
+    tiles = -(-inner // tile())
+    for task in range(begin, end):
+        outer = task // tiles
+        column = (task - outer * tiles) * tile()
+        for j in range(column, min(column + tile(), inner)):
+            total, rest, odd = int64(0), int64(0), 0.0
+            for block in range(outer * blocks, (outer + 1) * blocks):
+                total += load(parts[1], block * inner + j)
+                rest += load(parts[2], block * inner + j)
+                odd += load(parts[3], block * inner + j)
+            scale = column_scale(parts, outer, blocks, inner, j, bits)
+            if odd != 0.0:
+                finish(outputs, outer * inner + j, odd)
+            elif words() == 1:
+                finish(outputs, outer * inner + j, rounded(total, scale))
+            else:
+                finish(outputs, outer * inner + j, rounded_pair(total, rest, scale, second))

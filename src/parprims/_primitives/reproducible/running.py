@@ -8,13 +8,20 @@ from collections.abc import Callable
 from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name
 from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
-from parprims._primitives.reduce.public import map_reduce
-from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, check_sum, on_grid
-from parprims._primitives.reproducible.grid import Top, finite_magnitude, flags_of, maps
+from parprims._primitives.reproducible.call import (
+    OnGrid,
+    Plain,
+    as_terms,
+    check_count,
+    check_real,
+    check_sum,
+    each_integer,
+    each_rounded,
+    largest_finite,
+    tops_of,
+)
 from parprims._primitives.scan.call import checked as checked_scan
 from parprims._primitives.scan.public import cumulative_sum
-from parprims._primitives.sort.call import bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,22 +73,14 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
     (x,) = c.arrays
     if 0 in x.shape:
         return xp.zeros(shape, dtype=dtype, device=device(x))
-    pattern = bits(xp, x)
-    magnitude = finite_magnitude(dtype_name(x.dtype))
-    largest = map_reduce(magnitude, pattern, op="maximum", axis=c.axis, keepdims=True, method=method)
-    finite = xp.isfinite(x)
-    given = on_grid(
-        xp, c.grid, (xp.where(finite, x, xp.zeros_like(x)),), [Top.of(xp, largest, x.dtype)], in_kernel=False
-    )
+    (top,) = tops_of(xp, largest_finite(xp, x, (c.axis,), method), [x.dtype])
 
     def scanned(words: Array) -> Array:
         result: Array = cumulative_sum(words, axis=c.axis, include_initial=c.include_initial, method=method)
         return result
 
-    words = tuple([scanned(one(*given.arguments)) for one in maps(c.grid, False).each])
-    flags = flags_of(xp, x)
-    flags = scanned(xp.where(finite, xp.zeros_like(flags), flags))
-    return grid.flagged(xp, grid.nearest(xp, c.grid, words, exponent=given.scale, dtype=dtype), flags == 0, flags)
+    sums = tuple(map(scanned, each_integer(xp, c.grid, x, top)))
+    return each_rounded(xp, c.grid, top, sums, dtype)
 
 
 def plain(c: RunningSum) -> Callable[..., Array]:

@@ -97,7 +97,7 @@ def compute(xp: Namespace, c: SegmentSums, method: str) -> Array:
 
     spread = Top(of_elements(top.exponent), of_elements(top.finite))
     given = on_grid(xp, c.grid, (x,), [spread], in_kernel=False)
-    totals = tuple([reduced(one(*given.arguments), "add") for one in maps(c.grid, False).each])
+    totals = tuple([reduced(one(*given), "add") for one in maps(c.grid, False).each])
     result = grid.nearest(xp, c.grid, totals, exponent=c.grid.first - top.exponent, dtype=dtype)
     return grid.flagged(xp, result, top.finite, totals[0])
 

@@ -12,11 +12,17 @@ from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.histogram import call as histogram_call
 from parprims._primitives.histogram.public import histogram
-from parprims._primitives.reduce.public import map_reduce
-from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, on_grid
-from parprims._primitives.reproducible.grid import Top, finite_magnitude, flags_of, maps
-from parprims._primitives.sort.call import bits
+from parprims._primitives.reproducible.call import (
+    OnGrid,
+    Plain,
+    as_terms,
+    check_count,
+    check_real,
+    each_integer,
+    each_rounded,
+    largest_finite,
+    tops_of,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,16 +81,10 @@ def compute(xp: Namespace, c: Weights, method: str) -> tuple[Array, Array]:
 
     if 0 in weights.shape:
         return added(weights)
-    pattern, finite = bits(xp, weights), xp.isfinite(weights)
-    largest = map_reduce(finite_magnitude(dtype_name(weights.dtype)), pattern, op="maximum", method=method)
-    top = Top.of(xp, largest, weights.dtype)
-    given = on_grid(xp, c.grid, (xp.where(finite, weights, xp.zeros_like(weights)),), [top], in_kernel=False)
-    found = [added(one(*given.arguments)) for one in maps(c.grid, False).each]
-    flags = flags_of(xp, weights)
-    flags, _ = added(xp.where(finite, xp.zeros_like(flags), flags))
+    (top,) = tops_of(xp, largest_finite(xp, weights, tuple(range(weights.ndim)), method), [weights.dtype])
+    found = [added(one) for one in each_integer(xp, c.grid, weights, top)]
     totals = tuple([xp.astype(counts, xp.int64) for counts, _ in found])
-    result = grid.nearest(xp, c.grid, totals, exponent=given.scale, dtype=dtype)
-    return grid.flagged(xp, result, flags == 0, flags), found[0][1]
+    return xp.reshape(each_rounded(xp, c.grid, top, totals, dtype), (c.bins,)), found[0][1]
 
 
 def plain(c: Weights) -> Callable[..., tuple[Array, Array]]:

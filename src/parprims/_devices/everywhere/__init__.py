@@ -1,0 +1,1 @@
+"""Sums with the same bits everywhere, of arrays that several devices hold."""
