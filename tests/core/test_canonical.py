@@ -1,12 +1,14 @@
 """Method canonical: the methods that group elements by their places in their line alone, and what `explain` says."""
 
+import json
+
 import numpy as np
 import pytest
 
 import parprims
 from parprims._dispatch.examples import Sample
 from parprims._dispatch.primitive import declared, examples
-from tests.trust.laws import LAWS, own
+from tests.trust.laws import LAWS, RECORD, own
 from tests.trust.laws import equal as equal_bits
 
 EXAMPLES = examples(lambda: Sample((4, 300), dtype="float32"))
@@ -129,3 +131,30 @@ def test_several_devices_are_refused_by_name():
 def test_every_declaration_says_what_its_methods_do():
     assert all(callable(one.methods.departs) for one in declared.values())
     assert parprims.CANONICAL_BLOCK == 8192
+
+
+@pytest.mark.parametrize("operation", ["sum", "product of vectors", "running sum"])
+def test_programs_of_jax_have_the_bits_of_numpy(backend, rng, operation):
+    if backend.name != "jax":
+        pytest.skip("is of JAX on CPUs")
+    import jax
+
+    x = rng.standard_normal((3, 20_001)).astype(np.float32)
+    expected = own(np.asarray, np.asarray, method="canonical")[operation](x, -1)
+    call = {
+        "sum": lambda x: parprims.sum(x, axis=-1, method="canonical"),
+        "product of vectors": lambda x: parprims.vecdot(x, x, method="canonical"),
+        "running sum": lambda x: parprims.cumulative_sum(x, axis=-1, method="canonical"),
+    }[operation]
+    assert equal_bits(np.asarray(jax.jit(call)(x)), expected)
+    assert equal_bits(np.asarray(jax.jit(jax.vmap(call))(x)), expected)
+
+
+@pytest.mark.once
+def test_the_page_has_these_laws():
+    columns = json.loads(RECORD.read_text())["columns"]
+    laws = [f"{operation}: {words}" for operation, words, _ in LAWS]
+    assert all(list(column) == laws for column in columns.values())
+    assert [law for law, holds in columns["`canonical`"].items() if not holds] == [
+        f"{operation}: in any order of the terms" for operation in ("sum", "product of vectors")
+    ]

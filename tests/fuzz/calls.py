@@ -618,7 +618,8 @@ def draw_call(d: Draw, name: str) -> Call:
         call = DRAWS.get(name, draw_reduce)(d, name)
     if name == "check_associative":
         return call
-    method = d.one(("auto", "auto", "array", "array", "native", "kernel"))
+    method = d.one(("auto", "auto", "array", "array", "native", "kernel", "canonical"))
+    call.may_refuse = call.may_refuse or method == "canonical"
     if method != "auto" or d.chance(0.2):
         call.options["method"] = np.str_(method) if d.chance(0.05) else method
     return call

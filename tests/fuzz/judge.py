@@ -87,11 +87,13 @@ def violations(backend: Any, call: Call) -> Iterator[tuple[str, str]]:
             )
     elif error is not None and promised is not None:
         serves = (
-            any(reason is None for reason in promised.values()) if method == "auto" else promised.get(method) is None
+            any(reason is None for reason in promised.values())
+            if method in ("auto", "canonical")
+            else promised.get(method) is None
         )
         if serves:
             yield "methods() promised what raised", f"{type(error).__name__}: {error}"
-    elif error is None and method == "auto" and promised is not None and None not in promised.values():
+    elif error is None and method in ("auto", "canonical") and promised is not None and None not in promised.values():
         yield "methods() promised nothing, and auto served", ""
 
 
