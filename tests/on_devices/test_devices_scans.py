@@ -162,6 +162,11 @@ def check_canonical_bits_do_not_show_the_number_of_devices():
             for one, other in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, expected)), strict=True):
                 np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
                 assert np.asarray(one).dtype == np.asarray(other).dtype
+    with parprims.explain() as said:
+        parprims.cumulative_sum(split, axis=1, **canonical)
+        parprims.cumulative_sum(split, axis=1)
+        parprims.max(split, axis=1, method="array")
+    assert [one.canonical for one in said] == [True, False, True]
     with pytest.raises(ValueError, match="method must not be 'canonical' for parts of 12 elements"):
         parprims.sum(put(WHOLE * 1.0, mesh_of(2), "i"), **canonical)
     with pytest.raises(parprims.MethodRefused, match="'canonical' refused: several devices hold the arrays"):

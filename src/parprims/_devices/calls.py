@@ -116,8 +116,8 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
 
     stages = []
     groups = engine.groups(split, axes)
-    canonical = method == "canonical" and (fn is not None or rounds(operator, [one.dtype for one in arrays]))
-    if canonical and any(over for over, _ in groups):
+    is_exact = fn is None and not rounds(operator, [one.dtype for one in arrays])
+    if method == "canonical" and not is_exact and any(over for over, _ in groups):
         if len(groups) > 1:
             raise ValueError("method must not be 'canonical' unless the first of the reduced axes alone is split")
         ((over, group),) = groups
@@ -151,6 +151,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
         stages=tuple(stages),
         plain=local(axes, keepdims, wide if combines else dtype, None if combines else initial),
         key=key,
+        canonical=is_exact or method == "canonical",
     )
     totals = engine.compute(work)
     return _begun(operator, initial, totals, narrow) if combines else totals
@@ -238,8 +239,8 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         dtypes=as_dtypes(xp, dtype),
         single=single,
     )
-    canonical = method == "canonical" and rounds(operator, [one.dtype for one in xs])
-    steps = (canonical_scans if canonical else scans)(call, local)
+    is_exact = not rounds(operator, [one.dtype for one in xs])
+    steps = (canonical_scans if method == "canonical" and not is_exact else scans)(call, local)
     over = engine.working(split[axis])
     start_split = (*split[:axis], *split[axis + 1 :])
     count = len(xs)
@@ -255,6 +256,7 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
         stages=(Stage(over, engine.length(xs, axis, ndim), steps if over else without_messages(plain)),),
         plain=plain,
         key=key,
+        canonical=is_exact or method == "canonical",
     )
     return engine.compute(work)
 
@@ -355,6 +357,7 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
         stages=(Stage(over, engine.length((keys,), axis, keys.ndim), without_messages(plain) if is_local else driver),),
         plain=plain,
         key=key,
+        canonical=True,
     )
     results: tuple[Array, ...] = engine.compute(work)
     return results

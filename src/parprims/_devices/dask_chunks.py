@@ -148,7 +148,7 @@ class Chunks:
         record.steps.extend(
             collective(message, place, one) for (message, place), one in zip(messages, nbytes, strict=True)
         )
-        record.tell(work.primitive, self.count(tuple({name for stage in work.stages for name in stage.over})))
+        record.tell(work, self.count(tuple({name for stage in work.stages for name in stage.over})))
 
     def _messages(self, work: Work, lengths: dict[Any, int]) -> list[tuple[Any, Place]]:
         """Return the messages of a part with these lengths, among the actual number of parts, and the place of each."""

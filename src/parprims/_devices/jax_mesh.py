@@ -384,7 +384,7 @@ class Inside:
         """Return the results for this part."""
         record = Record()
         found = recorded(record, functools.partial(_stages, work, record))(*work.arrays)
-        record.tell(work.primitive, self.count(self.names))
+        record.tell(work, self.count(self.names))
         return found
 
 
@@ -470,14 +470,14 @@ class Mesh:
                 _programs.keep(key, program)
         run_program, record = program
         results = run_program(*placed)
-        record.tell(work.primitive, self._count(work))
+        record.tell(work, self._count(work))
         return results
 
     def _of_nothing(self, work: Work) -> Any:
         """Return the results for arrays without elements, computed on one device: XLA does not map unread parts."""
         record = Record()
         results = recorded(record, work.plain)(*(jax.numpy.zeros(x.shape, x.dtype) for x in work.arrays))
-        record.tell(work.primitive, 1)
+        record.tell(work, 1)
         if isinstance(work.outputs, list):
             return [self._placed(y, split) for y, split in zip(results, work.outputs, strict=True)]
         return jax.tree.map(lambda y: self._placed(y, work.outputs), results)

@@ -249,7 +249,7 @@ class _Parts:
             return work.plain(*work.arrays), record
         found = recorded(record, functools.partial(self._stages, work, record))(*work.arrays)
         names = {name for stage in work.stages for name in stage.over}
-        record.tell(work.primitive, self.count(tuple(names)))
+        record.tell(work, self.count(tuple(names)))
         return found, record
 
     def _stages(self, work: Work, record: Record, *parts: Tensor) -> Any:

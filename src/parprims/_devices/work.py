@@ -63,6 +63,8 @@ class Work:
         The public call on the local parts, as if there were no other devices.
     key : optional
         The key under which the program of the call is kept, or None.
+    canonical : bool
+        Whether the stages keep to the canonical grouping if the methods of the parts do.
     """
 
     primitive: str
@@ -72,6 +74,7 @@ class Work:
     stages: tuple[Stage, ...]
     plain: Callable[..., Any]
     key: Any = None
+    canonical: bool = False
 
 
 class Engine(Protocol):
@@ -188,11 +191,12 @@ class Record:
     calls: list[Call] = dataclasses.field(default_factory=list)
     steps: list[Collective] = dataclasses.field(default_factory=list)
 
-    def tell(self, primitive: str, devices: int) -> None:
+    def tell(self, work: Work, devices: int) -> None:
         """Report the call to `explain`."""
-        calls = [call for call in self.calls if call.primitive == primitive] or self.calls[-1:]
-        method, refusals = (calls[-1].method, calls[-1].refusals) if calls else ("array", {})
-        tell([Call(primitive, method, refusals, devices=devices, steps=tuple(self.steps))])
+        calls = [call for call in self.calls if call.primitive == work.primitive] or self.calls[-1:]
+        of_part = calls[-1] if calls else Call(work.primitive, "array", {})
+        canonical = of_part.canonical and (work.canonical or devices == 1)
+        tell([Call(work.primitive, of_part.method, of_part.refusals, canonical, devices, tuple(self.steps))])
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:

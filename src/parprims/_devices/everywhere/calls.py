@@ -65,6 +65,7 @@ def summed(engine: Engine, asked: Arguments) -> Array:
         stages=tuple(stages),
         plain=_plain(asked),
         key=_key(asked),
+        canonical=True,
     )
     result: Array = _computed(engine, asked, work, calls.reduced)
     return result
@@ -98,6 +99,7 @@ def scanned(engine: Engine, asked: Arguments) -> Array:
         stages=(Stage(over, n, steps if over else calls.without_messages(plain)),),
         plain=plain,
         key=_key(asked),
+        canonical=True,
     )
     result: Array = _computed(engine, asked, work, calls.scanned)
     return result
@@ -141,6 +143,7 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
         stages=(Stage(over, n, steps),),
         plain=lambda *parts: list(_plain(asked)(*parts)),
         key=_key(asked),
+        canonical=True,
     )
     return tuple(_computed(engine, asked, work, calls.histogrammed))
 
