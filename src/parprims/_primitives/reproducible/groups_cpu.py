@@ -24,10 +24,11 @@ _EACH = 32
 
 
 def _texts(c: SegmentSums) -> tuple[str, ...]:
-    text = _cpu.text
+    text, inner = _cpu.text, math.prod(c.arrays[0].shape[c.axis + 1 :])
     return (
         *texts_of((dtype_name(c.arrays[0].dtype),), c.dtype, c.grid),
         text.function("place(inputs, i)", ("return int64(load(inputs[1], i))",)),
+        text.function("width(numbers)", (f"return {1 if inner == 1 else 'numbers[1]'}",)),
         text.loops("_primitives/reproducible/segments_loops.py"),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parprims._cpu.templates.declarations import Arrays, float64, int64, load, select, store
+from parprims._cpu.templates.declarations import Arrays, Numbers, float64, int64, load, select, store
 from parprims._primitives.reproducible.reproducible_loops import (
     add_integers,
     both_integers,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # functions that are written for a call
 
     def place(inputs: Arrays, i: int) -> int:
         """Return an offset, or the id of an element."""
+
+    def width(numbers: Numbers) -> int:
+        """Return the number of elements behind each other that have one id."""
 
 
 def finish_sum(outputs, i, total, rest, odd, scale, second):
@@ -79,7 +82,7 @@ def sum_segments(inputs, outputs, parts, numbers, begin, end):
 
 def find_tops_of_ids(inputs, outputs, parts, numbers, begin, end):
     """Find the largest finite magnitudes of the segments of blocks, and add what is not finite."""
-    n, inner, segments, blocks, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    n, inner, segments, blocks, size = numbers[0], width(numbers), numbers[2], numbers[3], numbers[4]
     for task in range(begin, end):
         outer = task // blocks
         block, marks = task - outer * blocks, task * segments * inner
@@ -116,7 +119,7 @@ def choose_grids(inputs, outputs, parts, numbers, begin, end):
 
 def add_ids(inputs, outputs, parts, numbers, begin, end):
     """Add the integers of the segments of blocks."""
-    n, inner, segments, blocks, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    n, inner, segments, blocks, size = numbers[0], width(numbers), numbers[2], numbers[3], numbers[4]
     unit, length = power(numbers[6]), segments * inner
     for task in range(begin, end):
         outer = task // blocks
