@@ -179,10 +179,10 @@ def batched(xp: Namespace, c: Call, arrays: tuple[Array, ...]) -> Call | None:
     del xp
     ((shape, dtype),) = c.results
     whole = broadcast_shapes(*[tuple(x.shape) for x in arrays])
-    if any(x.ndim < len(whole) for x in arrays) or len(whole) == len(_shape(c)):
-        return None
     results = (((whole[0], *shape), dtype),)
     if isinstance(c, RunningSum):
         return dataclasses.replace(c, arrays=arrays, key=None, results=results, axis=c.axis + 1)
+    if any(x.ndim != 1 + len(c.shape) for x in arrays):
+        return None
     axes = tuple([axis + 1 for axis in c.axes])
     return dataclasses.replace(c, arrays=arrays, key=None, results=results, axes=axes, shape=whole)
