@@ -115,8 +115,8 @@ def test_readme_and_start_lead_everywhere():
     assert [page for page in pages if f"]({page}.md)" not in start] == []
     assert conf.ordered(["matmul", "scan", "none"]) == ["scan", "matmul", "none"]
     listed = re.search(r"EXAMPLES = \((.*?)\)", (ROOT / "examples" / "__main__.py").read_text(), re.DOTALL)[1]
-    assert len(re.findall(r"\w+", listed)) == 23
-    assert "[Twenty-three worked examples]" in readme
+    assert len(re.findall(r"\w+", listed)) == 24
+    assert "[Twenty-four worked examples]" in readme
 
 
 def test_versions_are_those_required():
