@@ -123,7 +123,7 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
         xp = namespace_of(weights)
         return as_terms(xp, weights, dtype_named(xp, of_one.working))
 
-    steps = drivers.weights(
+    driver = drivers.WeightedHistogram(
         local=local,
         terms=lambda place: n if asked.axis_name is None else sum(place.lengths),
         bins=bins,
@@ -140,7 +140,7 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
         arrays=arrays,
         inputs=(split, split, *(() if even else (((),),))),
         outputs=[((),), ((),)],
-        stages=(Stage(over, n, steps),),
+        stages=(Stage(over, n, driver.steps),),
         plain=lambda *parts: list(_plain(asked)(*parts)),
         key=_key(asked),
         canonical=True,

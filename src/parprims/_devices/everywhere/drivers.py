@@ -109,7 +109,7 @@ class Sums:
 
     def _rounded(self, top: Top, totals: tuple[Array, ...], terms: int) -> Array:
         xp = namespace_of(totals[0])
-        result = call.rounded(xp, Grid.of(self.working, terms), [top], totals, dtype_named(xp, self.dtype))
+        result = call.rounded(xp, Grid.of(self.working, terms), [top], totals, dtype=dtype_named(xp, self.dtype))
         return xp.reshape(result, result_shape(self.axes, self.keepdims)(tuple(result.shape)))
 
 
@@ -147,7 +147,7 @@ def running(local: Callable[[Array], tuple[Namespace, RunningSum]], method: str)
             return carry + cumulative_sum(one, axis=axis, dtype=one.dtype, method=method)
 
         sums = tuple([scanned(*pair) for pair in zip(words, gathered, strict=True)])
-        return None, each_rounded(xp, on, top, sums, dtype)
+        return None, each_rounded(xp, on, top, sums, dtype=dtype)
 
     return [begin, integers, end]
 
@@ -155,53 +155,67 @@ def running(local: Callable[[Array], tuple[Namespace, RunningSum]], method: str)
 # ---- Histograms -------------------------------------------------------------------------------------------------
 
 
-def weights(
-    *,
-    local: Callable[[Array], Array],
-    terms: Callable[[Place], int],
-    bins: Any,
-    ends: Any,
-    even: bool,
-    working: str,
-    dtype: str,
-    method: str,
-    hollow: bool,
-) -> list[Step]:
-    """Return the driver of a histogram of (x, weights, edges unless they are even).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightedHistogram:
+    """The driver of a histogram of (x, weights, edges unless they are even).
 
-    ``local`` returns the weights as terms, ``terms`` the number of all weights. The other arguments are those of
-    `products.counts` and `Sums`.
+    Parameters
+    ----------
+    local : callable
+        Takes the weights of a part and returns them as terms.
+    terms : callable
+        Takes the place and returns the number of all weights.
+    bins, ends, even, hollow
+        As in `products.counts`, whose ``range`` is ``ends``.
+    working, dtype, method
+        As in `Sums`.
     """
-    finds_ends = even and ends is None
 
-    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
-        x, given = arrays[0], local(arrays[1])
-        found = call.largest_finite(namespace_of(given), given, tuple(range(given.ndim)), method)
-        return Gather((*(ends_of_part(x) if finds_ends else ()), *found)), arrays
+    local: Callable[[Array], Array]
+    terms: Callable[[Place], int]
+    bins: Any
+    ends: Any
+    even: bool
+    working: str
+    dtype: str
+    method: str
+    hollow: bool
 
-    def integers(place: Place, arrays: tuple[Array, ...], gathered: tuple[Array, ...]) -> Any:
-        x, given = arrays[0], local(arrays[1])
-        xp, n = namespace_of(given), terms(place)
+    @property
+    def steps(self) -> list[Step]:
+        """The driver."""
+        return [self._largest, self._integers, self._end]
+
+    @property
+    def _finds_ends(self) -> bool:
+        return self.even and self.ends is None
+
+    def _largest(self, _: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        x, given = arrays[0], self.local(arrays[1])
+        found = call.largest_finite(namespace_of(given), given, tuple(range(given.ndim)), self.method)
+        return Gather((*(ends_of_part(x) if self._finds_ends else ()), *found)), arrays
+
+    def _integers(self, place: Place, arrays: tuple[Array, ...], gathered: tuple[Array, ...]) -> Any:
+        x, given = arrays[0], self.local(arrays[1])
+        xp, n = namespace_of(given), self.terms(place)
         check_count(n)
         (top,) = call.tops_of(xp, _largest_of_all(gathered[-1:]), [given.dtype])
         edges, known = arrays[-1], None
-        if even:
-            extrema = gathered[:-1] if finds_ends and any(place.lengths) and not hollow else None
-            edges, known = edges_of_all(x, extrema, bins=bins, ends=ends)
+        if self.even:
+            extrema = gathered[:-1] if self._finds_ends and any(place.lengths) and not self.hollow else None
+            edges, known = edges_of_all(x, extrema, bins=self.bins, ends=self.ends)
         usable = edges if known is None else xp.where(known, edges, xp.zeros_like(edges))
-        on = Grid.of(working, n)
+        on = Grid.of(self.working, n)
         sums = [
-            xp.astype(histogram(x, usable, weights=one, method=method)[0], xp.int64)
+            xp.astype(histogram(x, usable, weights=one, method=self.method)[0], xp.int64)
             for one in each_integer(xp, on, given, top)
         ]
         if known is not None:
             sums = [xp.where(known, one, xp.zeros_like(one)) for one in sums]
         return Gather((*sums, edges)), (top, on)
 
-    def end(_: Place, saved: Any, gathered: tuple[Array, ...]) -> Any:
+    def _end(self, _: Place, saved: Any, gathered: tuple[Array, ...]) -> Any:
         (top, on), edges = saved, gathered[-1][0, ...]
         xp = namespace_of(edges)
-        result = each_rounded(xp, on, top, _added(gathered[:-1]), dtype_named(xp, dtype))
+        result = each_rounded(xp, on, top, _added(gathered[:-1]), dtype=dtype_named(xp, self.dtype))
         return None, [xp.reshape(result, (math.prod(result.shape),)), edges]
-
-    return [begin, integers, end]

@@ -30,7 +30,7 @@ _ENDS = 6
 # ---- Specialisation ---------------------------------------------------------------------------------------------
 
 
-def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | None) -> tuple[str, ...]:
+def texts_of(x: str, edge: str, working: str, *, given: str | None, weight: str | None) -> tuple[str, ...]:
     """Return the functions that the loops call; ``given`` is the dtype of the caller's edges."""
     text, language = _cpu.text, _cpu.NUMBA
     element = language.cast(loaded(x, "load(inputs[0], i)"), x, edge)
@@ -59,26 +59,32 @@ def _texts(x: str, edge: str, working: str, *, given: str | None, weight: str | 
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
+def numbers_of(n: int, bins: int, *, even: bool, ends: tuple[float, float] | None) -> tuple[int, ...]:
+    """Return the numbers of a plan for n elements, as the loops name them."""
+    blocks = max(1, min(_BLOCKS, -(-n // _BLOCK), n // (_EACH * bins)))
+    size = -(-n // blocks)
+    kind = 0 if not even else 1 if ends is not None else 2
+    bits = [int(one) for one in np.array(ends or (0.0, 0.0), np.float64).view(np.int64)]
+    return n, bins, -(-n // size), size, kind, _LANES if bins <= _NARROW else 1, *bits
+
+
 def _plan(xp: Namespace, h: Histogram, names: list[str], n: int) -> _cpu.Plan:
     """Return the plan for n elements and inputs of these dtypes: elements, the caller's edges, weights."""
     bins, edge = h.bins, dtype_name(h.edges)
     working = dtype_name(compute_dtype(xp, h.result))
-    blocks = max(1, min(_BLOCKS, -(-n // _BLOCK), n // (_EACH * bins)))
-    size = -(-n // blocks)
-    blocks = -(-n // size)
-    even = 0 if not h.even else 1 if h.ends is not None else 2
-    ends = [int(one) for one in np.array(h.ends or (0.0, 0.0), np.float64).view(np.int64)]
+    numbers = numbers_of(n, bins, even=h.even, ends=h.ends)
+    _, _, blocks, _, even, *_ = numbers
     launches = [_cpu.Launch("find_ends", blocks)] if even == 2 else []
     launches += [_cpu.Launch("make_edges", 1), _cpu.Launch("count_elements", blocks)]
     if blocks > 1:
         launches.append(_cpu.Launch("add_blocks", -(-bins // 1024), 16))
     return _cpu.Plan(
         tuple(launches),
-        _texts(names[0], edge, working, given=None if h.even else names[1], weight=names[-1] if h.weighted else None),
+        texts_of(names[0], edge, working, given=None if h.even else names[1], weight=names[-1] if h.weighted else None),
         inputs=tuple(names),
         outputs=(((bins,), working), ((bins + 1,), edge)),
         scratch=((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
-        numbers=(n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
+        numbers=numbers,
     )
 
 

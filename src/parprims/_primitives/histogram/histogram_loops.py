@@ -144,47 +144,53 @@ def judge_guesses(outputs, parts, numbers):
     store(parts[2], 1, margin)
 
 
-def count_elements(inputs, outputs, parts, numbers, begin, end):
-    """Count the elements of blocks, or add their weights.
+def find_bins(inputs, outputs, parts, numbers, chunk, few, found):
+    """Write the bins of the elements of a chunk, ``bins`` for elements outside of all.
 
     Bins between even edges are guessed. If a guess is not certain, or the caller gives edges, they are searched.
     """
-    n, bins, blocks, size, lanes = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
+    bins = numbers[1]
     first, last = load(outputs[1], 0), load(outputs[1], bins)
     origin, scale, margin = float64(first), load(parts[2], 0), load(parts[2], 1)
+    unsure = margin >= 2.0
+    if not unsure:
+        for i in range(few):
+            x = element(inputs, chunk + i)
+            inside = (x >= first) & (x <= last)
+            guess = (float64(x) - origin) * scale if inside else 0.5
+            bin = min(int32(guess), int32(bins - 1))
+            rest = guess - bin
+            unsure |= (rest < margin) | (rest > 1.0 - margin)
+            store(found, i, int32(bin if inside else bins))
+        unsure &= margin >= 0.0
+    if unsure:
+        # A step of all searches at a time: searches one by one would branch on every comparison.
+        for i in range(few):
+            store_to(0, found, i, int32(0))
+        length = bins + 1
+        while length > 1:
+            half = int32(length >> 1)
+            for i in range(few):
+                low = load_from(0, found, i)
+                above = int32(load_from(1, outputs[1], int64(low) + half) <= element(inputs, chunk + i))
+                store_to(0, found, i, int32(low + half * above))
+            length -= length >> 1
+        for i in range(few):
+            x = element(inputs, chunk + i)
+            inside = (x >= first) & (x <= last)
+            store(found, i, int32(min(load(found, i), int32(bins - 1)) if inside else bins))
+
+
+def count_elements(inputs, outputs, parts, numbers, begin, end):
+    """Count the elements of blocks, or add their weights."""
+    n, bins, blocks, size, lanes = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
     table, found = sums(lanes * (bins + 1)), np.empty(256, np.int32)
     for block in range(begin, end):
         for i in range(lanes * (bins + 1)):
             store(table, i, zero_sum())
         for chunk in range(block * size, min(n, (block + 1) * size), 256):
             few = min(256, min(n, (block + 1) * size) - chunk)
-            unsure = margin >= 2.0
-            if not unsure:
-                for i in range(few):
-                    x = element(inputs, chunk + i)
-                    inside = (x >= first) & (x <= last)
-                    guess = (float64(x) - origin) * scale if inside else 0.5
-                    bin = min(int32(guess), int32(bins - 1))
-                    rest = guess - bin
-                    unsure |= (rest < margin) | (rest > 1.0 - margin)
-                    store(found, i, int32(bin if inside else bins))
-                unsure &= margin >= 0.0
-            if unsure:
-                # A step of all searches at a time: searches one by one would branch on every comparison.
-                for i in range(few):
-                    store_to(0, found, i, int32(0))
-                length = bins + 1
-                while length > 1:
-                    half = int32(length >> 1)
-                    for i in range(few):
-                        low = load_from(0, found, i)
-                        above = int32(load_from(1, outputs[1], int64(low) + half) <= element(inputs, chunk + i))
-                        store_to(0, found, i, int32(low + half * above))
-                    length -= length >> 1
-                for i in range(few):
-                    x = element(inputs, chunk + i)
-                    inside = (x >= first) & (x <= last)
-                    store(found, i, int32(min(load(found, i), int32(bins - 1)) if inside else bins))
+            find_bins(inputs, outputs, parts, numbers, chunk, few, found)
             for i in range(few):
                 # Neighbours are counted in different tables: in one table, equal bins would wait for each other.
                 place = (i & (lanes - 1)) * (bins + 1) + int64(load(found, i))

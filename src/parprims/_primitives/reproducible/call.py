@@ -184,7 +184,7 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     found = largest(xp, c, method)
     tops = tops_of(xp, found, [x.dtype for x in c.arrays])
     totals = integers(xp, c, tops, method)
-    result = rounded(xp, c.grid, tops, totals, dtype)
+    result = rounded(xp, c.grid, tops, totals, dtype=dtype)
     return result if tuple(result.shape) == shape else xp.reshape(result, shape)
 
 
@@ -224,7 +224,7 @@ def integers(xp: Namespace, c: Sum, tops: list[Top], method: str) -> tuple[Array
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
 
 
-def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], dtype: Any) -> Array:
+def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], *, dtype: Any) -> Array:
     """Return sums in a dtype, given the sums of integers or flags."""
     top = Top.of_products(tops)
     result = grid.nearest(xp, on, totals, exponent=on.first - top.exponent, dtype=dtype)
@@ -275,7 +275,7 @@ def each_integer(xp: Namespace, on: Grid, x: Array, top: Top) -> tuple[Array, ..
     return *[one(*given) for one in maps(on, False).each], xp.where(finite, xp.zeros_like(flags), flags)
 
 
-def each_rounded(xp: Namespace, on: Grid, top: Top, sums: tuple[Array, ...], dtype: Any) -> Array:
+def each_rounded(xp: Namespace, on: Grid, top: Top, sums: tuple[Array, ...], *, dtype: Any) -> Array:
     """Return sums in a dtype, given sums of integers and of flags."""
     *words, flags = sums
     result = grid.nearest(xp, on, tuple(words), exponent=on.first - top.exponent, dtype=dtype)

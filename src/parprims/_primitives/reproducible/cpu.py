@@ -29,15 +29,18 @@ _LEAST_COLUMNS = 16
 """The fewest neighbouring columns that are not copied into lines."""
 
 
-def texts_of(names: tuple[str, ...], result: str, on: Grid) -> tuple[str, ...]:
-    """Return the functions that the loops call, for arrays of elements and results of these dtypes."""
+def texts_of(names: tuple[str, ...], result: str, on: Grid, *, first: int = 0) -> tuple[str, ...]:
+    """Return the functions that the loops call, for arrays of elements and results of these dtypes.
+
+    The elements are the inputs from ``first`` on.
+    """
     text, x = _cpu.text, names[0]
     width, fraction = dtype_bits(x), FRACTION_BITS[x]
     fields = 2 ** (width - fraction - 1) - 1
     seen = f"uint{max(width, 32)}"
     elements = []
     for at in range(len(names)):
-        pattern, suffix = f"load_from({11 + at}, inputs[{at}], i)", "" if at == 0 else str(at + 1)
+        pattern, suffix = f"load_from({11 + at}, inputs[{first + at}], i)", "" if at == 0 else str(at + 1)
         bits = pattern if width == 16 else f"as_uint{width}({pattern})"
         head = f"magnitude{suffix}(inputs, i)", f"value{suffix}(inputs, i)"
         elements.append(text.function(head[0], (f"return {seen}({bits} & uint{width}({2 ** (width - 1) - 1}))",)))
@@ -115,15 +118,17 @@ def _plan_of_columns(c: Sum, name: str, *, outer: int, n: int, inner: int) -> _c
 
 
 def serves(c: OnGrid) -> bool:
-    """Return whether there is a kernel: for sums of arrays of one dtype with elements."""
-    return isinstance(c, Sum | RunningSum) and len({x.dtype for x in c.arrays}) == 1 and 0 not in _shape(c)
+    """Return whether there is a kernel: for calls that have elements and sums; two vectors must have one dtype."""
+    if isinstance(c, Sum):
+        return len({x.dtype for x in c.arrays}) == 1 and 0 not in c.shape
+    return 0 not in c.arrays[0].shape and 0 not in c.results[0][0]
 
 
 def _shape(c: Call) -> tuple[int, ...]:
     return c.shape if isinstance(c, Sum) else tuple(c.arrays[0].shape)
 
 
-def refusal(xp: Namespace, c: Call) -> str | None:
+def refusal(xp: Namespace, c: OnGrid) -> str | None:
     """Return the reason why the kernel cannot compute the call, or None."""
     return _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
 
@@ -174,10 +179,10 @@ def batched(xp: Namespace, c: Call, arrays: tuple[Array, ...]) -> Call | None:
     del xp
     ((shape, dtype),) = c.results
     whole = broadcast_shapes(*[tuple(x.shape) for x in arrays])
-    if any(x.ndim < len(whole) for x in arrays) or len(whole) == len(_shape(c)):
-        return None
     results = (((whole[0], *shape), dtype),)
     if isinstance(c, RunningSum):
         return dataclasses.replace(c, arrays=arrays, key=None, results=results, axis=c.axis + 1)
+    if any(x.ndim != 1 + len(c.shape) for x in arrays):
+        return None
     axes = tuple([axis + 1 for axis in c.axes])
     return dataclasses.replace(c, arrays=arrays, key=None, results=results, axes=axes, shape=whole)

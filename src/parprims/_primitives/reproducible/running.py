@@ -80,7 +80,7 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
         return result
 
     sums = tuple(map(scanned, each_integer(xp, c.grid, x, top)))
-    return each_rounded(xp, c.grid, top, sums, dtype)
+    return each_rounded(xp, c.grid, top, sums, dtype=dtype)
 
 
 def plain(c: RunningSum) -> Callable[..., Array]:

@@ -84,7 +84,7 @@ def compute(xp: Namespace, c: Weights, method: str) -> tuple[Array, Array]:
     (top,) = tops_of(xp, largest_finite(xp, weights, tuple(range(weights.ndim)), method), [weights.dtype])
     found = [added(one) for one in each_integer(xp, c.grid, weights, top)]
     totals = tuple([xp.astype(counts, xp.int64) for counts, _ in found])
-    return xp.reshape(each_rounded(xp, c.grid, top, totals, dtype), (c.bins,)), found[0][1]
+    return xp.reshape(each_rounded(xp, c.grid, top, totals, dtype=dtype), (c.bins,)), found[0][1]
 
 
 def plain(c: Weights) -> Callable[..., tuple[Array, Array]]:
