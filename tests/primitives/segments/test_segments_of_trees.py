@@ -334,3 +334,21 @@ def test_wrong_arguments(backend):
     for call in (parprims.scan, parprims.reduce):
         with pytest.raises(ValueError, match=r"^x must be arrays of equal shape for op affine"):
             call((x, v), "affine", axis=0)
+
+
+@pytest.mark.parametrize("way", METHODS)
+def test_built_in_operators_broadcast(backend, rng, way):
+    """Slopes with an axis of length 1."""
+    a, b, (offsets, ids) = rng.integers(-1, 2, (9, 1)), rng.integers(-3, 4, (9, 4)), drawn(rng, 9)
+    whole, segments = (np.broadcast_to(a, b.shape).copy(), b), len(offsets) - 1
+    arrays, numbers = (backend.asarray(a), backend.asarray(b)), backend.asarray(ids)
+    options = {"axis": 0, "offsets": offsets.tolist()}
+    calls = [(function, options) for function in (parprims.scan, parprims.reduce)]
+    for function, options in [*calls, (parprims.segment_reduce, {})]:
+        of_ids, of_numbers = ((ids, segments), (numbers, segments)) if function is parprims.segment_reduce else ((), ())
+        try:
+            found = function(arrays, *of_numbers, "affine", method=way, **options)
+        except parprims.MethodRefused as refusal:
+            pytest.skip(str(refusal))
+        slope, offset = function(whole, *of_ids, "affine", method="array", **options)
+        compare(backend, found, (slope[:, :1], offset))
