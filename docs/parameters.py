@@ -147,10 +147,18 @@ SHARED = (
         "is returned as it is.",
     ),
     Shared(
+        "segment_ids",
+        "array, optional",
+        "The number of the segment of each position along the axis, in one dimension and any order. The elements of a "
+        "segment are a recurrence of their own, with ``initial`` before it as with offsets. At a position whose number "
+        "is below 0, or num_segments or more, the solution is b.",
+        _same("linear_recurrence"),
+    ),
+    Shared(
         "num_segments",
         "int, optional",
         "The number of segments; given with segment_ids.",
-        _same(f"scan {_CUMULATIVE}"),
+        _same(f"scan linear_recurrence {_CUMULATIVE}"),
     ),
     Shared(
         "axis_name",

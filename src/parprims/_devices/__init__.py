@@ -52,7 +52,6 @@ def compute(asked: Arguments, title: str) -> Any:
     ``title`` is the name of its declaration. The arguments are checked as in a call on one device.
     """
     axis_name = asked.axis_name
-    _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
     is_dask = axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays)
     holds = title in _CANONICAL and (not is_dask or title.endswith(" everywhere"))
@@ -61,6 +60,7 @@ def compute(asked: Arguments, title: str) -> Any:
     if is_dask:
         from parprims._devices.dask_chunks import Chunks
 
+        _check_shapes(asked)
         return Chunks.call(functools.partial(_of_whole, _CALLS[title]), asked)
     if any(map(is_tensor, arrays)):
         from parprims._devices.torch_groups import Distributed, Group
@@ -88,8 +88,8 @@ def _check_shapes(asked: Arguments) -> None:
         shapes = [tuple(getattr(one, "shape", ())) for one in components]
         if any(shape != shapes[0] for shape in shapes):
             raise ValueError(
-                "x must be arrays of equal shape where several devices hold their elements, got "
-                f"{', '.join(map(str, shapes))}"
+                f"x must be arrays of equal shape in chunks of Dask, got {', '.join(map(str, shapes))}: scan or reduce "
+                "arrays of JAX or PyTorch"
             )
 
 

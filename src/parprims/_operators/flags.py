@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parprims._core.arrays import Array, Namespace, cast, compute_dtype, spread
+from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
 
 
@@ -30,13 +31,17 @@ def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple
 def of_equal_shapes(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[tuple[Array, ...], bool]:
     """Return the components of elements, with flags broadcast to the others, and whether their shapes still differ.
 
-    Flags do not broadcast to components of several shapes: each flag then has the first axes of every component.
+    Flags do not broadcast to components of several shapes: each flag then has the first axes of every component. Raises
+    ValueError if a built-in operator has components with different numbers of axes: their last axes would broadcast.
     """
     shape, flags = xs[0].shape, op.flags
     if all(x.shape == shape for x in xs):
         return xs, False
     if 0 < flags < len(xs) and all(x.shape == xs[flags].shape for x in xs[flags:]):
         return flags_broadcast(xp, op, xs), False
+    if not is_own(op) and any(x.ndim != xs[flags].ndim for x in xs[flags:]):
+        shown = ", ".join(str(tuple(x.shape)) for x in xs[flags:])
+        raise ValueError(f"x must be arrays of equal shape for op {op.name}, which is elementwise, got {shown}")
     return xs, True
 
 

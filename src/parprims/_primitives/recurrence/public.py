@@ -36,6 +36,8 @@ def linear_recurrence(
     reverse: bool = False,
     offsets: Array | None = None,
     check: bool | None = None,
+    segment_ids: Array | None = None,
+    num_segments: int | None = None,
     matrices: bool = False,
     method: str = "auto",
     axis_name: Any = None,
@@ -55,7 +57,7 @@ def linear_recurrence(
         The axis along which n counts, in the broadcast shape of a and b.
     initial : scalar or array, optional
         The element x[-1] before the first, of a shape that broadcasts to the shape of the result without the axis. With
-        offsets, an array of as many dimensions as the result has an element for each segment: its shape broadcasts to
+        segments, an array of as many dimensions as the result has an element for each segment: its shape broadcasts to
         that of the result with the number of segments as the length of the axis. If it is not given, x[0] = b[0], and
         a[0] is not read.
     return_last : bool, default False
@@ -72,6 +74,12 @@ def linear_recurrence(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
+    segment_ids : array, optional
+        The number of the segment of each position along the axis, in one dimension and any order. The elements of a
+        segment are a recurrence of their own, with ``initial`` before it as with offsets. At a position whose number is
+        below 0, or num_segments or more, the solution is b.
+    num_segments : int, optional
+        The number of segments; given with segment_ids.
     matrices : bool, default False
         Whether each x[n] is a vector of k numbers, along the last axis of b and of the result, and each a[n] a k x k
         matrix, along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. ``axis`` does not count
@@ -86,8 +94,8 @@ def linear_recurrence(
     -------
     array or (array, array)
         The solution x, of the broadcast shape and the promoted dtype. With return_last also the last states: of this
-        shape without the axis, or with offsets of this shape with the number of segments as the length of the axis. The
-        last state of a segment without elements is its ``initial``.
+        shape without the axis, or with segments of this shape with the number of segments as the length of the axis.
+        The last state of a segment without elements is its ``initial``.
 
     Raises
     ------
@@ -95,7 +103,7 @@ def linear_recurrence(
         If an argument is no array, arrays come from several libraries, or their dtypes do not promote together.
     ValueError
         If shapes do not broadcast or an argument has an unknown value. If last states of segments, or of no elements,
-        are asked for without ``initial``.
+        are asked for without ``initial``. If offsets and segment_ids are both given, or either with matrices.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -148,6 +156,8 @@ def linear_recurrence(
     array([1. , 1.5, 1. , 1.5])
     >>> parprims.linear_recurrence(0.5, np.ones(4), offsets=[0, 2, 2, 4], initial=np.array([2.0, 4.0, 6.0]))
     array([2., 2., 4., 3.])
+    >>> parprims.linear_recurrence(0.5, np.ones(4), segment_ids=np.array([1, 0, 1, 0]), num_segments=2)
+    array([1. , 1. , 1.5, 1.5])
 
     Vectors with a matrix for each step, here the Fibonacci numbers:
 
@@ -167,18 +177,20 @@ def linear_recurrence(
     arrays, options = {"a": a, "b": b, "initial": initial}, {"axis": axis, "reverse": reverse}
     wants_last = return_last is not False and check_flag("return_last", return_last)
     if matrices is not False and check_flag("matrices", matrices):
-        if offsets is not None:
-            raise ValueError("offsets must be None where coefficients are matrices")
+        for name, value in (("offsets", offsets), ("segment_ids", segment_ids), ("num_segments", num_segments)):
+            if value is not None:
+                raise ValueError(f"{name} must be None where coefficients are matrices")
         if wants_last:
             return last_states(
                 _OF_MATRICES_WITH_LAST, others, arrays, method, axis_name=axis_name, check=check, **options
             )
         return OF_MATRICES(others, arrays, method, **options)
-    if wants_last:
-        return last_states(
-            _WITH_LAST, others, arrays, method, axis_name=axis_name, offsets=offsets, check=check, **options
-        )
-    return LINEAR_RECURRENCE(others, arrays, method, axis_name, offsets=offsets, check=check, **options)
+    segments: dict[str, Any] = {"offsets": offsets, "check": check}
+    if segment_ids is not None or num_segments is not None:
+        segments |= {"segment_ids": segment_ids, "num_segments": num_segments, "return_last": wants_last}
+    elif wants_last:
+        return last_states(_WITH_LAST, others, arrays, method, axis_name=axis_name, **segments, **options)
+    return LINEAR_RECURRENCE(others, arrays, method, axis_name, **segments, **options)
 
 
 def adjoint(

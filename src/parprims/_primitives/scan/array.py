@@ -105,7 +105,7 @@ def scanned(
     count = xs[0].shape[axis]
     # One element is copied, because a result never shares memory with an input. Empty arrays are copied too: the
     # library may have no arithmetic for their dtype.
-    combines = count + len(starts) > 1 and count > 0 and not any(0 in x.shape for x in xs)
+    combines = count + len(starts) > 1 and count > 0 and not all(0 in x.shape for x in xs)
     ys = inclusive(xp, xs, op, axis, starts=starts) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
     if n > count:
         heads = starts

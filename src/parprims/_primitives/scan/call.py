@@ -168,27 +168,36 @@ def check_identity(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tupl
 
 def starts_of_segments(
     xp: Namespace,
-    entries: tuple[Any, ...],
+    entries: Sequence[tuple[str, Any]],
     like: Array,
-    shape: tuple[int, ...],
+    shapes: Sequence[tuple[int, ...]],
     dtypes: tuple[Any, ...],
     axis: int,
     segments: int,
 ) -> tuple[tuple[Array, ...], bool]:
-    """Return the initial elements of segments along an axis of a shape, and whether each segment has its own.
+    """Return the initial elements of segments along an axis of shapes, and whether each segment has its own.
 
-    If a component is an array of as many dimensions as the shape, each segment has its own: then all components have
-    the axis, with the length of the segments. Otherwise they have the shape without the axis.
+    ``entries`` are the initial values of components with their names in messages, see `named_start`. If one is an array
+    of as many dimensions as the shape of its component, each segment has its own: then all components have the axis,
+    with the length of the segments. Otherwise they have the shape without the axis.
     """
-    check_entries("initial", entries, len(dtypes))
-    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
-    whole = (*shape[:axis], segments, *shape[axis + 1 :])
-    own = [getattr(as_number(value), "ndim", 0) == len(shape) for value in entries]
+    on = device(like)
+    own = [
+        getattr(as_number(value), "ndim", 0) == len(shape) for (_, value), shape in zip(entries, shapes, strict=True)
+    ]
     starts = []
-    for value, dtype, is_own in zip(entries, dtypes, own, strict=True):
-        start = as_array("initial", value, xp, dtype, device=on, shape=whole if is_own else across)
+    for (name, value), dtype, is_own, shape in zip(entries, dtypes, own, shapes, strict=True):
+        whole, across = (*shape[:axis], segments, *shape[axis + 1 :]), (*shape[:axis], *shape[axis + 1 :])
+        start = as_array(name, value, xp, dtype, device=on, shape=whole if is_own else across)
         starts.append(xp.broadcast_to(xp.expand_dims(start, axis=axis), whole) if any(own) and not is_own else start)
     return tuple(starts), any(own)
+
+
+def named_start(op: Operator, initial: Any, count: int) -> list[tuple[str, Any]]:
+    """Return the parts of an initial element with their names in messages; raise unless they are ``count``."""
+    entries = entries_of(initial)
+    check_entries("initial", entries, count)
+    return [*zip(names_of_start(op, count), entries, strict=True)]
 
 
 # ---- Checks -----------------------------------------------------------------------------------------------------

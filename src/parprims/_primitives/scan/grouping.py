@@ -195,7 +195,8 @@ class Scans(NamedTuple):
         found = []
         for x in rows:
             moved = _moved(xp, x, axis + 1)
-            flat = xp.reshape(moved, (*moved.shape[:axis], -1, *moved.shape[axis + 2 :]))
+            length = moved.shape[axis] * moved.shape[axis + 1]  # not -1: another axis may have no elements
+            flat = xp.reshape(moved, (*moved.shape[:axis], length, *moved.shape[axis + 2 :]))
             found.append(flat[along(axis, 0, n)])
         return tuple(found)
 
@@ -292,6 +293,6 @@ def _moved(xp: Namespace, x: Array, axis: int) -> Array:
 
 def _rows(xp: Namespace, x: Array, axis: int, radix: int) -> Array:
     """Return an array with ``radix`` elements of each part of an axis along a new first axis, in adjacent memory."""
-    split = xp.reshape(x, (*x.shape[:axis], -1, radix, *x.shape[axis + 1 :]))
+    split = xp.reshape(x, (*x.shape[:axis], x.shape[axis] // radix, radix, *x.shape[axis + 1 :]))
     moved = xp.permute_dims(split, (axis + 1, *range(axis + 1), *range(axis + 2, split.ndim)))
     return xp.reshape(xp.reshape(moved, (-1,)), moved.shape)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from parprims._core.arrays import Array, Namespace, along, cast, device, namespace_of, shared_axis
+from parprims._core.arrays import Array, Namespace, along, cast, device, namespace_of, shared_axis, spread
 from parprims._core.options import is_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch.dispatch import Abstract, Checked, Methods
@@ -119,9 +119,9 @@ def _last(asked: Arguments, ys: tuple[Array, ...], behind: int) -> tuple[Array, 
     begin, end = offsets[:-1], offsets[1:]
     full = (begin < end) & (begin >= 0) & (end <= n)
     index = xp.where(full, begin if asked["reverse"] else end - 1, xp.zeros_like(begin))
-    full = xp.reshape(full, tuple([segments if at == axis else 1 for at in range(ys[0].ndim)]))
+    full = xp.reshape(full, (*(1,) * axis, segments))
     ends = [moved(xp, y, lambda y: xp.take(y, index, axis=axis)) for y in ys]
-    return tuple([_chosen(xp, full, y, x) for y, x in zip(ends, starts, strict=True)])
+    return tuple([_chosen(xp, spread(xp, full, y), y, x) for y, x in zip(ends, starts, strict=True)])
 
 
 def _chosen(xp: Namespace, full: Array, y: Array, x: Array) -> Array:
@@ -144,7 +144,7 @@ def _starts(xp: Namespace, asked: Arguments, ys: tuple[Array, ...], axis: int, s
         for value, y in pairs:
             entry = cast(xp, value, y.dtype) if is_array(value) and value.ndim else value
             (start,), own = starts_of_segments(
-                xp, (entry,), y, shape=tuple(y.shape), dtypes=(y.dtype,), axis=axis, segments=segments
+                xp, [("initial", entry)], y, shapes=[tuple(y.shape)], dtypes=(y.dtype,), axis=axis, segments=segments
             )
             starts.append(start if own else xp.expand_dims(start, axis=axis))
     elif "op" in asked.options:

@@ -21,6 +21,7 @@ from parprims._core.arrays import (
     namespace_of,
     normalize_axis,
     repr_short,
+    shared_axis,
 )
 from parprims._core.options import as_dtypes, check_entries, integer_of, is_array
 from parprims._core.promotion import promoted
@@ -30,11 +31,19 @@ from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed, fitted
 from parprims._dispatch.dispatch import exact
 from parprims._dispatch.primitive import Arguments
+from parprims._operators.flags import of_equal_shapes
 from parprims._operators.function_key import lasting_key
 from parprims._operators.in_place import Few, operator_failure
-from parprims._operators.operator import BUILT_IN, Operator, as_operator, rounds
+from parprims._operators.operator import BUILT_IN, Operator, as_operator, names_of_leaves, rounds
 from parprims._primitives.recurrence.call import broadcast_shape, coefficients
-from parprims._primitives.scan.call import check_identity, entries_of, only_axis, result_dtypes, starts_of_segments
+from parprims._primitives.scan.call import (
+    check_identity,
+    entries_of,
+    named_start,
+    only_axis,
+    result_dtypes,
+    starts_of_segments,
+)
 from parprims._primitives.sort import call as sort_call
 
 
@@ -42,7 +51,8 @@ from parprims._primitives.sort import call as sort_call
 class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
-    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. The initial element has
+    ``count`` is the number of arrays of an element, ``dtypes`` are the dtypes of the results. ``shapes`` are the shapes
+    of the components if they differ; all have one length along the axis. The initial element has
     the shape of an element without the axis; if each segment has its ``own``, it has the axis, with the length of the
     segments. If ``ends``, a scan returns last states too. A sort returns sorted keys if ``keyed``, else indices. If
     ``ordered``, the array after the offsets is the order of rows.
@@ -55,6 +65,7 @@ class Segmented(Composed):
     exclusive: bool = False
     reverse: bool = False
     dtypes: tuple[Any, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] | None = None
     segments: int = 0
     in_order: bool = False
     keepdims: bool = False
@@ -64,6 +75,16 @@ class Segmented(Composed):
     descending: bool = False
     keyed: bool = True
     ordered: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every component, or of the first if they differ."""
+        return tuple(self.arrays[0].shape)
+
+    @property
+    def n(self) -> int:
+        """The length along the axis."""
+        return self.shape[self.axis]
 
     @property
     def behind(self) -> int:
@@ -84,9 +105,10 @@ class Segmented(Composed):
         """Combine a few elements; return the reason why the operator fails, or None."""
         if not self.dtypes:
             return None
-        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, dtype) for dtype in self.dtypes])
-        most = min(2, x.shape[self.axis] + bool(self.starts) - 1)
-        return operator_failure(xp, self.op, Few(x, shape=tuple(x.shape), axes=(self.axis,), most=most, dtypes=dtypes))
+        dtypes = tuple([compute_dtype(xp, dtype) for dtype in self.dtypes])
+        most = min(2, self.n + bool(self.starts) - 1)
+        few = Few(self.arrays[0], shape=self.shape, axes=(self.axis,), most=most, dtypes=dtypes, shapes=self.shapes)
+        return operator_failure(xp, self.op, few)
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -153,11 +175,11 @@ def _starts(
     if initial is None:
         check_identity(xp, combination.op, combination.dtypes)
         return ()
-    entries = entries_of(initial)
-    check_entries("initial", entries, len(xs))
-    shape = (*xs[0].shape[:axis], *xs[0].shape[axis + 1 :])
-    pairs = zip(entries, combination.dtypes, xs, strict=True)
-    return tuple([as_array("initial", value, xp, dtype, device=device(x), shape=shape) for value, dtype, x in pairs])
+    shapes = [(*x.shape[:axis], *x.shape[axis + 1 :]) for x in xs]
+    parts = zip(named_start(combination.op, initial, len(xs)), combination.dtypes, xs, shapes, strict=True)
+    return tuple(
+        [as_array(name, value, xp, dtype, device=device(x), shape=shape) for (name, value), dtype, x, shape in parts]
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,18 +206,39 @@ class Wider:
 def _elements(asked: Arguments, name: str) -> tuple[Namespace, tuple[Array, ...], Array]:
     """Return the namespace, the elements, and the offsets or ids."""
     x = asked["x"]
-    single = not isinstance(x, tuple)
-    xs = (x,) if single else x
+    xs = entries_of(x)
     if not xs:
         raise ValueError("x must hold at least one array")
-    named = {"x" if single else f"x[{index}]": x for index, x in enumerate(xs)}
-    xp, admitted = admit({**named, name: asked[name]})
+    xp, admitted = admit({**dict(zip(_names(asked), xs, strict=True)), name: asked[name]})
     return xp, tuple(admitted[:-1]), admitted[-1]
 
 
-def _check_shapes(xs: tuple[Array, ...]) -> None:
-    if any(x.shape != xs[0].shape for x in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(x.shape)) for x in xs)}")
+def _names(asked: Arguments) -> tuple[str, ...]:
+    """Return the names of the components in messages."""
+    x = asked["x"]
+    return names_of_leaves(as_operator(asked["op"]), len(x)) if isinstance(x, tuple) else ("x",)
+
+
+def _differing(xp: Namespace, asked: Arguments, xs: tuple[Array, ...], words: str) -> _Shapes:
+    """Return the axis of components of several shapes, counted from the front, and the shapes; None if they are equal.
+
+    ``words`` name the argument that gives the segments.
+    """
+    op = as_operator(asked["op"])
+    if op.flags:
+        raise ValueError(f"op must not be segmented itself where {words} are given, got {op.name}")
+    if not of_equal_shapes(xp, op, xs)[1]:
+        return None
+    shapes = tuple([tuple(x.shape) for x in xs])
+    return shared_axis(asked["axis"], shapes, _names(asked)), shapes
+
+
+_Shapes = tuple[int, tuple[tuple[int, ...], ...]] | None
+
+
+def _with_length(xs: tuple[Array, ...], axis: int, length: int) -> list[tuple[int, ...]]:
+    """Return the shapes of components with another length along the axis."""
+    return [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for x in xs]
 
 
 def _number_of_segments(given: Any) -> int:
@@ -220,27 +263,25 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     check_kind("ids", ids, ("int", "uint"))
     in_order = check_flag("indices_are_sorted", asked["indices_are_sorted"])
     count = _number_of_segments(asked["num_segments"])
-    _check_shapes(xs)
-    axis = normalize_axis(asked["axis"], xs[0].ndim)
+    differing = _differing(xp, asked, xs, "ids")
+    axis = differing[0] if differing else normalize_axis(asked["axis"], xs[0].ndim)
     _check_ids("ids", ids, xs[0].shape[axis])
     combination = _combination(xp, asked, xs)
-    if combination.op.flags:
-        raise ValueError(f"op must not be segmented itself where ids are given, got {combination.op.name}")
     if combination.narrows(xs):
         return xp, Wider(asked, combination, xp)
-    shape = (*xs[0].shape[:axis], count, *xs[0].shape[axis + 1 :])
     starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
         key=asked.key_of(*xs, ids),
         complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
-        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
+        results=tuple(zip(_with_length(xs, axis, count), combination.dtypes, strict=True)),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
         op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
         dtypes=combination.dtypes,
+        shapes=differing and differing[1],
         segments=count,
         reduces=True,
         in_order=in_order,
@@ -257,33 +298,35 @@ def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
             "include_initial must be False where segment_ids are given: results keep the places of elements"
         )
     segments, ends = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2), asked.options.get("return_last")
-    _check_shapes(xs)
-    axis, shape = only_axis(asked["axis"], xs[0].ndim), tuple(xs[0].shape)
-    _check_ids("segment_ids", ids, shape[axis])
+    differing = _differing(xp, asked, xs, "segment_ids")
+    axis = differing[0] if differing else only_axis(asked["axis"], xs[0].ndim)
+    n = xs[0].shape[axis]
+    _check_ids("segment_ids", ids, n)
     combination = _combination(xp, asked, xs)
-    if combination.op.flags:
-        raise ValueError(f"op must not be segmented itself where segment_ids are given, got {combination.op.name}")
     starts: tuple[Array, ...] = ()
     own = False
     if asked["initial"] is not None:
         starts, own = starts_of_segments(
             xp,
-            entries_of(asked["initial"]),
+            named_start(combination.op, asked["initial"], len(xs)),
             xs[0],
-            shape=shape,
+            shapes=_with_length(xs, axis, n),
             dtypes=combination.dtypes,
             axis=axis,
             segments=segments,
         )
     elif ends or options["exclusive"]:
         check_identity(xp, combination.op, combination.dtypes)
-    of_ends = (*shape[:axis], segments, *shape[axis + 1 :])
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
         key=asked.key_of(*xs, ids),
         complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
         results=tuple(
-            [(one, dtype) for one in ((shape, of_ends) if ends else (shape,)) for dtype in combination.dtypes]
+            [
+                pair
+                for length in ((n, segments) if ends else (n,))
+                for pair in zip(_with_length(xs, axis, length), combination.dtypes, strict=True)
+            ]
         ),
         single=not (isinstance(asked["x"], tuple) or ends),
         count=len(xs),
@@ -291,6 +334,7 @@ def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
         operation=lasting_key(asked["op"]),
         axis=axis,
         dtypes=combination.dtypes,
+        shapes=differing and differing[1],
         segments=segments,
         own=own,
         ends=bool(ends),
@@ -308,38 +352,41 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
         raise ValueError("keepdims must be False where offsets are given: the axis stays, with the length of segments")
     if not reduces and check_flag("include_initial", asked["include_initial"]):
         raise ValueError("include_initial must be False where offsets are given: results keep the places of elements")
-    _check_shapes(xs)
-    if asked["axis"] is None and xs[0].ndim != 1:
+    differing = _differing(xp, asked, xs, "offsets")
+    if differing is None and asked["axis"] is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given with offsets for an array of {xs[0].ndim} dimensions")
-    axis = normalize_axis(-1 if asked["axis"] is None else asked["axis"], xs[0].ndim)
-    checks = checking(xp, offsets, xs[0].shape[axis], check=asked["check"], method=asked.method)
+    axis = differing[0] if differing else normalize_axis(-1 if asked["axis"] is None else asked["axis"], xs[0].ndim)
+    n = xs[0].shape[axis]
+    checks = checking(xp, offsets, n, check=asked["check"], method=asked.method)
     combination = _combination(xp, asked, xs)
-    if combination.op.flags:
-        raise ValueError(f"op must not be segmented itself where offsets are given, got {combination.op.name}")
     if combination.narrows(xs):
         return xp, Wider(asked, combination, xp)
     starts: tuple[Array, ...] = ()
-    segments, shape, own = offsets.shape[0] - 1, tuple(xs[0].shape), False
+    segments, own = offsets.shape[0] - 1, False
     if not reduces and asked["initial"] is not None:
-        entries = entries_of(asked["initial"])
         starts, own = starts_of_segments(
-            xp, entries, xs[0], shape=shape, dtypes=combination.dtypes, axis=axis, segments=segments
+            xp,
+            named_start(combination.op, asked["initial"], len(xs)),
+            xs[0],
+            shapes=_with_length(xs, axis, n),
+            dtypes=combination.dtypes,
+            axis=axis,
+            segments=segments,
         )
     elif reduces or options["exclusive"]:
         starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
-    if reduces:
-        shape = (*shape[:axis], segments, *shape[axis + 1 :])
     return xp, Segmented(
         arrays=(*xs, offsets, *starts),
         key=_key(asked, asked.key_of(*xs, offsets)),
         complete=checked_first(checks, len(xs), (lambda *arrays: (*arrays, *starts)) if starts else None),
-        results=tuple([(shape, dtype) for dtype in combination.dtypes]),
+        results=tuple(zip(_with_length(xs, axis, segments if reduces else n), combination.dtypes, strict=True)),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
         op=combination.op,
         operation=lasting_key(asked["op"]),
         axis=axis,
         dtypes=combination.dtypes,
+        shapes=differing and differing[1],
         segments=segments,
         reduces=reduces,
         own=own,
@@ -349,37 +396,50 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
 
 def _key(asked: Arguments, key: Any) -> Any:
     """Return the key of a call with offsets, or None if later calls must check their offsets."""
-    return None if asked["check"] is True else key
+    return None if asked.options.get("check") is True else key
 
 
 def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
-    """Return the namespace and the checked call of a recurrence with offsets."""
-    callers, initial = (asked["a"], asked["b"], asked["offsets"]), asked["initial"]
+    """Return the namespace and the checked call of a recurrence with offsets or segment_ids."""
+    name = "segment_ids" if "segment_ids" in asked.arrays else "offsets"
+    callers, initial = (asked["a"], asked["b"], asked[name]), asked["initial"]
     xp, (a, b) = coefficients(*callers[:2])
-    _, (_, offsets) = admit({"b": b, "offsets": callers[2]})
+    _, (_, numbers) = admit({"b": b, name: callers[2]})
     reverse = check_flag("reverse", asked["reverse"])
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     shape = broadcast_shape(a, b)
     axis = normalize_axis(asked["axis"], len(shape))
-    checks = checking(xp, offsets, shape[axis], check=asked["check"], method=asked.method)
+    checks, ends = None, bool(asked.options.get("return_last"))
+    if name == "offsets":
+        checks = checking(xp, numbers, shape[axis], check=asked["check"], method=asked.method)
+        segments = numbers.shape[0] - 1
+    else:
+        check_kind(name, numbers, ("int", "uint"))
+        segments = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2)
+        _check_ids(name, numbers, shape[axis])
     starts: tuple[Array, ...] = ()
-    own, segments = False, offsets.shape[0] - 1
+    own = False
     if initial is not None:
-        starts, own = starts_of_segments(xp, (initial,), b, shape=shape, dtypes=(dtype,), axis=axis, segments=segments)
+        starts, own = starts_of_segments(
+            xp, [("initial", initial)], b, shapes=[shape], dtypes=(dtype,), axis=axis, segments=segments
+        )
+    elif ends:
+        raise ValueError("initial must be given: a linear recurrence without elements has no last state")
 
     def whole(*pair: Array) -> tuple[Array, ...]:
         return tuple([fitted(xp, x, dtype, shape) for x in pair])
 
-    arrays = (*whole(a, b), offsets)
+    arrays = (*whole(a, b), numbers)
     same = all(x is other for x, other in zip(arrays, callers, strict=True))
+    of_ends = [((*shape[:axis], segments, *shape[axis + 1 :]), dtype)] if ends else []
     return xp, Segmented(
         arrays=(*arrays, *starts),
-        key=_key(asked, asked.key) if offsets is callers[2] and initial is None else None,
+        key=_key(asked, asked.key) if numbers is callers[2] and initial is None else None,
         complete=checked_first(
-            checks, 2, None if same else lambda a, b, offsets: (*whole(*coefficients(a, b)[1]), offsets)
+            checks, 2, None if same else lambda a, b, numbers: (*whole(*coefficients(a, b)[1]), numbers)
         ),
-        results=((shape, dtype),),
-        single=True,
+        results=((shape, dtype), *of_ends),
+        single=not ends,
         count=2,
         op=MAPS if dtype_kind(dtype) in ("float", "complex") else BUILT_IN["affine"],
         operation="recurrence",
@@ -388,6 +448,7 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
         dtypes=(dtype, dtype),
         segments=segments,
         own=own,
+        ends=ends,
     )
 
 

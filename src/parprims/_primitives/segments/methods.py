@@ -24,6 +24,7 @@ from parprims._core.arrays import (
     dtype_name,
     lacks_arithmetic,
     library,
+    spread,
 )
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, either_of, in_programs, or_by_parts
@@ -32,8 +33,10 @@ from parprims._dispatch.derivative_rules import asked_for, constant
 from parprims._dispatch.dispatch import Inside, Method, directly, exact
 from parprims._dispatch.watch import unwatched
 from parprims._libraries.numpy_bridge import as_numpy, in_numpy, quietly, returned
+from parprims._operators.in_place import is_own
 from parprims._operators.operator import BUILT_IN, Operator, segmented
 from parprims._primitives.recurrence.public import linear_recurrence
+from parprims._primitives.reduce.public import reduce
 from parprims._primitives.scan.call import working_dtypes
 from parprims._primitives.scan.public import scan
 from parprims._primitives.search.public import searchsorted
@@ -46,6 +49,7 @@ from parprims._primitives.segments.call import MAPS, Segmented, departs, departs
 from parprims._primitives.segments.tables import atomics as segment_atomics
 from parprims._primitives.segments.tables import ids as segment_ids
 from parprims._primitives.segments.tables import tables as segment_tables
+from parprims._primitives.segments.trailing_axes import of_segments
 from parprims._primitives.sort import cuda as sort_cuda
 from parprims._primitives.sort.call import Sorting, index_dtype, moved
 from parprims._primitives.sort.public import argsort, sort_by_key
@@ -76,7 +80,29 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
     edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
     changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
     flags = xp.concat([changed, edge] if c.reverse else [edge, changed])
-    return xp.reshape(flags, tuple([n if axis == c.axis else 1 for axis in range(c.arrays[0].ndim)]))
+    return _along_axis(xp, c, flags)
+
+
+def _along_axis(xp: Namespace, c: Segmented, x: Array) -> Array:
+    """Return an array of one dimension along the axis, in a shape that broadcasts with elements.
+
+    If components have several shapes, it lacks the axes behind the axis (see `spread`).
+    """
+    shape = (*(1,) * c.axis, x.shape[0])
+    return xp.reshape(x, shape if c.shapes else (*shape, *(1,) * (len(c.shape) - c.axis - 1)))
+
+
+def _shape_of_flags(c: Segmented) -> tuple[int, ...]:
+    """Return the shape of the flags of the scan: that of elements, or of the axes that all components share."""
+    if c.shapes is None:
+        return c.shape
+    leads = {shape[: c.axis] for shape in c.shapes}
+    return (*(leads.pop() if len(leads) == 1 else (1,) * c.axis), c.n)
+
+
+def _chosen(xp: Namespace, mask: Array, xs: tuple[Array, ...], ys: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return components: of the first element where the mask of `_along_axis` is True, else of the second."""
+    return tuple([xp.where(spread(xp, mask, x), x, y) for x, y in zip(xs, ys, strict=True)])
 
 
 def _is_recurrence(c: Segmented) -> bool:
@@ -98,14 +124,14 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if c.starts and c.exclusive:
         options["initial"] = (False, *c.starts)
-    elif c.starts and 0 not in xs[0].shape:
+    elif c.starts and not _is_empty(c):
         wide = [compute_dtype(xp, x.dtype) for x in xs]
         starts = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
         other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
         starts = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(starts, other, strict=True)])
-        both = [cast(xp, y, x.dtype) for y, x in zip(c.op(starts, other), xs, strict=True)]
-        xs = tuple([xp.where(flags, y, x) for y, x in zip(both, xs, strict=True)])
-    return (xp.broadcast_to(flags, xs[0].shape), *xs), options
+        both = tuple([cast(xp, y, x.dtype) for y, x in zip(c.op(starts, other), xs, strict=True)])
+        xs = _chosen(xp, flags, both, xs)
+    return (xp.broadcast_to(flags, _shape_of_flags(c)), *xs), options
 
 
 def _working(xp: Namespace, c: Segmented) -> tuple[Any, ...]:
@@ -153,7 +179,7 @@ def _scan_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan as a part (see `Part`). Its flags are dummies: only shape and dtype count."""
     working = working_dtypes(xp, c.op, c.dtypes)
     xs, starts = _stand_ins(xp, c.arrays[: c.count], working), _stand_ins(xp, c.starts, working)
-    flags = stand_in(xp, xs[0], tuple(xs[0].shape), xp.bool)
+    flags = stand_in(xp, xs[0], _shape_of_flags(c), xp.bool)
     options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
     if starts and c.exclusive:
         options["initial"] = (False, *starts)
@@ -179,14 +205,12 @@ def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
     if _is_recurrence(c):
         a, b = xs
         return linear_recurrence(a, xp.where(flags, a * starts[0] + b, b), **options)
-    begun = [cast(xp, y, x.dtype) for y, x in zip(c.op(starts, xs), xs, strict=True)]
-    xs = tuple([xp.where(flags, y, x) for y, x in zip(begun, xs, strict=True)])
+    begun = tuple([cast(xp, y, x.dtype) for y, x in zip(c.op(starts, xs), xs, strict=True)])
+    xs = _chosen(xp, flags, begun, xs)
     ys = scan(xs, c.op, dtype=tuple([x.dtype for x in xs]), **options)
     if c.exclusive:
         sweep = derivative_rules.Sweep(xp, axis, c.reverse)
-        ys = tuple(
-            [xp.where(flags, start, sweep.previous(y, sweep.first(y))) for start, y in zip(starts, ys, strict=True)]
-        )
+        ys = _chosen(xp, flags, starts, tuple([sweep.previous(y, sweep.first(y)) for y in ys]))
     return ys[0] if c.single else ys
 
 
@@ -215,30 +239,28 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
-    empty = any(0 in x.shape for x in elements)
+    empty = _is_empty(c)
     ys = elements[1:] if empty else scan(elements, _by_segments(c.op), method=method, **options)[1:]
     return _assembled(xp, c, ys, full=(begin < end) & (begin >= 0) & (end <= n), entries=end - 1)
 
 
 def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, entries: Array) -> Any:
     """Return the results: for a segment with elements, ``ys`` at its entry of ``entries`` along the axis."""
-    n = ys[0].shape[c.axis]
-    shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
-    shape_of_results = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
-    full = xp.reshape(full, shape)
+    shapes, are_full = [shape for shape, _ in c.results], full
+    full = _along_axis(xp, c, full)
     starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
         identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
         assert identity is not None
-        values = zip(identity, c.dtypes, strict=True)
+        values = zip(identity, c.dtypes, shapes, strict=True)
         starts = tuple(
-            [xp.full((1,) * len(shape_of_results), value, dtype=to, device=device(full)) for value, to in values]
+            [xp.full((1,) * len(shape), value, dtype=to, device=device(full)) for value, to, shape in values]
         )
-    starts = tuple([xp.broadcast_to(x, shape_of_results) for x in starts])
-    if n == 0 or c.segments == 0:
+    starts = tuple([xp.broadcast_to(x, shape) for x, shape in zip(starts, shapes, strict=True)])
+    if c.n == 0 or c.segments == 0:
         result = tuple([xp.astype(x, x.dtype, copy=True) for x in starts])
         return result[0] if c.single else result
-    index = xp.where(xp.reshape(full, (-1,)), entries, xp.zeros_like(entries))
+    index = xp.where(are_full, entries, xp.zeros_like(entries))
     totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
     joined = totals
     if c.starts:
@@ -247,7 +269,7 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
             tuple([cast(xp, x, to) for x, to in zip(components, wide, strict=True)]) for components in (starts, totals)
         ]
         joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
-    result = tuple([xp.where(full, y, x) for y, x in zip(joined, starts, strict=True)])
+    result = _chosen(xp, full, joined, starts)
     return result[0] if c.single else result
 
 
@@ -309,15 +331,19 @@ def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
 
     Elements without a segment are one more segment, whose results are replaced by the elements.
     """
-    xs, ids, axis, n = c.arrays[: c.count], c.arrays[c.count], c.axis, c.arrays[0].shape[c.axis]
+    xs, ids, axis, n = c.arrays[: c.count], c.arrays[c.count], c.axis, c.n
     elements = c.elements(xp)
+    alone = elements[1:] if _is_recurrence(c) else elements
     if c.segments == 0:
-        empty = [xp.zeros(shape, dtype=dtype, device=device(ids)) for shape, dtype in c.results[c.count :]]
-        ys = (*[xp.astype(x, x.dtype, copy=True) for x in elements], *empty)
+        empty = [xp.zeros(shape, dtype=dtype, device=device(ids)) for shape, dtype in c.results[len(alone) :]]
+        ys = (*[xp.astype(x, x.dtype, copy=True) for x in alone], *empty)
         return ys[0] if c.single else ys
     ids = cast(xp, ids, index_dtype(xp))
     outside = (ids < 0) | (ids >= c.segments)
     ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
+    outside = _along_axis(xp, c, outside)
+    if _is_recurrence(c):  # elements without a segment do not overflow, which would spoil derivatives
+        xs = xp.where(outside, xp.zeros_like(xs[0]), xs[0]), xs[1]
     order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
     wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
     begins = searchsorted(xp.take(ids, order, axis=0), wanted, method=Inside("auto"))
@@ -326,38 +352,34 @@ def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
     if c.own:
         starts = tuple([xp.concat([x, x[along(axis, 0, 1)]], axis=axis) for x in starts])
     back = argsort(_narrow(xp, order, n), method=method)
-    found = scan(
-        tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs]),
-        c.op,
-        offsets=offsets,
-        check=False,
-        initial=starts or None,
-        return_last=c.ends,
-        method=method,
-        **_options_of_scan(c),
-    )
-    ys, ends = found if c.ends else (found, ())
-    outside = xp.reshape(outside, tuple([n if at == axis else 1 for at in range(xs[0].ndim)]))
+    in_order = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs])
+    function, arguments, options = _scan_in_order(c, in_order, offsets, starts)
+    found = function(*arguments, **options, return_last=c.ends, method=method)
+    parts = found if c.ends else (found, ())
+    ys, ends = [part if isinstance(part, tuple) else (part,) for part in parts]
     ys = tuple([moved(xp, y, lambda y: xp.take(y, back, axis=axis)) for y in ys])
-    ys = tuple([xp.where(outside, x, y) for x, y in zip(elements, ys, strict=True)])
+    ys = _chosen(xp, outside, alone, ys)
     ys = (*ys, *[end[along(axis, 0, c.segments)] for end in ends])
     return ys[0] if c.single else ys
 
 
-def _options_of_scan(c: Segmented) -> dict[str, Any]:
-    return {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse, "dtype": c.dtypes}
+def _scan_in_order(c: Segmented, xs: tuple[Array, ...], offsets: Array, starts: tuple[Array, ...]) -> Part:
+    """Return the scan, or the recurrence, of elements in the order of their segments."""
+    options: dict[str, Any] = {"offsets": offsets, "check": False, "axis": c.axis, "reverse": c.reverse}
+    if _is_recurrence(c):
+        return linear_recurrence, xs, {**options, "initial": starts[0] if starts else None}
+    return scan, (xs, c.op), {**options, "initial": starts or None, "exclusive": c.exclusive, "dtype": c.dtypes}
 
 
 def _grouped_parts(xp: Namespace, c: Segmented) -> list[Part]:
-    ids, xs = c.arrays[c.count], c.arrays[: c.count]
+    ids = c.arrays[c.count]
     sort: Part = argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {}
     offsets = stand_in(xp, ids, (c.segments + 2,), index_dtype(xp))
     starts = c.starts
     if c.own:
         more = [(*x.shape[: c.axis], c.segments + 1, *x.shape[c.axis + 1 :]) for x in starts]
         starts = tuple([stand_in(xp, x, shape, x.dtype) for x, shape in zip(starts, more, strict=True)])
-    options = {"offsets": offsets, "check": False, "initial": starts or None, **_options_of_scan(c)}
-    return [(scan, (xs, c.op), options), sort]
+    return [_scan_in_order(c, c.arrays[: c.count], offsets, starts), sort]
 
 
 def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -410,12 +432,12 @@ def _by_offsets(gpu: Method, compose: Callable[..., Any], parts: Callable[..., l
         return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
 
     on_cpu = Method(prepare, by_offsets_cpu.refusal, slower, quiet=True)
-    return by_device(gpu, on_cpu, in_programs(on_cpu, by_array))
+    return of_segments(by_device(gpu, on_cpu, in_programs(on_cpu, by_array)), by_array.prepare)
 
 
 def _is_empty(c: Segmented) -> bool:
     """Return whether there are no elements or no results, so that no kernel is launched."""
-    return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
+    return c.segments == 0 or all(0 in x.shape for x in c.arrays[: c.count])
 
 
 def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
@@ -520,12 +542,12 @@ def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     sort = made_once(lambda ids: _sort_by_kernel(xp, ids, indices=True))
     find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
     ordered = dataclasses.replace(bare, ordered=True, key=None)
-    reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
+    reduced = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
 
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():
             ids, order = sort(narrow(ids))
-            return reduce(x, find_offsets(ids), order, *starts)
+            return reduced(x, find_offsets(ids), order, *starts)
 
     return run
 
@@ -538,7 +560,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
     sort = made_once(lambda ids, x: _sort_by_kernel(xp, ids, x))
     find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
-    reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
+    reduced = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
 
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():
@@ -550,7 +572,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
                     order = argsort(ids, method=kernel)
                     ids = xp.take(ids, order, axis=0)
                     x = moved(xp, x, lambda x: xp.take(x, order, axis=bare.axis))
-            return reduce(x, find_offsets(ids), *starts)
+            return reduced(x, find_offsets(ids), *starts)
 
     return run
 
@@ -623,10 +645,41 @@ _IDS_ON_CPU = Method(
     _prepare_cpu, cpu.refusal, lambda xp, c: cpu.slower(xp, c, segments_native.at_numbers(xp, c)), quiet=True
 )
 _ONE_BY_IDS = by_device(_ids_on_gpu(), _IDS_ON_CPU, in_programs(_IDS_ON_CPU, _BY_ARRAY))
-_SEVERAL_BY_IDS = by_parts("kernel", _by_ids, _id_parts)
+
+
+def _in_order(c: Segmented, arrays: tuple[Array, ...]) -> Part:
+    """Return the reduction by offsets of elements in the order of their segments, given the arrays of the call."""
+    xs, starts = arrays[: c.count], arrays[c.behind :]
+    options = {"axis": c.axis, "offsets": arrays[c.count], "check": False, "dtype": c.dtypes}
+    x, initial = (xs[0], starts[0] if starts else None) if c.single else (xs, starts or None)
+    return reduce, (x, c.op), {**options, "initial": initial}
+
+
+def _by_ids_in_order(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions by ids of elements that are sorted and then reduced by offsets."""
+    function, arguments, options = _in_order(c, _ordered(xp, c, method).arrays)
+    return function(*arguments, method=method, **options)
+
+
+def _parts_in_order(xp: Namespace, c: Segmented) -> list[Part]:
+    ids = c.arrays[c.count]
+    offsets = stand_in(xp, ids, (c.segments + 1,), index_dtype(xp))
+    part = _in_order(c, (*c.arrays[: c.count], offsets, *c.starts))
+    return [part] if c.in_order else [part, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+
+
+_SEVERAL_BY_IDS = by_parts("kernel", _by_ids_in_order, _parts_in_order)
+
+
+def _kernel_of_ids(xp: Namespace, c: Segmented) -> Method:
+    """Return the kernel method of a reduction by ids: for an array of numbers, or for all other elements."""
+    assert _ONE_BY_IDS.refusal is not None
+    matrices = is_own(c.op) and len(c.shape) > c.axis + 1 and c.count == 1 and _ONE_BY_IDS.refusal(xp, c) is not None
+    return _SEVERAL_BY_IDS if matrices or c.count > 1 else _ONE_BY_IDS
+
 
 _BY_IDS = {
-    "kernel": either_of(lambda _, c: _ONE_BY_IDS if c.count == 1 else _SEVERAL_BY_IDS, rehearsed=True),
+    "kernel": either_of(_kernel_of_ids, rehearsed=True),
     "native": _native_of_ids(),
     "array": _BY_ARRAY,
 }
@@ -635,8 +688,8 @@ SCANS = (
     "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
 )  # fmt: skip
 
-BY_IDS = {name: composed(name, departs, _grouped, _grouped_parts) for name in SCANS}
-"""The methods of scans with segment_ids."""
+BY_IDS = {name: composed(name, departs, _grouped, _grouped_parts) for name in (*SCANS, "linear_recurrence")}
+"""The methods of scans and recurrences with segment_ids."""
 
 METHODS = {
     "reduce": composed(

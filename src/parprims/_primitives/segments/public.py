@@ -56,9 +56,9 @@ def segment_reduce(
 
     Parameters
     ----------
-    x : array, or tuple, NamedTuple or dict of array
+    x : array, or tree of array
         The elements, of at least one dimension and any dtype that the operator takes. Several components are given as
-        in `reduce`.
+        in `reduce`. They may have different axes behind the axis of the call.
     ids : array
         The number of the segment of each position along the axis, of one dimension and an integer dtype. Elements whose
         number is not from 0 to num_segments - 1 are ignored.
@@ -85,7 +85,7 @@ def segment_reduce(
 
     Returns
     -------
-    array, or tuple, NamedTuple or dict of array
+    array, or tree of array
         The combinations, of the shape of x except for length num_segments along the axis, and with the structure of x.
 
     Raises
@@ -108,8 +108,8 @@ def segment_reduce(
     Notes
     -----
     Work and depth: one combination for each element by kernel on CPUs, by native, and by kernel on GPUs in one
-    dimension if the order changes no bits or segments are few. Otherwise kernel on GPUs does a stable sort by ids and a
-    `reduce` with offsets; array, and kernel with several components, an `argsort` of ids and a `scan`.
+    dimension if the order changes no bits or segments are few. Otherwise, and for several components, kernel does a
+    stable sort by ids and a `reduce` with offsets; array does an `argsort` of ids and a `scan`.
     Error: by kernel and native, a sum takes at most n additions, and each errs by at most half an ulp of the sum of
     abs(x) of its segment (NumPy adds in float64). By array the bound of `scan` holds.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
@@ -172,7 +172,9 @@ def _with_array(asked: Arguments) -> Arguments:
     options = {"initial": arrays.pop("initial")} if "initial" in arrays else {}
     x = next(iter(arrays.values()))
     array = next(iter(x), None) if isinstance(x, tuple) else x
-    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"])
+    ranks = {getattr(one, "ndim", None) for one in x} if isinstance(x, tuple) else ()
+    alone = len(ranks) < 2 or (isinstance(asked["axis"], int) and asked["axis"] >= 0)  # the check names another axis
+    offsets = as_offsets(asked["offsets"], array, asked["axis"], asked["check"], alone=alone)
     return asked.on({**arrays, "offsets": offsets}, **options)
 
 
@@ -256,6 +258,15 @@ for _scan in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATI
     )
 _declared(
     LINEAR_RECURRENCE, checked_recurrence, normalize=_with_array_beside_coefficients, optional=("initial",), single=True
+)
+LINEAR_RECURRENCE.by_ids = Primitive(
+    name="linear_recurrence",
+    variant="by segment_ids",
+    check=checked_recurrence,
+    methods=BY_IDS["linear_recurrence"],
+    example=_of_groups(LINEAR_RECURRENCE),
+    optional=("initial",),
+    single=lambda asked: not asked.options.get("return_last"),
 )
 for _sorts in (SORT, ARGSORT, SORT_BY_KEY):
     _declared(_sorts, checked_sort)

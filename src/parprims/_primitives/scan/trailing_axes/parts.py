@@ -7,21 +7,27 @@ translates the operator.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_jax_array
 
-from parprims._core.arrays import Array, Namespace, dtype_name, is_jax
+from parprims._core.arrays import Array, Namespace, dtype_name, is_jax, namespace_of
+from parprims._core.jax_arrays import is_traced
+from parprims._core.memo import Memo
 from parprims._core.programs import one_program
+from parprims._dispatch.composite import stand_in
 from parprims._dispatch.derivative_rules import by_operations, detached
 from parprims._dispatch.dispatch import Method
+from parprims._dispatch.watch import listing
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
 from parprims._operators.small.operator import combined
-from parprims._operators.tracing import Scalar, trace_combine
-from parprims._primitives.reduce.call import Reduction, Values, finish
+from parprims._operators.tracing import Scalar, Untraceable, trace_combine
+from parprims._primitives.reduce.call import Reduction, Values, finish, refused_shapes
 from parprims._primitives.reduce.call import result_dtypes as reduced_dtypes
 from parprims._primitives.scan.call import Scan
 
@@ -53,7 +59,7 @@ class Parts:
         """Return the components of arrays with any number of axes before the trailing axes."""
         pairs = zip(arrays, self.shapes, strict=True)
         leads = [(x, (slice(None),) * (x.ndim - len(shape)), shape) for x, shape in pairs]
-        return tuple([x[(*lead, *at)] for x, lead, shape in leads for at in np.ndindex(*shape)])
+        return tuple([_entry(x, (*lead, *at), len(lead)) for x, lead, shape in leads for at in np.ndindex(*shape)])
 
     def joined(self, xp: Namespace, components: Sequence[Array]) -> tuple[Array, ...]:
         """Return the arrays of components, which may have lost axes before the trailing axes."""
@@ -73,8 +79,18 @@ class Parts:
         """Return the key of the operator on components, given that of the operator."""
         return None if operation is None else ("components", operation, self.axes, self.shapes)
 
-    def operator(self, xp: Namespace, op: Operator) -> Operator:
-        """Return the operator on components."""
+    def identity(self, op: Operator) -> Callable[..., tuple[Any, ...] | None]:
+        """Return the identity of the operator on components, as a function of the names of their dtypes."""
+
+        def of(*names: str) -> tuple[Any, ...] | None:
+            begins = itertools.accumulate(map(math.prod, self.shapes[:-1]), initial=0)
+            found = op.identity(*[names[at] for at in begins])
+            return None if found is None else self.repeated(found)
+
+        return of
+
+    def operator(self, xp: Namespace, op: Operator, identity: Any = None) -> Operator:
+        """Return the operator on components, with an identity if it is given."""
         packed = len(self.shapes) > 1 or op.components is not None
 
         def combine(earlier: Any, later: Any) -> Any:
@@ -91,7 +107,16 @@ class Parts:
                 run = _vmap(run)
             return run(earlier, later)
 
-        return Operator(on_components, commutative=op.commutative, name=op.name, components=self.count)
+        return Operator(
+            on_components, identity=identity, commutative=op.commutative, name=op.name, components=self.count
+        )
+
+
+def _entry(x: Array, index: tuple[Any, ...], axes: int) -> Array:
+    """Return the entries of an array at an index that leaves the first axes; a stand-in if methods are only listed."""
+    if listing() and is_jax_array(x) and not is_traced(x):  # it may be a stand-in itself, without memory
+        return stand_in(namespace_of(x), x, tuple(x.shape[:axes]), x.dtype)
+    return x[index]
 
 
 def _vmap(run: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
@@ -111,7 +136,26 @@ def parts_of(shapes: Sequence[tuple[int, ...]], axis: int, *, differ: bool) -> P
         return f"an element has {parts.count} numbers, and a kernel takes {MOST} at most" if differ else None
     if any(tuple(shape[:axis]) != tuple(shapes[0][:axis]) for shape in shapes):
         return "the arrays have several shapes before the axis"
+    if any(0 in shape for shape in trailing):
+        return "an array has no elements"
     return parts
+
+
+def combines_axes(xp: Namespace, op: Operator, arrays: Sequence[Array], axis: int) -> bool:
+    """Return whether an operator is known to combine axes behind an axis: it has a trace on them alone."""
+    parts = parts_of([tuple(x.shape) for x in arrays], axis, differ=False)
+    names = tuple([dtype_name(x.dtype) for x in arrays])
+    if not is_own(op) or not isinstance(parts, Parts) or _is_traceable(op, names):
+        return False
+    return _is_traceable(parts.operator(xp, op), parts.repeated(names))
+
+
+def _is_traceable(op: Operator, names: tuple[str, ...]) -> bool:
+    try:
+        trace_combine(op, names)
+    except Untraceable:
+        return False
+    return True
 
 
 Divided = tuple[Parts, Any]
@@ -213,10 +257,19 @@ without spills. Products of 6 x 6 (396) and filters of three states (571) take 2
 """
 
 
+_counts: Memo[int] = Memo()
+"""The numbers of operations of operators, by their keys and the dtypes of components."""
+
+
 def too_long(r: Scan | Reduction) -> str | None:
     """Return the reason why ``auto`` passes over the kernel of an operator on components, or None."""
-    dtypes = r.working if isinstance(r, Scan) else [x.dtype for x in r.arrays]
-    count = len(trace_combine(r.op, tuple(map(dtype_name, dtypes))).lines)
+    dtypes = r.working if isinstance(r, Scan) else [x.dtype for x in r.arrays[: r.op.components]]
+    names = tuple(map(dtype_name, dtypes))
+    count = None if r.operation is None else _counts.get((r.operation, names))
+    if count is None:
+        count = len(trace_combine(r.op, names).lines)
+        if r.operation is not None:
+            _counts.keep((r.operation, names), count)
     if count <= LONGEST:
         return None
     return f"an operator of {count} operations on numbers takes long to compile, and more registers than a thread has"
@@ -246,7 +299,7 @@ def or_components(
     assert refusal_of is not None
 
     def refusal(xp: Namespace, r: Scan | Reduction) -> str | None:
-        reason = refusal_of(xp, r)
+        reason = refused_shapes(r) or refusal_of(xp, r)
         found = None if reason is None else divided(xp, r)
         return refusal_of(xp, found[1]) if isinstance(found, tuple) else found or reason
 
@@ -257,10 +310,9 @@ def or_components(
 
     def slower(xp: Namespace, r: Scan | Reduction) -> str | None:
         found = chosen(xp, r)
-        reason = None if found is None else too_long(found[1])
-        if reason is not None or method.slower is None:
-            return reason
-        return method.slower(xp, r if found is None else found[1])
+        inner = r if found is None else found[1]
+        reason = None if method.slower is None else method.slower(xp, inner)
+        return too_long(inner) if reason is None and found is not None else reason
 
     def prepare(xp: Namespace, r: Scan | Reduction) -> Callable[..., Any]:
         found = chosen(xp, r)
