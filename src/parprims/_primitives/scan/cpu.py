@@ -47,8 +47,10 @@ _HALVED, _COMPOSED = 1 << 13, 1 << 17
 """The length from which a line of a recurrence is computed in halves, and the length from which the maps of its blocks
 are composed where the line does not decay."""
 _GROUP, _BLOCKS, _BLOCK = LARGEST_BLOCK, 8, 1040
-"""The elements of a group of blocks of a recurrence, its blocks, and the elements of all its blocks but the last. Results
-depend on them: see recurrence_loops.py. Were blocks 1024 elements apart, their cache lines would displace each other."""
+"""The elements of a group of blocks of a recurrence, its blocks, and the elements of each block but the last.
+
+Results depend on them: see recurrence_loops.py. Cache lines of blocks 1024 elements apart would displace each other.
+"""
 _LOST = 1e-25
 """The size below which a product of coefficients may have lost digits."""
 _SHARED = 3
@@ -184,12 +186,13 @@ def _functions_of_maps(xp: Namespace, r: Recurrence, read: Sequence[str], a: str
     if not _has_maps(state, dtype_name(r.dtype)):
         return [
             *(function(head, [f"return {zero}"]) for head in ("one()", "none()")),
-            *(function(head, [f"return {zero}"]) for head in ("following(factor, inputs, at, steps, i)",)),
+            function("following(factor, inputs, at, steps, i)", [f"return {zero}"]),
             function("zero()", [f"return ({zero},)"]),
             function("lost(factor)", ["return True"]),
             function("joined(earlier, factor, term, state)", ["return state"]),
         ]
     real = {"complex64": "float32", "complex128": "float64"}.get(state, state)
+    read_ahead = [f"inputs[{at}], at[{at}] + steps[{at}]" for at in range(2)]
 
     def size(x: str) -> str:
         return f"abs(({x}).real) + abs(({x}).imag)" if state.startswith("complex") else f"abs({x})"
@@ -233,7 +236,7 @@ def _functions_of_maps(xp: Namespace, r: Recurrence, read: Sequence[str], a: str
             "composed(inputs, at, steps, kept, to)",
             [
                 *_for_each_block("term{u} = zero()", "factor{u} = one()"),
-                *_side_by_side(composed, ahead=("inputs[0], at[0] + steps[0]", "inputs[1], at[1] + steps[1]")),
+                *_side_by_side(composed, ahead=read_ahead),
                 *_for_each_block("store(kept[1], to + {u}, factor{u})", "store(kept[2], to + {u}, term{u}[0])"),
             ],
         ),
@@ -242,14 +245,7 @@ def _functions_of_maps(xp: Namespace, r: Recurrence, read: Sequence[str], a: str
             [
                 "state0 = state",
                 *_for_each_block("state{u} = (load(kept[2], spot + {u} - 1),)")[1:],
-                *_side_by_side(
-                    walked,
-                    ahead=(
-                        "inputs[0], at[0] + steps[0]",
-                        "inputs[1], at[1] + steps[1]",
-                        "outputs[0], to[0] + steps_out[0]",
-                    ),
-                ),
+                *_side_by_side(walked, ahead=[*read_ahead, "outputs[0], to[0] + steps_out[0]"]),
                 *_for_each_block("finish(outputs, to, steps_out, {last}, (load(kept[2], spot + {u}),))"),
             ],
         ),

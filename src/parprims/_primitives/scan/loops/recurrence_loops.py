@@ -11,7 +11,8 @@ small that it may have lost digits. Otherwise the block is lost: its last result
 all others.
 
 So the blocks of a line may be computed side by side, first as maps x -> factor x + term and then from their states.
-Integers do not depend on the grouping, and rounded states of 16-bit floats continue no line: there all factors are lost.
+Recurrences of integers do not depend on the grouping, and rounded results of 16-bit floats are no states: there all
+factors are lost.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 
 from parprims._cpu.templates.declarations import (
     Arrays,
-    Memory,
-    Number,
     Numbers,
     Position,
     State,
@@ -34,7 +32,6 @@ from parprims._cpu.templates.declarations import (
     combine,
     get,
     int64,
-    load,
     moved_in,
     moved_out,
     moved_start,
@@ -42,7 +39,6 @@ from parprims._cpu.templates.declarations import (
     place_out,
     place_start,
     put,
-    store,
 )
 
 if TYPE_CHECKING:  # functions that are written for a call
