@@ -2,9 +2,10 @@
 
 From its first element on, a line is cut into groups of 8192 elements, a group into 16 parts, each of these into 8, and
 each of these into 8 again, which have 8 elements. Every part maps the state before it to the state behind it:
-x -> a x + b. These maps are a recurrence with 8 or 16 times fewer elements, which is solved in the same way, and that of
-groups in order. Its results are the last results of the parts. With them, the other results of all parts are computed
-side by side, in order. So there are about n / 8192 + 70 steps, and a line may be continued at every multiple of 8192.
+x -> a x + b. These maps are a recurrence with 8 or 16 times fewer elements, which is solved in the same way; that of
+groups is solved in order. Its results are the last results of the parts. With them, the other results of all parts are
+computed side by side, in order. So there are about n / 8192 + 70 steps, and a line may be continued at every multiple
+of 8192 elements.
 """
 
 from __future__ import annotations
