@@ -1,4 +1,4 @@
-"""Linear recurrences by array operations: as scans of affine maps, and one step after another by library routines."""
+"""Linear recurrences by array operations, and by library routines."""
 
 from __future__ import annotations
 
@@ -31,30 +31,41 @@ from parprims._dispatch.dispatch import directly
 from parprims._libraries.numpy_bridge import NOT_IN_NUMPY, as_numpy, in_numpy, returned
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.recurrence.call import Recurrence
-from parprims._primitives.scan.array import Inclusive, inclusive, interleave, library_inclusive, steps_in_jax
+from parprims._primitives.recurrence.parts import by_parts
+from parprims._primitives.scan.array import interleave, library_inclusive, steps_in_jax
 
-# ---- As a scan of affine maps -----------------------------------------------------------------------------------
+# ---- As a recurrence of the maps of parts -------------------------------------------------------------------------
 
 
 def array(xp: Namespace, r: Recurrence) -> Array:
-    """Return the solution by a scan of the affine maps x -> a x + b."""
+    """Return the solution by parts of parts."""
     with quiet(xp):  # products of coefficients may overflow without an effect on the result
-        return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
+        return _solution(xp, r, functools.partial(by_parts, xp))
 
 
-def _solution(xp: Namespace, r: Recurrence, solve: Callable[[Array, Array, int], Array]) -> Array:
-    """Return the result of a call; ``solve`` solves from the front, without an initial element."""
-    axis, n = r.axis, r.n
+def _solution(xp: Namespace, r: Recurrence, solve: Callable[[Array, Array, int, Array | None], Array]) -> Array:
+    """Return the result of a call; ``solve`` solves from the front, after an initial element or None."""
+    axis = r.axis
     a, b = (cast(xp, xp.broadcast_to(x, r.shape), ring_dtype(xp, r.dtype)) for x in r.inputs)
     if r.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
-    if r.starts and n > 0:
-        first = a[along(axis, 0, 1)] * cast(xp, r.starts[0], b.dtype) + b[along(axis, 0, 1)]
-        b = xp.concat([first, b[along(axis, 1, None)]], axis=axis)
-    x = solve(a, b, axis) if n > 1 else xp.concat([b], axis=axis)
+    start = cast(xp, r.starts[0], b.dtype) if r.starts else None
+    x = xp.concat([b], axis=axis) if 0 in r.shape else solve(a, b, axis, start)
     if r.reverse:
         x = xp.flip(x, axis=axis)
     return cast(xp, x, r.dtype)
+
+
+def _after_first(solve: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a solver that combines the initial element with the first of its elements."""
+
+    def solution(xp: Namespace, a: Array, b: Array, axis: int, start: Array | None) -> Array:
+        if start is not None:
+            first = a[along(axis, 0, 1)] * start + b[along(axis, 0, 1)]
+            b = xp.concat([first, b[along(axis, 1, None)]], axis=axis)
+        return solve(xp, a, b, axis) if b.shape[axis] > 1 else xp.concat([b], axis=axis)
+
+    return solution
 
 
 def _product(c: Array, x: Array, zero: Array) -> Array:
@@ -72,7 +83,7 @@ def _compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[
 _COMPOSE = Operator(_compose, name="recurrence", components=2)
 
 
-def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int) -> Array:
+def _by_pairs(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
     """Return the solution of a recurrence with x[0] = b[0]: neighbours are composed by hand, the pairs scanned.
 
     The coefficients of pairs are products and may overflow, so `_compose` checks them. The coefficients of the call
@@ -86,7 +97,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
     nan_if_not_finite = a[evens] - a[evens]
     d = xp.concat([a[second] * b[first] + b[second], a[odds] * b[evens] + b[odds] + nan_if_not_finite], axis=axis)
     op = BUILT_IN["affine"] if dtype_kind(b.dtype) in ("int", "uint") else _COMPOSE
-    odd = inclusive(xp, (c, d), op, axis)[1] if n > 3 else d
+    odd = library_inclusive(xp, (c, d), op, axis)[1] if n > 3 else d
     rest = along(axis, 2, n, 2)
     even = a[rest] * odd[along(axis, 0, (n - 1) // 2)] + b[rest]
     return interleave(xp, b, even, odd, axis=axis)
@@ -136,11 +147,7 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
 
 def _native_jax(xp: Namespace, r: Recurrence) -> Array:
     """Return the solution by JAX's loop where that is fastest, else by its associative scan."""
-    return _solution(xp, r, functools.partial(_by_loop if steps_in_jax() else _by_associative_scan, xp))
-
-
-def _by_associative_scan(xp: Namespace, a: Array, b: Array, axis: int) -> Array:
-    return _by_pairs(library_inclusive, xp, a, b, axis=axis)
+    return _solution(xp, r, functools.partial(_after_first(_by_loop if steps_in_jax() else _by_pairs), xp))
 
 
 def _by_loop(xp: Namespace, a: Array, b: Array, axis: int) -> Array:

@@ -28,7 +28,7 @@ from parprims._dispatch.examples import Given, Sample, floats, lines
 from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._operators.operator import Operator
 from parprims._primitives.recurrence.call import coefficients
-from parprims._primitives.scan.array import inclusive
+from parprims._primitives.scan.grouping import Scans, in_blocks
 from parprims._primitives.scan.public import scan
 
 _WIDEST = 8
@@ -49,22 +49,20 @@ class _Maps(Composed):
     working: Any
 
     def maps(self, xp: Namespace) -> tuple[Array, Array]:
-        """Return all matrices and vectors in the working dtype; the first matrix is zero."""
-        k = self.shape[-1]
+        """Return all matrices and vectors in the working dtype. The first matrix is zero if no vector is before it."""
+        k, n = self.shape[-1], self.shape[self.axis]
         a = xp.broadcast_to(cast(xp, self.arrays[0], self.working), (*self.shape, k))
         b = xp.broadcast_to(cast(xp, self.arrays[1], self.working), self.shape)
-        n = self.shape[self.axis]
-        if 0 in self.shape:
+        if 0 in self.shape or len(self.arrays) > 2:
             return a, b
         first_entry = along(self.axis, n - 1, n) if self.reverse else along(self.axis, 0, 1)
         others = along(self.axis, 0, n - 1) if self.reverse else along(self.axis, 1, n)
-        first, head = b[first_entry], a[first_entry]
-        if len(self.arrays) > 2:
-            start = xp.expand_dims(cast(xp, self.arrays[2], self.working), axis=self.axis)
-            first = _times(xp, head, start) + first
-        pairs = (xp.zeros_like(head), a[others]), (first, b[others])
-        a, b = (xp.concat(pair[::-1] if self.reverse else pair, axis=self.axis) for pair in pairs)
-        return a, b
+        pair = xp.zeros_like(a[first_entry]), a[others]
+        return xp.concat(pair[::-1] if self.reverse else pair, axis=self.axis), b
+
+    def start(self, xp: Namespace) -> tuple[Array, ...]:
+        """Return the vector before the first in the working dtype, with length 1 along the axis, if there is one."""
+        return tuple([xp.expand_dims(cast(xp, x, self.working), axis=self.axis) for x in self.arrays[2:]])
 
 
 def _times(xp: Namespace, a: Array, x: Array) -> Array:
@@ -109,19 +107,21 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
 
 def _array(xp: Namespace, c: _Maps) -> Array:
     """Return the solution by a scan of pairs of matrix and vector."""
-    a, b = c.maps(xp)
-    n = c.shape[c.axis]
+    # The axis stands before those of a state, so that the block of the scan does not depend on other lines.
+    axis = len(c.shape) - 2
+    a, b, *start = (xp.moveaxis(x, c.axis, axis) for x in (*c.maps(xp), *c.start(xp)))
     if c.reverse:
-        a, b = xp.flip(a, axis=c.axis), xp.flip(b, axis=c.axis)
+        a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
 
     def compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
         (one, x), (other, y) = earlier, later
         both = xp.sum(xp.expand_dims(other, axis=-1) * xp.expand_dims(one, axis=-3), axis=-2, dtype=one.dtype)
         return both, _times(xp, other, x) + y
 
-    if n > 1 and 0 not in c.shape:
-        _, b = inclusive(xp, (a, b), Operator(compose, components=2), c.axis)
-    b = xp.flip(b, axis=c.axis) if c.reverse else b
+    starts = tuple([y for x in start for y in (xp.zeros_like(a[along(axis, 0, 1)]), x)])
+    if 0 not in c.shape and (b.shape[axis] > 1 or starts):
+        _, b = in_blocks(Scans(xp, Operator(compose, components=2), axis), (a, b), starts)
+    b = xp.moveaxis(xp.flip(b, axis=axis) if c.reverse else b, axis, c.axis)
     return xp.astype(b, c.dtype, copy=True)
 
 
@@ -154,23 +154,31 @@ def _operator(k: int) -> Operator:
     return Operator(compose, name=f"maps of {k} numbers", components=k * (k + 1))
 
 
-def _components(xp: Namespace, c: _Maps) -> tuple[tuple[Array, ...], Operator]:
-    a, b = c.maps(xp)
-    k = c.shape[-1]
-    return (*(a[..., i, j] for i in range(k) for j in range(k)), *(b[..., i] for i in range(k))), _operator(k)
+def _components(k: int, a: Array, b: Array) -> tuple[Array, ...]:
+    """Return the numbers of maps by vectors of k numbers, row by row, and those of the vectors."""
+    return (*(a[..., i, j] for i in range(k) for j in range(k)), *(b[..., i] for i in range(k)))
 
 
 def _parts(xp: Namespace, c: _Maps) -> list[Part]:
     like = c.arrays[1] if asked_for(c.arrays[1]) else c.arrays[0]
-    k = c.shape[-1]
+    k, options = c.shape[-1], {"axis": c.axis, "reverse": c.reverse}
     element = stand_in(xp, like, c.shape[:-1], c.working)
-    return [(scan, ((element,) * (k * (k + 1)), _operator(k)), {"axis": c.axis, "reverse": c.reverse})]
+    if len(c.arrays) > 2:
+        options["initial"] = (stand_in(xp, like, (*c.shape[: c.axis], *c.shape[c.axis + 1 : -1]), c.working),) * (
+            k * (k + 1)
+        )
+    return [(scan, ((element,) * (k * (k + 1)), _operator(k)), options)]
 
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
-    elements, op = _components(xp, c)
-    result = scan(elements, op, axis=c.axis, reverse=c.reverse, method=method)
-    return xp.astype(xp.stack(list(result[-c.shape[-1] :]), axis=-1), c.dtype, copy=True)
+    (a, b), k = c.maps(xp), c.shape[-1]
+    options = {}
+    for start in c.start(xp):
+        x = xp.squeeze(start, axis=c.axis)
+        zeros = xp.zeros((*x.shape[:-1], k, k), dtype=x.dtype, device=device(x))
+        options = {"initial": _components(k, zeros, x)}
+    result = scan(_components(k, a, b), _operator(k), axis=c.axis, reverse=c.reverse, method=method, **options)
+    return xp.astype(xp.stack(list(result[-k:]), axis=-1), c.dtype, copy=True)
 
 
 def _narrow(method: Method) -> Method:

@@ -34,7 +34,7 @@ from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.reduce.call import refused_shapes
 from parprims._primitives.scan import array as scan_array
 from parprims._primitives.scan.call import Scan
-from parprims._primitives.scan.grouping import block_elements
+from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
 
 _COLUMNS, _MOST_COLUMNS, _SUM_BYTES = 512, 4096, 4096
 """The least and the most columns of a tile, and the bytes of sums in a row: its states stay in the cache."""
@@ -43,9 +43,16 @@ _LEAST = _cpu.threads.ELEMENTS
 _FEW, _PIECE = 4, 1 << 10
 """Several threads share a long line if there are fewer lines than ``_FEW``. A piece of a recurrence then has ``_PIECE``
 elements."""
-_HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
-"""The length from which a line of a recurrence is computed in halves, the length from which the maps of parts are
-composed where the line does not decay, and the elements of a part."""
+_HALVED, _COMPOSED = 1 << 13, 1 << 17
+"""The length from which a line of a recurrence is computed in halves, and the length from which the maps of its blocks
+are composed where the line does not decay."""
+_GROUP, _BLOCKS, _BLOCK = LARGEST_BLOCK, 8, 1040
+"""The elements of a group of blocks of a recurrence, its blocks, and the elements of each block but the last.
+
+Results depend on them: see recurrence_loops.py. Cache lines of blocks 1024 elements apart would displace each other.
+"""
+_LOST = 1e-25
+"""The size below which a product of coefficients may have lost digits."""
 _SHARED = 3
 """The fewest threads that share a memory-bound line of a scan, because most of the line is then read twice."""
 
@@ -125,11 +132,11 @@ def functions(
     else:
         states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        pieces = _functions_of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
-        converted, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
+        maps = _functions_of_maps(xp, r, read, a)
+        converted, combine = [b], "\n".join((text.states_in_memory(states), *maps))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
-    in_blocks = isinstance(r, Scan) and _rounds(r)
+    in_blocks = not isinstance(r, Scan) or _rounds(r)
     opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(converted)}"]
     first = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
     if starts:
@@ -154,9 +161,10 @@ def functions(
         text.function("opening(inputs, starts, at, steps, from_)", opening),
         text.function("first_state(inputs, starts, at, steps, from_)", first if exclusive else opening),
         text.function("is_known()", (f"return {bool(starts)}",)),
-        text.function("block()", (f"return {_block(states)}",)),
+        text.function("block()", (f"return {_block(states) if isinstance(r, Scan) else _BLOCK}",)),
+        text.function("group()", (f"return {_GROUP}",)),
         text.function("memory()", (f"return {'scratch(32)' if _is_sum(r) else 0}",)),
-        text.function("rows(width)", (f"return {_ROWS if in_blocks else 0}",)),
+        text.function("rows(width)", (f"return {_rows(r)}",)),
         text.function("nothing()", (f"return {_nothing(states)}",)) if _is_sum(r) else "",
         text.function(
             "begin_line(outputs, to, steps, starts, from_)",
@@ -166,79 +174,102 @@ def functions(
         text.function("finish(outputs, to, steps, i, state)", written),
         text.loops("_primitives/scan/loops/scan_loops.py"),
         text.loops("_primitives/scan/loops/columns_loops.py"),
+        "" if isinstance(r, Scan) else text.loops("_primitives/scan/loops/recurrence_loops.py"),
         text.loops("_primitives/scan/loops/blocks_loops.py"),
     )
 
 
-def _functions_of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
-    """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
+def _functions_of_maps(xp: Namespace, r: Recurrence, read: Sequence[str], a: str) -> list[str]:
+    """Return the functions of the maps x -> factor x + term of blocks of a recurrence with the coefficient ``a``."""
+    function, state = _cpu.text.function, _state(xp, r)
+    number, zero = _cpu.register_type(state), f"{_cpu.register_type(state)}(0)"
+    if not _has_maps(state, dtype_name(r.dtype)):
+        return [
+            *(function(head, [f"return {zero}"]) for head in ("one()", "none()")),
+            function("following(factor, inputs, at, steps, i)", [f"return {zero}"]),
+            function("zero()", [f"return ({zero},)"]),
+            function("lost(factor)", ["return True"]),
+            function("joined(earlier, factor, term, state)", ["return state"]),
+        ]
+    real = {"complex64": "float32", "complex128": "float64"}.get(state, state)
+    read_ahead = [f"inputs[{at}], at[{at}] + steps[{at}]" for at in range(2)]
 
-    If ``in_parts``, the line is long enough to compose parts.
-    """
-    if not _can_be_shared(state, output):
-        return []
-    function = _cpu.text.function
-    size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
+    def size(x: str) -> str:
+        return f"abs(({x}).real) + abs(({x}).imag)" if state.startswith("complex") else f"abs({x})"
+
     functions = [
+        function("zero()", [f"return ({zero},)"]),
+        function("one()", [f"return {number}(1)"]),
+        function("none()", [f"return {number}(nan)"]),
+        function("lost(factor)", ["return factor != factor"]),
+        function("is_small(factor)", [f"return {size('factor')} < {real}({_LOST})"]),
+        function(
+            "following(factor, inputs, at, steps, i)",
+            [*read, f"return select({size('factor')} < {real}({_LOST}), {number}(nan), {number}({a} * factor))"],
+        ),
+        function(
+            "joined(earlier, factor, term, state)",
+            [
+                f"x = {number}(factor * earlier[0] + term[0])",
+                f"return (select(({size('factor')} >= {real}({_LOST})) & (x - x == 0), x, state[0]),)",
+            ],
+        ),
         function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
-        function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
+        function("size_of(inputs, at, steps, i)", [*read, f"return float64({size(a)})"]),
     ]
-    if not in_parts:
+    if not _in_parts(xp, r):
         nowhere = function("in_parts(kept, line)", ["return False"])
         return [*functions, nowhere, function("marks_of(kept)", ["return kept[0]"])]
-    # The processor does not prefetch so many streams, so each cache line of the next piece is prefetched explicitly.
-    place = f"({_PIECE} + {_PIECE // _PART} * i)"
-    ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
+    composed = (
+        "term{u} = advance(term{u}, inputs, at, steps, i + {first})",
+        "factor{u} = following(factor{u}, inputs, at, steps, i + {first})",
+    )
+    walked = (
+        "state{u} = advance(state{u}, inputs, at, steps, i + {first})",
+        "finish(outputs, to, steps_out, i + {first}, state{u})",
+    )
     return [
         *functions,
         function("in_parts(kept, line)", ["return load(kept[0], line) > 0"]),
-        function("marks_of(kept)", ["return kept[4]"]),
-        function("factor_of(inputs, at, steps, i)", [*read, f"return {a}"]),
-        function("size(x)", ["return abs(x.real) + abs(x.imag)" if state.startswith("complex") else "return abs(x)"]),
+        function("marks_of(kept)", ["return kept[3]"]),
         function(
             "composed(inputs, at, steps, kept, to)",
             [
-                *_for_each_part(
-                    "shift{u} = element(inputs, at, steps, {first})",
-                    "factor{u} = factor_of(inputs, at, steps, {first})",
-                    "least{u} = size(factor{u})",
-                ),
-                f"for i in range(1, {_PART}):",
-                *ahead,
-                *_for_each_part(
-                    "    shift{u} = advance(shift{u}, inputs, at, steps, i + {first})",
-                    "    factor{u} = factor_of(inputs, at, steps, i + {first}) * factor{u}",
-                    "    size{u} = size(factor{u})",
-                    "    least{u} = select(size{u} < least{u}, size{u}, least{u})",
-                ),
-                *_for_each_part(
-                    "store(kept[1], to + {u}, float64(least{u}))",
-                    "store(kept[2], to + {u}, factor{u})",
-                    "store(kept[3], to + {u}, shift{u}[0])",
-                ),
+                *_for_each_block("term{u} = zero()", "factor{u} = one()"),
+                *_side_by_side(composed, ahead=read_ahead),
+                *_for_each_block("store(kept[1], to + {u}, factor{u})", "store(kept[2], to + {u}, term{u}[0])"),
             ],
         ),
         function(
             "walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)",
             [
                 "state0 = state",
-                *_for_each_part("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
-                *_for_each_part("finish(outputs, to, steps_out, {first}, state{u})"),
-                f"for i in range(1, {_PART}):",
-                *ahead,
-                f"    prefetch(outputs[0], to[0] + steps_out[0] * {place})",
-                *_for_each_part(
-                    "    state{u} = advance(state{u}, inputs, at, steps, i + {first})",
-                    "    finish(outputs, to, steps_out, i + {first}, state{u})",
-                ),
+                *_for_each_block("state{u} = (load(kept[2], spot + {u} - 1),)")[1:],
+                *_side_by_side(walked, ahead=[*read_ahead, "outputs[0], to[0] + steps_out[0]"]),
+                *_for_each_block("finish(outputs, to, steps_out, {last}, (load(kept[2], spot + {u}),))"),
             ],
         ),
     ]
 
 
-def _for_each_part(*lines: str) -> list[str]:
-    """Return the lines once for each of the parts that are computed side by side."""
-    return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
+def _for_each_block(*lines: str, count: int = _BLOCKS) -> list[str]:
+    """Return the lines once for each of the blocks of a group, or for the first ``count``."""
+    places = [(u, u * _BLOCK, min((u + 1) * _BLOCK, _GROUP) - 1) for u in range(count)]
+    return [one.format(u=u, first=first, last=last) for u, first, last in places for one in lines]
+
+
+def _side_by_side(step: Sequence[str], *, ahead: Sequence[str]) -> list[str]:
+    """Return the lines that walk the blocks of a group side by side.
+
+    The processor does not prefetch so many streams. So the next group of each array in ``ahead`` is prefetched.
+    """
+    shortest = _GROUP - (_BLOCKS - 1) * _BLOCK
+    lines = [f"for i in range({shortest}):"]
+    lines += [f"    prefetch({one} * ({_GROUP} + {-(-_GROUP // shortest)} * i))" for one in ahead]
+    lines += [f"    {one}" for one in _for_each_block(*step)]
+    lines += [f"for i in range({shortest}, {_BLOCK}):"]
+    lines += [f"    {one}" for one in _for_each_block(*step, count=_BLOCKS - 1)]
+    return lines
 
 
 def _equal_bits(states: Sequence[str]) -> str:
@@ -262,13 +293,18 @@ def _loses(r: Call, value: str) -> str:
     return "False" if compare is None else f"{value} {compare} state[0]"
 
 
-def _can_be_shared(state: str, output: str) -> bool:
-    """Return whether a result is its state, in a dtype of floats: only recurrences of floats may decay."""
+def _has_maps(state: str, output: str) -> bool:
+    """Return whether a recurrence has maps of blocks: in dtypes of floats, if a result is its state.
+
+    Only recurrences of floats depend on the grouping, and may decay. Threads share their lines.
+    """
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
-_ROWS = f"({', '.join(['scratch(width)'] * 5)})"
-"""The memory of `down_in_blocks` and `down_sums`."""
+def _rows(r: Call) -> str:
+    """Return the memory of `down_in_blocks` and `down_sums`, or of `down_recurrence`."""
+    count = 0 if isinstance(r, Scan) and not _rounds(r) else 5 if isinstance(r, Scan) else 3
+    return f"({', '.join(['scratch(width)'] * count)})" if count else "0"
 
 
 def _rounds(r: Scan) -> bool:
@@ -296,9 +332,9 @@ def _nothing(states: Sequence[str]) -> str:
 def _way(r: Call) -> list[str]:
     """Return the functions that scan lines and columns: by the canonical grouping if operators round, else in order.
 
-    A recurrence is computed in order, so that its rounding errors decay with it.
+    A recurrence has a grouping of its own, in which most rounding errors decay with it.
     """
-    way = "in_blocks" if isinstance(r, Scan) and _rounds(r) else "in_order"
+    way = "recurrence" if isinstance(r, Recurrence) else "in_blocks" if _rounds(r) else "in_order"
     way = "sums" if _is_sum(r) else way
     along = "by_changes" if isinstance(r, Scan) and r.op in EXACT else way
     calls = {
@@ -386,22 +422,21 @@ def _plan(
                 _cpu.Launch("scan_stretches", lines * stretches),
             ]
             scratch = [(states, dtype_name(dtype)) for dtype in r.working]
-        elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
+        elif isinstance(r, Recurrence) and _has_maps(_state(xp, r), dtypes[0]):
             width, pieces = _PIECE, -(-n // _PIECE)
             least = _LEAST // _PIECE
             launches = [_cpu.Launch("follow_lines", lines * pieces, least), _cpu.Launch("mend_lines", lines)]
             scratch = [(lines * pieces, "int64")]
             if in_parts:
-                whole = n // _PIECE * lines
+                groups = n // _GROUP * lines
                 launches = [
                     _cpu.Launch("weigh_lines", lines, writes=False),
-                    _cpu.Launch("compose_parts", whole, least, writes=False),
-                    _cpu.Launch("join_parts", lines, writes=False),
-                    _cpu.Launch("walk_parts", whole, least),
+                    _cpu.Launch("compose_blocks", groups, _LEAST // _GROUP, writes=False),
+                    _cpu.Launch("join_blocks", lines, writes=False),
+                    _cpu.Launch("walk_blocks", groups, _LEAST // _GROUP),
                     *launches,
                 ]
-                parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
-                scratch = [(lines, "int64"), *parts, *scratch]
+                scratch = [(lines, "int64"), *[(_BLOCKS * groups, _state(xp, r))] * 2, *scratch]
     named = enumerate(("front_of", "stretch_of", "totals_of")[: len(shares)], start=NUMBERS + len(numbers))
     return _cpu.Plan(
         tuple(launches),
@@ -424,7 +459,7 @@ def _in_parts(xp: Namespace, r: Recurrence) -> bool:
     Adjacent lines are not divided: every part would read the memory of all lines.
     """
     adjacent = math.prod(r.shape[r.axis + 1 :]) == 1
-    return adjacent and r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
+    return adjacent and r.n >= _COMPOSED and _has_maps(_state(xp, r), dtype_name(r.dtype))
 
 
 def _state(xp: Namespace, r: Recurrence) -> str:

@@ -98,7 +98,7 @@ class Scans(NamedTuple):
         end = n - (parts - 1) * radix
         if end < radix:
             xs = tuple([xp.concat([x, x[along(axis, end, radix)]], axis=axis) for x in xs])
-        rows = tuple([_rows(xp, x, axis, radix) for x in xs])
+        rows = tuple([parts_of(xp, x, axis, radix) for x in xs])
         if in_programs(xp) and radix > (4 if _adds(op, xs) else 2):
             return self._steps_in_a_loop(rows, end)
         total = tuple([x[0, ...] for x in rows])
@@ -291,7 +291,7 @@ def _moved(xp: Namespace, x: Array, axis: int) -> Array:
     return xp.permute_dims(x, (*range(1, axis + 1), 0, *range(axis + 1, x.ndim)))
 
 
-def _rows(xp: Namespace, x: Array, axis: int, radix: int) -> Array:
+def parts_of(xp: Namespace, x: Array, axis: int, radix: int) -> Array:
     """Return an array with ``radix`` elements of each part of an axis along a new first axis, in adjacent memory."""
     split = xp.reshape(x, (*x.shape[:axis], x.shape[axis] // radix, radix, *x.shape[axis + 1 :]))
     moved = xp.permute_dims(split, (axis + 1, *range(axis + 1), *range(axis + 2, split.ndim)))

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 
 from parprims._cpu.templates.declarations import (
     Arrays,
-    Memory,
-    Number,
     Numbers,
     Position,
     State,
@@ -34,7 +32,6 @@ from parprims._cpu.templates.declarations import (
     combine,
     get,
     int64,
-    load,
     moved_in,
     moved_out,
     moved_start,
@@ -42,7 +39,6 @@ from parprims._cpu.templates.declarations import (
     place_out,
     place_start,
     put,
-    store,
 )
 
 if TYPE_CHECKING:  # functions that are written for a call
@@ -114,24 +110,6 @@ if TYPE_CHECKING:  # functions that are written for a call
     def totals_of(numbers: Numbers) -> int:
         """Return the number of blocks between the front and the last stretch."""
 
-    def in_parts(kept: States, line: int) -> bool:
-        """Return whether a line of a recurrence is composed of parts, see `weigh_lines`."""
-
-    def marks_of(kept: States) -> Memory:
-        """Return the marks of pieces, see `follow_lines`."""
-
-    def size_of(inputs: Arrays, at: Position, steps: Steps, i: int) -> Number:
-        """Return the absolute value of a coefficient, or an upper bound if it is complex."""
-
-    def result(outputs: Arrays, to: Position, steps: Steps, i: int) -> State:
-        """Return the state of a result that is written."""
-
-    def composed(inputs: Arrays, at: Position, steps: Steps, kept: States, to: int) -> None:
-        """Leave the maps of the eight parts of a piece."""
-
-    def walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state):
-        """Write the results of the eight parts of a piece, given the first and the states before the others."""
-
 
 def indices_of(line, low, inner):
     """Return the indices of a line along the axes high, low and inner."""
@@ -172,27 +150,6 @@ def place_beside(numbers, at, to, from_, j):
     """Return the positions of the line j across from another. A division would take as long as ten elements."""
     beside, beside_to = moved_in(at, acrosses_in(numbers), j), moved_out(to, acrosses_out(numbers), j)
     return beside, beside_to, moved_start(from_, acrosses_start(numbers), j)
-
-
-def scan_pairs_of_lines(inputs, starts, outputs, numbers, begin, end):
-    """Solve recurrences, two lines at once: while an element waits for the one before it, the other line goes on."""
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps, steps_out = alongs_in(numbers), alongs_out(numbers)
-    line = begin
-    while line < end:
-        high, middle, across = indices_of(line, low, inner)
-        at, to, from_ = place_of(numbers, high, middle, across)
-        count = min(inner - across, end - line)
-        for j in range(0, count, 2):
-            at_j, to_j, from_j = place_beside(numbers, at, to, from_, j)
-            state = opening(inputs, starts, at_j, steps, from_j)
-            if j + 1 < count:
-                other, other_to, other_from = place_beside(numbers, at, to, from_, j + 1)
-                second = opening(inputs, starts, other, steps, other_from)
-                along_two(inputs, outputs, at_j, to_j, other, other_to, steps, steps_out, n, n, state, second)
-            else:
-                along_in_order(inputs, outputs, at_j, to_j, steps, steps_out, n, state, 0)
-        line += count
 
 
 def scan_fronts(inputs, starts, outputs, totals, numbers, begin, end):
@@ -247,172 +204,6 @@ def scan_stretches(inputs, starts, outputs, totals, numbers, begin, end):
         go_behind(inputs, outputs, at, to, steps, steps_out, count, earlier, rest)
 
 
-def follow_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Solve recurrences along few long lines. A task is a piece of width elements of a line, and a line has several.
-
-    The tasks of a line in one call are walked in two halves at once, each in order: while an element waits for the one
-    before it, the other half goes on. The state before the second half is not known yet, nor is the state before the
-    first half unless the line begins there: each half begins as if that state were 0. A recurrence that decays forgets
-    it: from some element on results have the bits that they have in order, and `mend_lines` stops there. It begins at
-    pieces with a mark: 1, or 2 if nothing was written because the coefficients do not decay.
-    """
-    low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    steps, steps_out = alongs_in(numbers), alongs_out(numbers)
-    pieces = -(-n // width)
-    for line in range(begin // pieces, -(-end // pieces)):
-        if in_parts(kept, line):
-            continue
-        high, middle, across = indices_of(line, low, inner)
-        piece = max(begin - line * pieces, 0)
-        parts = min(end - line * pieces, pieces) - piece
-        first, half = piece * width, (parts + 1) // 2
-        count, ahead = min(n - first, parts * width), half * width
-        for task in range(line * pieces + piece, line * pieces + piece + parts):
-            store(marks_of(kept), task, 0)
-        at = moved_in(place_in(numbers, high, middle, across), steps, first)
-        to = moved_out(place_out(numbers, high, middle, across), steps_out, first)
-        known, both = True, False
-        if first > 0:
-            known = forgets(inputs, at, steps, count)
-            store(marks_of(kept), line * pieces + piece, 2 - int64(known))
-        if known:
-            state = element(inputs, at, steps, 0)
-            if first == 0:
-                state = opening(inputs, starts, at, steps, place_start(numbers, high, middle, across))
-            other, other_to = moved_in(at, steps, ahead), moved_out(to, steps_out, ahead)
-            if ahead < count:
-                both = forgets(inputs, other, steps, count - ahead)
-            if both:
-                store(marks_of(kept), line * pieces + piece + half, 1)
-                second = element(inputs, other, steps, 0)
-                along_two(
-                    inputs, outputs, at, to, other, other_to, steps, steps_out, ahead, count - ahead, state, second
-                )
-            else:
-                along_in_order(inputs, outputs, at, to, steps, steps_out, count, state, 0)
-
-
-def forgets(inputs, at, steps, count):
-    """Return whether an eighth of these elements makes the state before them negligible."""
-    size, i = 1.0, 0
-    while i < count // 8 and size >= 1e-25:
-        size *= size_of(inputs, at, steps, i)
-        i += 1
-    return size < 1e-25
-
-
-def weigh_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave 1 for each line with coefficients that do not decay in samples, else 0.
-
-    With four kernels threads share such lines, and a thread walks several places at once. The kernels compose the maps
-    by which parts of 128 elements change the state before them. The parts depend on the length alone.
-    """
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps = alongs_in(numbers)
-    for line in range(begin, end):
-        high, middle, across = indices_of(line, low, inner)
-        whole = place_in(numbers, high, middle, across)
-        decays = True
-        for spot in range(0, n - 1024, 65536):
-            if decays:
-                decays = forgets(inputs, moved_in(whole, steps, spot), steps, 1024)
-        store(kept[0], line, int64(not decays))
-
-
-def compose_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave the map of each part, x -> factor x + shift, and the least size that the factor has on the way.
-
-    A task is a piece of eight parts that are walked side by side.
-    """
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps, pieces = alongs_in(numbers), n // 1024
-    for task in range(begin, end):
-        line = task // pieces
-        if in_parts(kept, line):
-            high, middle, across = indices_of(line, low, inner)
-            at = moved_in(place_in(numbers, high, middle, across), steps, 1024 * (task - line * pieces))
-            composed(inputs, at, steps, kept, 8 * task)
-
-
-def join_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Leave the state behind every part in place of its shift.
-
-    A part is walked instead of mapped if its factor became so small that it may have lost digits, or if the result is
-    not finite.
-    """
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps, parts = alongs_in(numbers), n // 1024 * 8
-    for line in range(begin, end):
-        if in_parts(kept, line):
-            high, middle, across = indices_of(line, low, inner)
-            at = place_in(numbers, high, middle, across)
-            state = opening(inputs, starts, at, steps, place_start(numbers, high, middle, across))
-            for i in range(1, 128):
-                state = advance(state, inputs, at, steps, i)
-            store(kept[3], line * parts, state[0])
-            for part in range(1, parts):
-                spot = line * parts + part
-                behind = load(kept[2], spot) * state[0] + load(kept[3], spot)
-                if (load(kept[1], spot) >= 1e-25) & (behind - behind == 0):
-                    state = (behind,)
-                else:
-                    row = moved_in(at, steps, 128 * part)
-                    for i in range(128):
-                        state = advance(state, inputs, row, steps, i)
-                store(kept[3], spot, state[0])
-
-
-def walk_parts(inputs, starts, outputs, kept, numbers, begin, end):
-    """Write the results of pieces, given the states before their parts. The last task of a line goes on to its end."""
-    low, n, inner = numbers[0], numbers[1], numbers[2]
-    steps, steps_out, pieces = alongs_in(numbers), alongs_out(numbers), n // 1024
-    for task in range(begin, end):
-        line = task // pieces
-        if in_parts(kept, line):
-            high, middle, across = indices_of(line, low, inner)
-            piece = task - line * pieces
-            first, spot = 1024 * piece, 8 * task
-            at = moved_in(place_in(numbers, high, middle, across), steps, first)
-            to = moved_out(place_out(numbers, high, middle, across), steps_out, first)
-            state = opening(inputs, starts, at, steps, place_start(numbers, high, middle, across))
-            if piece > 0:
-                state = advance((load(kept[3], spot - 1),), inputs, at, steps, 0)
-            walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)
-            if piece == pieces - 1:
-                state = (load(kept[3], spot + 7),)
-                for i in range(1024, n - first):
-                    state = advance(state, inputs, at, steps, i)
-                    finish(outputs, to, steps_out, i, state)
-
-
-def mend_lines(inputs, starts, outputs, kept, numbers, begin, end):
-    """Correct pieces that `follow_lines` began without the state before them, until results stay as they are."""
-    low, n, inner, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    steps, steps_out = alongs_in(numbers), alongs_out(numbers)
-    pieces = -(-n // width)
-    for line in range(begin, end):
-        if in_parts(kept, line):
-            continue
-        high, middle, across = indices_of(line, low, inner)
-        at = place_in(numbers, high, middle, across)
-        to = place_out(numbers, high, middle, across)
-        mark = 0
-        state = result(outputs, to, steps_out, 0)
-        for piece in range(1, pieces):
-            first = piece * width
-            if load(marks_of(kept), line * pieces + piece) > 0:
-                mark = load(marks_of(kept), line * pieces + piece)
-                state = result(outputs, to, steps_out, first - 1)
-            if mark > 0:
-                for i in range(first, min(n, first + width)):
-                    state = advance(state, inputs, at, steps, i)
-                    if mark == 1:
-                        if same(state, result(outputs, to, steps_out, i)):
-                            mark = 0
-                            break
-                    finish(outputs, to, steps_out, i, state)
-
-
 def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state, rest):
     """Write n results of a line, one element after another, given the first as ``state``. Return the last."""
     finish(outputs, to, steps_out, 0, state)
@@ -420,20 +211,6 @@ def along_in_order(inputs, outputs, at, to, steps, steps_out, n, state, rest):
         state = advance(state, inputs, at, steps, i)
         finish(outputs, to, steps_out, i, state)
     return state
-
-
-def along_two(inputs, outputs, at, to, other, other_to, steps, steps_out, n, fewer, state, second):
-    """Walk n elements from one place on and ``fewer``, at least one, from another as `along_in_order`, side by side."""
-    finish(outputs, to, steps_out, 0, state)
-    finish(outputs, other_to, steps_out, 0, second)
-    for i in range(1, fewer):
-        state = advance(state, inputs, at, steps, i)
-        second = advance(second, inputs, other, steps, i)
-        finish(outputs, to, steps_out, i, state)
-        finish(outputs, other_to, steps_out, i, second)
-    for i in range(fewer, n):
-        state = advance(state, inputs, at, steps, i)
-        finish(outputs, to, steps_out, i, state)
 
 
 def along_by_changes(inputs, outputs, at, to, steps, steps_out, n, state, rest):
