@@ -21,9 +21,10 @@ from parprims._core.arrays import (
 )
 from parprims._core.promotion import promoted
 from parprims._core.scalars import as_array
+from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
-from parprims._dispatch.dispatch import Method, Methods, directly, unordered
+from parprims._dispatch.dispatch import Method, Methods, directly
 from parprims._dispatch.examples import Given, Sample, floats, lines
 from parprims._dispatch.primitive import Arguments, Primitive
 from parprims._operators.operator import Operator
@@ -161,7 +162,8 @@ def _components(k: int, a: Array, b: Array) -> tuple[Array, ...]:
 
 def _parts(xp: Namespace, c: _Maps) -> list[Part]:
     like = c.arrays[1] if asked_for(c.arrays[1]) else c.arrays[0]
-    k, options = c.shape[-1], {"axis": c.axis, "reverse": c.reverse}
+    k = c.shape[-1]
+    options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse}
     element = stand_in(xp, like, c.shape[:-1], c.working)
     if len(c.arrays) > 2:
         options["initial"] = (stand_in(xp, like, (*c.shape[: c.axis], *c.shape[c.axis + 1 : -1]), c.working),) * (
@@ -172,7 +174,7 @@ def _parts(xp: Namespace, c: _Maps) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     (a, b), k = c.maps(xp), c.shape[-1]
-    options = {}
+    options: dict[str, Any] = {}
     for start in c.start(xp):
         x = xp.squeeze(start, axis=c.axis)
         zeros = xp.zeros((*x.shape[:-1], k, k), dtype=x.dtype, device=device(x))
@@ -203,7 +205,7 @@ OF_MATRICES = Primitive(
     check=_checked,
     methods=Methods(
         "linear_recurrence",
-        unordered,
+        in_tiles_on_gpus,
         kernel=_narrow(by_parts("kernel", _compose, _parts)),
         native=_narrow(by_parts("native", _compose, _parts)),
         array=Method(directly(_array), _array_refusal),

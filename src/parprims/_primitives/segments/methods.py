@@ -691,6 +691,8 @@ SCANS = (
 BY_IDS = {name: composed(name, departs, _grouped, _grouped_parts) for name in (*SCANS, "linear_recurrence")}
 """The methods of scans and recurrences with segment_ids."""
 
+_SCANNED = _scan_of_segments, _parts_of_scan
+_SORTED = by_device(or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refusal), _SORTS), _sorts_on_cpu(), _SORTS)
 METHODS = {
     "reduce": composed(
         "reduce",
@@ -702,26 +704,11 @@ METHODS = {
     ),
     "segment_reduce": composed("segment_reduce", departs_by_ids, _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(
-            name,
-            departs,
-            _scan_of_segments,
-            _parts_of_scan,
-            kernel=_by_offsets(_SCAN, _scan_of_segments, _parts_of_scan),
-        )
+        name: composed(name, departs, *_SCANNED, kernel=_by_offsets(_SCAN, *_SCANNED))
         for name in (*SCANS, "linear_recurrence")
     },
     **{
-        name: composed(
-            name,
-            exact,
-            _sorted,
-            _sort_parts,
-            kernel=by_device(
-                or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refusal), _SORTS), _sorts_on_cpu(), _SORTS
-            ),
-            native=_native_of_sorts(),
-        )
+        name: composed(name, exact, _sorted, _sort_parts, kernel=_SORTED, native=_native_of_sorts())
         for name in ("sort", "argsort", "sort_by_key")
     },
 }
