@@ -254,7 +254,7 @@ class Primitive:
             return self.by_offsets._form(reproducible).of(Arguments(self.name, arrays, options, method))
         if check is not None:
             check_flag("check", check)
-        form = self._form(reproducible)
+        form = self if reproducible is None else self._form(reproducible)
         return form.of(Arguments(self.name, arrays, options, method, axis_name))
 
     def _form(self, reproducible: Any) -> Primitive:
