@@ -359,7 +359,7 @@ def check_what_is_refused():
 
 def check_the_page():
     name = "docs/devices.md"
-    assert run_examples((devices.ROOT / name).read_text(encoding="utf-8"), name) == 3
+    assert run_examples((devices.ROOT / name).read_text(encoding="utf-8"), name) == 4
 
 
 def check_no_elements():
