@@ -432,8 +432,9 @@ class Distributed(_Parts):
         return names
 
     def length(self, arrays: tuple[Tensor, ...], axis: int, ndim: int) -> int:
-        """Return the length of an axis of the whole DTensors."""
-        own = [self.split("x", x)[axis - ndim] for x in arrays if x.ndim >= ndim - axis]
+        """Return the length of an axis of the whole DTensors; of the part for tensors made of their parts."""
+        splits = [(x, self.splits.get(id(x))) for x in arrays if x.ndim >= ndim - axis]
+        own = [split[axis - ndim + x.ndim] for x, split in splits if split is not None]
         return next((self.whole[names] for names in own if names), length(arrays, axis, ndim))
 
     def lengths(self, stage: Stage, like: Tensor) -> tuple[int, ...]:

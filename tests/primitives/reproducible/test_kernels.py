@@ -46,6 +46,20 @@ def test_sums_along_every_axis(rng, kind, name, shape):
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(3, 17, 20), (700, 40), (1, 1100), (2, 600, 33)], ids=str)
+def test_running_sums_along_every_axis(rng, kind, name, shape):
+    x = of_shape(kind, name, shape, rng)
+    whole = np.abs(x)  # whose totals outgrow 53 bits
+    for given in (x, whole, np.asfortranarray(x)):
+        for axis in range(len(shape)):
+            for start in (False, True):
+                compare(lambda given=given, axis=axis, start=start, **options: parprims.cumulative_sum(
+                    given, axis=axis, include_initial=start, **options))  # fmt: skip
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3, 4, 50), (6, 300), (2, 20_000)], ids=str)
 def test_products_of_vectors(rng, kind, name, shape):
     """Of every row with its own, with one vector for all rows, along other axes, and with broadcast axes."""

@@ -91,26 +91,33 @@ def _plan(c: Call, names: tuple[str, ...], *, lines: int, n: int, others: int, s
     )
 
 
-def _plan_of_columns(c: Sum, name: str, *, outer: int, n: int, inner: int) -> _cpu.Plan:
-    """Return the plan for sums over the middle axis of (outer, n, inner)."""
-    threads, ((shape, _),) = _cpu.threads, c.results
+def _plan_of_columns(c: Call, name: str, *, outer: int, n: int, inner: int) -> _cpu.Plan:
+    """Return the plan for sums along the middle axis of (outer, n, inner)."""
+    threads, ((shape, _),), running = _cpu.threads, c.results, isinstance(c, RunningSum)
     size = max(_ROWS, -(-_BLOCK // inner), -(-n // _BLOCKS))
+    if running and threads.limit() == 1:
+        size = n  # more blocks of a column are a further pass over it
     blocks = -(-n // size)
     tiles, rows = -(-inner // _TILE), outer * blocks
     tasks, elements = rows * tiles, outer * n * inner
     least = threads.least_of_elements(tasks, elements)
     columns = outer * tiles
+    launches = [_cpu.Launch("find_column_tops", tasks, threads.least_of_bytes(tasks, elements * _cpu.bytes_of([name])))]
+    if not running or blocks > 1:
+        launches.append(_cpu.Launch("add_columns", tasks, least))
+    if running:
+        launches.append(_cpu.Launch("scan_columns", tasks, least))
+    else:
+        least_of_columns = threads.least_of_elements(columns, rows * inner)
+        launches.append(_cpu.Launch("finish_columns", columns, least_of_columns, reads=0))
+    initial = int(isinstance(c, RunningSum) and c.include_initial)
     return _cpu.Plan(
-        (
-            _cpu.Launch("find_column_tops", tasks, threads.least_of_bytes(tasks, elements * _cpu.bytes_of([name]))),
-            _cpu.Launch("add_columns", tasks, least),
-            _cpu.Launch("finish_columns", columns, threads.least_of_elements(columns, rows * inner), reads=0),
-        ),
+        tuple(launches),
         texts_of((name,), c.dtype, c.grid),
         (name,),
         ((shape, c.dtype),),
         (*[(rows * inner, "int64")] * 3, (rows * inner, "float64"), (0, "int64")),
-        (n, blocks, size, c.grid.first, c.grid.second, 0, 1, inner),
+        (n, blocks, size, c.grid.first, c.grid.second, initial, 1, inner),
     )
 
 
@@ -139,7 +146,7 @@ def prepare(xp: Namespace, c: Call) -> Callable[..., Array]:
     whole, axes = _shape(c), (c.axis,) if isinstance(c, RunningSum) else c.axes
     order = (*(axis for axis in range(len(whole)) if axis not in axes), *axes)
     n = math.prod([whole[axis] for axis in axes])
-    if isinstance(c, Sum) and not others and axes and axes == tuple(range(axes[0], axes[0] + len(axes))):
+    if not others and axes and axes == tuple(range(axes[0], axes[0] + len(axes))):
         inner = math.prod(whole[axes[-1] + 1 :])
         if inner >= _LEAST_COLUMNS:
             outer = math.prod(whole[: axes[0]])

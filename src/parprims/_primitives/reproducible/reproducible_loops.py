@@ -473,3 +473,73 @@ def finish_columns(inputs, outputs, parts, numbers, begin, end):
                 finish(outputs, outer * inner + j, rounded(total, scale))
             else:
                 finish(outputs, outer * inner + j, rounded_pair(total, rest, scale, second))
+
+
+def scan_columns(inputs, outputs, parts, numbers, begin, end):
+    """Write the running sums of blocks of columns."""
+    n, blocks, size, bits, second = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    initial, inner = numbers[5], numbers[7]
+    tiles, unit = -(-inner // tile()), power(second)
+    factors, factors2, odds = np.empty(512, np.float64), np.empty(512, np.float64), np.empty(512, np.float64)
+    totals, rests, scales = np.empty(512, np.int64), np.empty(512, np.int64), np.empty(512, np.int64)
+    backs, backs2 = np.empty(512, np.float64), np.empty(512, np.float64)
+    for task in range(begin, end):
+        place = task // tiles
+        column = (task - place * tiles) * tile()
+        outer, few = place // blocks, min(int64(tile()), inner - column)
+        block = place - outer * blocks
+        first = block * size
+        count, at = min(size, n - first), (outer * n + first) * inner + column
+        to, is_odd = (outer * (n + initial) + initial + first) * inner + column, False
+        for j in range(few):
+            scale = column_scale(parts, outer, blocks, inner, column + j, bits)
+            half = scale >> 1 if words() == 2 else scale
+            back = -(scale + second) >> 1
+            store(factors, j, power(half))
+            store(factors2, j, power(scale - half))
+            store(backs, j, power(back))
+            store(backs2, j, power(-(scale + second) - back))
+            store(scales, j, scale)
+            total, rest, odd = int64(0), int64(0), 0.0
+            for before in range(outer * blocks, place):
+                total += load(parts[1], before * inner + column + j)
+                rest += load(parts[2], before * inner + column + j)
+                odd += load(parts[3], before * inner + column + j)
+            store(totals, j, total)
+            store(rests, j, rest)
+            store(odds, j, odd)
+            is_odd |= (odd != 0.0) | (load(parts[3], place * inner + column + j) != 0.0)
+            if (initial > 0) & (block == 0):
+                finish(outputs, to - inner + j, 0.0)
+        for row in range(count):
+            i, o, seen = at + row * inner, to + row * inner, int64(0)
+            for j in range(few):
+                one, more = both_integers(inputs, i + j, load_from(3, factors, j), load_from(4, factors2, j), unit)
+                total = load_from(1, totals, j) + one
+                store_to(1, totals, j, total)
+                seen |= total ^ (total >> 63)
+                if words() == 2:
+                    store_to(2, rests, j, load_from(2, rests, j) + more)
+            if words() == 1:
+                if rounds_alone():
+                    for j in range(few):
+                        finish(outputs, o + j, rounded_alone(load_from(1, totals, j), load_from(5, scales, j)))
+                else:
+                    for j in range(few):
+                        finish(outputs, o + j, rounded(load_from(1, totals, j), load_from(5, scales, j)))
+            elif seen < int64(1) << int64(52):
+                for j in range(few):
+                    total, rest = load_from(1, totals, j), load_from(2, rests, j)
+                    back, back2 = load_from(6, backs, j), load_from(7, backs2, j)
+                    finish(outputs, o + j, rounded_short_pair(total, rest, back, back2, second, unit))
+            else:
+                for j in range(few):
+                    total, rest = load_from(1, totals, j), load_from(2, rests, j)
+                    finish(outputs, o + j, rounded_pair(total, rest, load_from(5, scales, j), second))
+            if is_odd:
+                for j in range(few):
+                    x, odd = value(inputs, i + j), load(odds, j)
+                    odd += select(x - x == 0.0, 0.0, x)
+                    store(odds, j, odd)
+                    if odd != 0.0:
+                        finish(outputs, o + j, odd)
