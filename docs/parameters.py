@@ -70,8 +70,9 @@ _LARGEST, _SMALLEST = _same("max cumulative_max", "larger"), _same("min cumulati
 SHARED = (
     Shared(
         "method",
-        '{"auto", "kernel", "native", "array"}, default "auto"',
-        'Implementation to use; "auto" chooses one. See `methods`.',
+        '{"auto", "canonical", "kernel", "native", "array"}, default "auto"',
+        'Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See '
+        'the page "Reproducibility", and `methods`.',
     ),
     Shared(
         "check",

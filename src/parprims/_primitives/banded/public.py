@@ -36,8 +36,9 @@ def solve_banded(
         axes broadcast against the leading axes of ab.
     periodic : bool, default False
         Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -123,8 +124,9 @@ def solve_block_tridiagonal(
         The right-hand sides, of shape (..., n, k), or (..., n, k, columns) with as many dimensions as the blocks.
     periodic : bool, default False
         Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

@@ -37,8 +37,9 @@ def lfilter(
     zi : array, optional
         The state before the first sample, of the shape of x except for the length along the axis: k, the larger length
         of b and a, minus one. Along other axes the length may be 1, to broadcast. The default is zero.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -129,8 +130,9 @@ def sosfilt(
     zi : array, optional
         The states before the first sample, of shape (sections, *shape of x) with length 2 along the axis. Along other
         axes of x the length may be 1, to broadcast. The default is zero.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

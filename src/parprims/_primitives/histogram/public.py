@@ -53,8 +53,9 @@ def histogram(
     reproducible : {"everywhere"}, optional
         With "everywhere", sums of weights that are real floats have the same bits by every library, method and device,
         in any order of the elements. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that x and weights are split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".

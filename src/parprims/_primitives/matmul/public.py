@@ -61,8 +61,9 @@ def matmul(
     tile : int or sequence of int, optional
         The lengths along m, n and k of the tile that method "array", or a block of the kernel, multiplies at once; one
         number stands for all three. A block of the kernels "naive" and "tiled" has m n threads.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the contracted axis of both factors is split over; on PyTorch,
         the group of processes. Each device passes its own part. See the page "Arrays that are split over devices".

@@ -52,8 +52,9 @@ def top_k(
         Which elements to find.
     sorted : bool, default True
         Whether the results must be in order, the largest or the smallest first. They always are.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -129,8 +130,9 @@ def partition(
         The index, or several indices. Negative indices count from the end.
     axis : int, default -1
         The axis to partition along.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -189,8 +191,9 @@ def argpartition(
         The index, or several indices. Negative indices count from the end.
     axis : int, default -1
         The axis to partition along.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -253,8 +256,9 @@ def median(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -322,8 +326,9 @@ def quantile(
     interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}, default "linear"
         The value between two neighbouring sorted elements: linear interpolation, the lower element, the higher, the
         nearest (at equal distance the element of even index), or the mean of both.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

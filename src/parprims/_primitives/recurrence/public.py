@@ -84,8 +84,9 @@ def linear_recurrence(
         Whether each x[n] is a vector of k numbers, along the last axis of b and of the result, and each a[n] a k x k
         matrix, along the last two axes of a: (..., n, k, k), or (k, k) for a single matrix. ``axis`` does not count
         these axes.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".

@@ -60,8 +60,9 @@ def argmax(
         The axis to search; None for all elements in row-major order. There must be at least one element.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -109,8 +110,9 @@ def argmin(
         The axis to search; None for all elements in row-major order. There must be at least one element.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

@@ -79,8 +79,9 @@ def reduce(
     reproducible : {"everywhere"}, optional
         With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
         its terms. Only for add, without initial. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -198,8 +199,9 @@ def map_reduce(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -298,8 +300,9 @@ def sum(
     reproducible : {"everywhere"}, optional
         With "everywhere", a sum of real floats has the same bits by every library, method and device, in any order of
         its terms. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -368,8 +371,9 @@ def prod(
         unsigned integers stay unsigned. Complex factors are not cast to a real dtype.
     keepdims : bool, default False
         Whether the multiplied axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -427,8 +431,9 @@ def max(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -486,8 +491,9 @@ def min(
         The axes to search; None for all. They must hold at least one element.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -545,8 +551,9 @@ def any(
         The axes to search; None for all.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
@@ -603,8 +610,9 @@ def all(
         The axes to search; None for all.
     keepdims : bool, default False
         Whether the searched axes stay, with length 1.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".

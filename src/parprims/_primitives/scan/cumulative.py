@@ -93,8 +93,9 @@ def cumulative_max(
         returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -194,8 +195,9 @@ def cumulative_min(
         returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -294,8 +296,9 @@ def cumulative_logsumexp(
         returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

@@ -85,8 +85,9 @@ def scan(
         returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".
@@ -261,8 +262,9 @@ def cumulative_sum(
     reproducible : {"everywhere"}, optional
         With "everywhere", running sums of real floats have the same bits by every library, method and device. See the
         page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".
@@ -366,8 +368,9 @@ def cumulative_prod(
         returned as it is.
     num_segments : int, optional
         The number of segments; given with segment_ids.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".

@@ -36,8 +36,9 @@ def searchsorted(
         x1[i - 1] <= x2 < x1[i].
     sorter : array, optional
         The indices that sort x1, as `argsort` returns them; needed if x1 is not sorted.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -113,8 +114,9 @@ def merge(
         The axis to merge along.
     descending : bool, default False
         Whether the largest elements come first, in the result as in x1 and x2.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -199,8 +201,9 @@ def merge_by_key(
         The axis to merge along.
     descending : bool, default False
         Whether the largest keys come first, in the result as in keys1 and keys2.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

@@ -81,8 +81,9 @@ def segment_reduce(
     reproducible : {"everywhere"}, optional
         With "everywhere", sums of real floats have the same bits by every library, method and device, in any order of
         the elements. Only for add, without initial. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

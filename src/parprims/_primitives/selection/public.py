@@ -45,8 +45,9 @@ def select(
         is unknown. The default is the number of elements kept, which is read from the device.
     fill_value : scalar, default 0
         The value that fills results up to ``size``, if fewer elements are kept.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -116,8 +117,9 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto", **others: Ne
         The elements, of any shape and dtype, taken in row-major order.
     mask : array
         True for the elements that come first: of dtype bool and the shape of x.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -175,8 +177,9 @@ def run_lengths(
         unknown. The default is the number of runs, which is read from the device.
     fill_value : scalar, default 0
         The value that fills results up to ``size``, if there are fewer runs.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------
@@ -237,8 +240,9 @@ def unique(
         elements is unknown. The default is the number of distinct elements, which is read from the device.
     fill_value : scalar, default 0
         The value that fills results up to ``size``, if there are fewer distinct elements.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
 
     Returns
     -------

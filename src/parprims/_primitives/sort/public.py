@@ -52,8 +52,9 @@ def sort(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".
@@ -165,8 +166,9 @@ def argsort(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".
@@ -249,8 +251,9 @@ def sort_by_key(
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError. By default, offsets in CPU
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".

@@ -75,8 +75,9 @@ def solve_tridiagonal(
         Whether to return the backward error too, after x.
     return_status : bool, default False
         Whether to return the status too.
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the axis is split over; on PyTorch, the group of processes.
         Each device passes its own part. See the page "Arrays that are split over devices".

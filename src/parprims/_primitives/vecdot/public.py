@@ -34,8 +34,9 @@ def vecdot(
     reproducible : {"everywhere"}, optional
         With "everywhere", a product of vectors of real floats has the same bits by every library, method and device, in
         any order of their elements. See the page "reduce".
-    method : {"auto", "kernel", "native", "array"}, default "auto"
-        Implementation to use; "auto" chooses one. See `methods`.
+    method : {"auto", "canonical", "kernel", "native", "array"}, default "auto"
+        Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See
+        the page "Reproducibility", and `methods`.
     axis_name : str, tuple of str or ProcessGroup, optional
         Inside `jax.shard_map`, the axes of the mesh that the first of the axes is split over; on PyTorch, the group of
         processes. Each device passes its own part. See the page "Arrays that are split over devices".
