@@ -102,13 +102,15 @@ def _plan_of_columns(c: Call, name: str, *, outer: int, n: int, inner: int) -> _
     tasks, elements = rows * tiles, outer * n * inner
     least = threads.least_of_elements(tasks, elements)
     columns = outer * tiles
-    launches = [_cpu.Launch("find_column_tops", tasks, threads.least_of_bytes(tasks, elements * _cpu.bytes_of([name])))]
+    bound = threads.least_of_bytes(tasks, elements * _cpu.bytes_of([name]))
+    least_of_columns = threads.least_of_elements(columns, rows * inner)
+    launches = [_cpu.Launch("find_column_tops", tasks, bound)]
+    launches.append(_cpu.Launch("scale_columns", columns, least_of_columns, reads=0))
     if not running or blocks > 1:
         launches.append(_cpu.Launch("add_columns", tasks, least))
     if running:
         launches.append(_cpu.Launch("scan_columns", tasks, least))
     else:
-        least_of_columns = threads.least_of_elements(columns, rows * inner)
         launches.append(_cpu.Launch("finish_columns", columns, least_of_columns, reads=0))
     initial = int(isinstance(c, RunningSum) and c.include_initial)
     return _cpu.Plan(
@@ -116,7 +118,7 @@ def _plan_of_columns(c: Call, name: str, *, outer: int, n: int, inner: int) -> _
         texts_of((name,), c.dtype, c.grid),
         (name,),
         ((shape, c.dtype),),
-        (*[(rows * inner, "int64")] * 3, (rows * inner, "float64"), (0, "int64")),
+        (*[(rows * inner, "int64")] * 3, (rows * inner, "float64"), (outer * inner, "int64")),
         (n, blocks, size, c.grid.first, c.grid.second, initial, 1, inner),
     )
 

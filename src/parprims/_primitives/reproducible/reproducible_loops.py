@@ -3,7 +3,7 @@
 numbers: n, blocks, size, the bits of the first and of the second integer, whether running sums begin with zero, the
 lines of the second vectors, the length of a row.
 parts: for each block its largest finite magnitude, the sums of both integers, and the sum of what is not finite; the
-largest magnitude of the second vector. In columns each block has a row of each.
+largest magnitude of the second vector. In columns each block has a row of each, and the last are scales of columns.
 
 Lines lie in memory one after another, or side by side as columns. Each is cut into blocks. In products of vectors the
 largest magnitudes include those of infinities and NaN. Adding 1.5 2^52 to a float rounds it to an integer, and leaves
@@ -394,18 +394,27 @@ def find_column_tops(inputs, outputs, parts, numbers, begin, end):
                     store(parts[3], to + j, load(parts[3], to + j) + select(is_finite, 0.0, x))
 
 
-def column_scale(parts, outer, blocks, inner, j, bits):
-    """Return the exponent of the scale of a column."""
-    top = int64(0)
-    for block in range(outer * blocks, (outer + 1) * blocks):
-        one = load(parts[0], block * inner + j)
-        top = select(one > top, one, top)
-    return bits - exponent(top)
+def scale_columns(inputs, outputs, parts, numbers, begin, end):
+    """Write the exponents of the scales of columns; a task is a tile of columns."""
+    blocks, bits, inner = numbers[1], numbers[3], numbers[7]
+    tiles = -(-inner // tile())
+    for task in range(begin, end):
+        outer = task // tiles
+        column = (task - outer * tiles) * tile()
+        few, to = min(int64(tile()), inner - column), outer * inner + column
+        for j in range(few):
+            store_to(4, parts[4], to + j, int64(0))
+        for block in range(outer * blocks, (outer + 1) * blocks):
+            for j in range(few):
+                one, top = load_from(1, parts[0], block * inner + column + j), load_from(4, parts[4], to + j)
+                store_to(4, parts[4], to + j, select(one > top, one, top))
+        for j in range(few):
+            store(parts[4], to + j, bits - exponent(load(parts[4], to + j)))
 
 
 def add_columns(inputs, outputs, parts, numbers, begin, end):
     """Add the integers of blocks of columns."""
-    n, blocks, size, bits, second, inner = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[7]
+    n, blocks, size, second, inner = numbers[0], numbers[1], numbers[2], numbers[4], numbers[7]
     tiles, unit = -(-inner // tile()), power(second)
     factors, factors2 = np.empty(512, np.float64), np.empty(512, np.float64)
     for task in range(begin, end):
@@ -415,7 +424,7 @@ def add_columns(inputs, outputs, parts, numbers, begin, end):
         first = (place - outer * blocks) * size
         count, at, to = min(size, n - first), (outer * n + first) * inner + column, place * inner + column
         for j in range(few):
-            scale = column_scale(parts, outer, blocks, inner, column + j, bits)
+            scale = load(parts[4], outer * inner + column + j)
             half = scale >> 1 if words() == 2 else scale
             store(factors, j, power(half))
             store(factors2, j, power(scale - half))
@@ -455,7 +464,7 @@ def both_integers(inputs, i, factor, factor2, unit):
 
 def finish_columns(inputs, outputs, parts, numbers, begin, end):
     """Write the sums of columns; a task is a tile of columns."""
-    blocks, bits, second, inner = numbers[1], numbers[3], numbers[4], numbers[7]
+    blocks, second, inner = numbers[1], numbers[4], numbers[7]
     tiles = -(-inner // tile())
     for task in range(begin, end):
         outer = task // tiles
@@ -466,7 +475,7 @@ def finish_columns(inputs, outputs, parts, numbers, begin, end):
                 total += load(parts[1], block * inner + j)
                 rest += load(parts[2], block * inner + j)
                 odd += load(parts[3], block * inner + j)
-            scale = column_scale(parts, outer, blocks, inner, j, bits)
+            scale = load(parts[4], outer * inner + j)
             if odd != 0.0:
                 finish(outputs, outer * inner + j, odd)
             elif words() == 1:
@@ -477,8 +486,7 @@ def finish_columns(inputs, outputs, parts, numbers, begin, end):
 
 def scan_columns(inputs, outputs, parts, numbers, begin, end):
     """Write the running sums of blocks of columns."""
-    n, blocks, size, bits, second = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    initial, inner = numbers[5], numbers[7]
+    n, blocks, size, second, initial, inner = numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[7]
     tiles, unit = -(-inner // tile()), power(second)
     factors, factors2, odds = np.empty(512, np.float64), np.empty(512, np.float64), np.empty(512, np.float64)
     totals, rests, scales = np.empty(512, np.int64), np.empty(512, np.int64), np.empty(512, np.int64)
@@ -492,7 +500,7 @@ def scan_columns(inputs, outputs, parts, numbers, begin, end):
         count, at = min(size, n - first), (outer * n + first) * inner + column
         to, is_odd = (outer * (n + initial) + initial + first) * inner + column, False
         for j in range(few):
-            scale = column_scale(parts, outer, blocks, inner, column + j, bits)
+            scale = load(parts[4], outer * inner + column + j)
             half = scale >> 1 if words() == 2 else scale
             back = -(scale + second) >> 1
             store(factors, j, power(half))
