@@ -71,8 +71,8 @@ SHARED = (
     Shared(
         "method",
         '{"auto", "canonical", "kernel", "native", "array"}, default "auto"',
-        'Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. See '
-        'the page "Reproducibility", and `methods`.',
+        'Implementation to use; "auto" chooses one. "canonical" takes one that groups elements by their places alone. '
+        'See the page "Reproducibility", and `methods`.',
     ),
     Shared(
         "check",
