@@ -16,7 +16,6 @@ import numpy as np
 from parprims._core.arrays import (
     Array,
     Namespace,
-    along,
     cast,
     compute_dtype,
     device,
@@ -80,10 +79,10 @@ def _flags(xp: Namespace, c: Segmented, numbers: Array) -> Array:
     edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
     changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
     flags = xp.concat([changed, edge] if c.reverse else [edge, changed])
-    return _along_axis(xp, c, flags)
+    return along_axis(xp, c, flags)
 
 
-def _along_axis(xp: Namespace, c: Segmented, x: Array) -> Array:
+def along_axis(xp: Namespace, c: Segmented, x: Array) -> Array:
     """Return an array of one dimension along the axis, in a shape that broadcasts with elements.
 
     If components have several shapes, it lacks the axes behind the axis (see `spread`).
@@ -100,12 +99,12 @@ def _shape_of_flags(c: Segmented) -> tuple[int, ...]:
     return (*(leads.pop() if len(leads) == 1 else (1,) * c.axis), c.n)
 
 
-def _chosen(xp: Namespace, mask: Array, xs: tuple[Array, ...], ys: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return components: of the first element where the mask of `_along_axis` is True, else of the second."""
+def chosen(xp: Namespace, mask: Array, xs: tuple[Array, ...], ys: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return components: of the first element where the mask of `along_axis` is True, else of the second."""
     return tuple([xp.where(spread(xp, mask, x), x, y) for x, y in zip(xs, ys, strict=True)])
 
 
-def _is_recurrence(c: Segmented) -> bool:
+def is_recurrence(c: Segmented) -> bool:
     return c.op is MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"])
 
 
@@ -113,7 +112,7 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
     """Return the scanned components, flags first, and the options of the scan."""
     xs = c.elements(xp)
     flags = _flags(xp, c, _segment_numbers(xp, c, method))
-    if _is_recurrence(c):
+    if is_recurrence(c):
         a, b = xs
         start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
         first = b if start is None else a * start + b
@@ -130,7 +129,7 @@ def _elements(xp: Namespace, c: Segmented, method: str) -> tuple[tuple[Array, ..
         other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
         starts = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(starts, other, strict=True)])
         both = tuple([cast(xp, y, x.dtype) for y, x in zip(c.op(starts, other), xs, strict=True)])
-        xs = _chosen(xp, flags, both, xs)
+        xs = chosen(xp, flags, both, xs)
     return (xp.broadcast_to(flags, _shape_of_flags(c)), *xs), options
 
 
@@ -202,15 +201,15 @@ def _continued(xp: Namespace, c: Segmented, method: str) -> Any:
     flags = _flags(xp, c, numbers)
     starts = tuple([moved(xp, x, lambda x: xp.take(x, numbers, axis=axis)) for x in c.starts])
     options: dict[str, Any] = {"axis": axis, "reverse": c.reverse, "offsets": offsets, "check": False, "method": method}
-    if _is_recurrence(c):
+    if is_recurrence(c):
         a, b = xs
         return linear_recurrence(a, xp.where(flags, a * starts[0] + b, b), **options)
     begun = tuple([cast(xp, y, x.dtype) for y, x in zip(c.op(starts, xs), xs, strict=True)])
-    xs = _chosen(xp, flags, begun, xs)
+    xs = chosen(xp, flags, begun, xs)
     ys = scan(xs, c.op, dtype=tuple([x.dtype for x in xs]), **options)
     if c.exclusive:
         sweep = derivative_rules.Sweep(xp, axis, c.reverse)
-        ys = _chosen(xp, flags, starts, tuple([sweep.previous(y, sweep.first(y)) for y in ys]))
+        ys = chosen(xp, flags, starts, tuple([sweep.previous(y, sweep.first(y)) for y in ys]))
     return ys[0] if c.single else ys
 
 
@@ -218,7 +217,7 @@ def _continued_parts(xp: Namespace, c: Segmented) -> list[Part]:
     """Return the inner scan of `_continued`."""
     xs = _stand_ins(xp, c.arrays[: c.count], _working(xp, c))
     options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse, "offsets": c.arrays[c.count], "check": False}
-    if _is_recurrence(c):
+    if is_recurrence(c):
         return [(linear_recurrence, xs, options)]
     return [(scan, (xs, c.op), {**options, "dtype": tuple([x.dtype for x in xs])})]
 
@@ -247,7 +246,7 @@ def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
 def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, entries: Array) -> Any:
     """Return the results: for a segment with elements, ``ys`` at its entry of ``entries`` along the axis."""
     shapes, are_full = [shape for shape, _ in c.results], full
-    full = _along_axis(xp, c, full)
+    full = along_axis(xp, c, full)
     starts = tuple([xp.expand_dims(x, axis=c.axis) for x in c.starts])
     if not starts:
         identity = c.op.identity(*(dtype_name(compute_dtype(xp, dtype)) for dtype in c.dtypes))
@@ -269,7 +268,7 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
             tuple([cast(xp, x, to) for x, to in zip(components, wide, strict=True)]) for components in (starts, totals)
         ]
         joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
-    result = _chosen(xp, full, joined, starts)
+    result = chosen(xp, full, joined, starts)
     return result[0] if c.single else result
 
 
@@ -299,19 +298,19 @@ def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
         outside = (ids < 0) | (ids >= c.segments)
         ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
     if not c.in_order:
-        order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
+        order = argsort(narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
         xs = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=c.axis)) for x in xs])
     offsets = searchsorted(ids, wanted, method=Inside("auto"))
     return dataclasses.replace(c, arrays=(*xs, offsets, *starts))
 
 
-def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
+def narrow(xp: Namespace, numbers: Array, count: int) -> Array:
     """Return numbers below a count in the narrowest dtype that holds them, which is the fastest to sort."""
     return cast(xp, numbers, getattr(xp, segment_ids.narrowest(count)))
 
 
-def _narrow_stand_in(xp: Namespace, ids: Array, count: int) -> Array:
+def narrow_stand_in(xp: Namespace, ids: Array, count: int) -> Array:
     """Return a placeholder of the narrow ids."""
     return stand_in(xp, ids, tuple(ids.shape), getattr(xp, segment_ids.narrowest(count)))
 
@@ -323,63 +322,7 @@ def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callabl
 def _id_parts(xp: Namespace, c: Segmented) -> list[Part]:
     result = _reduce_parts(xp, c)
     ids = c.arrays[c.count]
-    return result if c.in_order else [*result, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
-
-
-def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the scan of elements that are sorted stably by segment, with results in the places of the elements.
-
-    Elements without a segment are one more segment, whose results are replaced by the elements.
-    """
-    xs, ids, axis, n = c.arrays[: c.count], c.arrays[c.count], c.axis, c.n
-    elements = c.elements(xp)
-    alone = elements[1:] if _is_recurrence(c) else elements
-    if c.segments == 0:
-        empty = [xp.zeros(shape, dtype=dtype, device=device(ids)) for shape, dtype in c.results[len(alone) :]]
-        ys = (*[xp.astype(x, x.dtype, copy=True) for x in alone], *empty)
-        return ys[0] if c.single else ys
-    ids = cast(xp, ids, index_dtype(xp))
-    outside = (ids < 0) | (ids >= c.segments)
-    ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
-    outside = _along_axis(xp, c, outside)
-    if _is_recurrence(c):  # elements without a segment do not overflow, which would spoil derivatives
-        xs = xp.where(outside, xp.zeros_like(xs[0]), xs[0]), xs[1]
-    order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
-    wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    begins = searchsorted(xp.take(ids, order, axis=0), wanted, method=Inside("auto"))
-    offsets = xp.concat([cast(xp, begins, ids.dtype), xp.full((1,), n, dtype=ids.dtype, device=device(ids))])
-    starts = c.starts
-    if c.own:
-        starts = tuple([xp.concat([x, x[along(axis, 0, 1)]], axis=axis) for x in starts])
-    back = argsort(_narrow(xp, order, n), method=method)
-    in_order = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs])
-    function, arguments, options = _scan_in_order(c, in_order, offsets, starts)
-    found = function(*arguments, **options, return_last=c.ends, method=method)
-    parts = found if c.ends else (found, ())
-    ys, ends = [part if isinstance(part, tuple) else (part,) for part in parts]
-    ys = tuple([moved(xp, y, lambda y: xp.take(y, back, axis=axis)) for y in ys])
-    ys = _chosen(xp, outside, alone, ys)
-    ys = (*ys, *[end[along(axis, 0, c.segments)] for end in ends])
-    return ys[0] if c.single else ys
-
-
-def _scan_in_order(c: Segmented, xs: tuple[Array, ...], offsets: Array, starts: tuple[Array, ...]) -> Part:
-    """Return the scan, or the recurrence, of elements in the order of their segments."""
-    options: dict[str, Any] = {"offsets": offsets, "check": False, "axis": c.axis, "reverse": c.reverse}
-    if _is_recurrence(c):
-        return linear_recurrence, xs, {**options, "initial": starts[0] if starts else None}
-    return scan, (xs, c.op), {**options, "initial": starts or None, "exclusive": c.exclusive, "dtype": c.dtypes}
-
-
-def _grouped_parts(xp: Namespace, c: Segmented) -> list[Part]:
-    ids = c.arrays[c.count]
-    sort: Part = argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {}
-    offsets = stand_in(xp, ids, (c.segments + 2,), index_dtype(xp))
-    starts = c.starts
-    if c.own:
-        more = [(*x.shape[: c.axis], c.segments + 1, *x.shape[c.axis + 1 :]) for x in starts]
-        starts = tuple([stand_in(xp, x, shape, x.dtype) for x, shape in zip(starts, more, strict=True)])
-    return [_scan_in_order(c, c.arrays[: c.count], offsets, starts), sort]
+    return result if c.in_order else [*result, (argsort, (narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
@@ -387,7 +330,7 @@ def _sorting_indices(xp: Namespace, c: Segmented, method: str) -> Array:
     keys = c.arrays[0]
     keys = constant(keys) if asked_for(keys) else keys
     order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
-    numbers = _narrow(xp, _segment_numbers(xp, c, method) + 1, c.segments + 3)
+    numbers = narrow(xp, _segment_numbers(xp, c, method) + 1, c.segments + 3)
     shape = order.shape
     by_key = xp.reshape(xp.take(numbers, xp.reshape(order, (-1,)), axis=0), shape) if numbers.shape[0] else order
     again = argsort(by_key, axis=c.axis, method=method)
@@ -538,7 +481,7 @@ def _sort_by_kernel(xp: Namespace, *arrays: Array, indices: bool = False) -> Cal
 def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return a runner that sorts the positions of rows by ids and reduces rows in this order, all by GPU kernels."""
     bare = c.on(*(None,) * len(c.arrays))
-    narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
+    narrowed = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
     sort = made_once(lambda ids: _sort_by_kernel(xp, ids, indices=True))
     find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
     ordered = dataclasses.replace(bare, ordered=True, key=None)
@@ -546,7 +489,7 @@ def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():
-            ids, order = sort(narrow(ids))
+            ids, order = sort(narrowed(ids))
             return reduced(x, find_offsets(ids), order, *starts)
 
     return run
@@ -557,7 +500,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
         return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
-    narrow = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
+    narrowed = made_once(lambda ids: segment_ids.narrowing(xp, ids, bare.segments))
     sort = made_once(lambda ids, x: _sort_by_kernel(xp, ids, x))
     find_offsets = made_once(lambda ids: segment_ids.finding_offsets(xp, ids, bare.segments))
     reduced = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
@@ -565,7 +508,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():
             if not bare.in_order:
-                ids = narrow(ids)
+                ids = narrowed(ids)
                 if x.ndim == 1:
                     ids, x = sort(ids, x)
                 else:
@@ -665,7 +608,7 @@ def _parts_in_order(xp: Namespace, c: Segmented) -> list[Part]:
     ids = c.arrays[c.count]
     offsets = stand_in(xp, ids, (c.segments + 1,), index_dtype(xp))
     part = _in_order(c, (*c.arrays[: c.count], offsets, *c.starts))
-    return [part] if c.in_order else [part, (argsort, (_narrow_stand_in(xp, ids, c.segments + 1),), {})]
+    return [part] if c.in_order else [part, (argsort, (narrow_stand_in(xp, ids, c.segments + 1),), {})]
 
 
 _SEVERAL_BY_IDS = by_parts("kernel", _by_ids_in_order, _parts_in_order)
@@ -687,9 +630,6 @@ _BY_IDS = {
 SCANS = (
     "scan", "cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "cumulative_logsumexp",
 )  # fmt: skip
-
-BY_IDS = {name: composed(name, _grouped, _grouped_parts) for name in (*SCANS, "linear_recurrence")}
-"""The methods of scans and recurrences with segment_ids."""
 
 METHODS = {
     "reduce": composed(

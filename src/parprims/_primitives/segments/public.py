@@ -23,6 +23,7 @@ from parprims._primitives.recurrence.public import LINEAR_RECURRENCE
 from parprims._primitives.reduce.public import REDUCE
 from parprims._primitives.scan.cumulative import CUMULATIVE_LOGSUMEXP, EXTREMA
 from parprims._primitives.scan.public import CUMULATIVE_PROD, CUMULATIVE_SUM, SCAN
+from parprims._primitives.segments.by_ids import BY_IDS
 from parprims._primitives.segments.call import (
     Segmented,
     Wider,
@@ -32,7 +33,7 @@ from parprims._primitives.segments.call import (
     checked_scan_by_ids,
     checked_sort,
 )
-from parprims._primitives.segments.methods import BY_IDS, METHODS
+from parprims._primitives.segments.methods import METHODS
 from parprims._primitives.sort.public import ARGSORT, SORT, SORT_BY_KEY
 
 
