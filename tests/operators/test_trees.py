@@ -235,36 +235,63 @@ class TestReduce:
         compare(backend, (found["matrix"], found["angle"]), (matrix, total), (8 * n * EPS, 3 * n * n * EPS))
 
 
+def observed(rng, n):
+    """Return the elements of a filter of n observations, and its means and covariances by the textbook's filter."""
+    f, h = 0.9 * np.eye(SIDE) + 0.1 * np.eye(SIDE, k=1), rng.standard_normal((2, SIDE))
+    q, r, y = 0.2 * np.eye(SIDE), 0.5 * np.eye(2), rng.standard_normal((n, 2))
+    means, covariances, mean, cov = [], [], np.zeros(SIDE), np.eye(SIDE)
+    for measured in y:
+        mean, cov = f @ mean, f @ cov @ f.T + q
+        gain = cov @ h.T @ np.linalg.inv(h @ cov @ h.T + r)
+        mean, cov = mean + gain @ (measured - h @ mean), cov - gain @ h @ cov
+        means.append(mean)
+        covariances.append(cov)
+    inverse = np.linalg.inv(h @ q @ h.T + r)
+    gain, back = q @ h.T @ inverse, f.T @ h.T @ inverse
+    kept = np.eye(SIDE) - gain @ h
+    whole = [kept @ f, y @ gain.T, kept @ q, y @ back.T, back @ h @ f]
+    shapes = [(n, SIDE, SIDE), (n, SIDE), (n, SIDE, SIDE), (n, SIDE), (n, SIDE, SIDE)]
+    parts = [np.array(np.broadcast_to(part, shape)) for part, shape in zip(whole, shapes, strict=True)]
+    for part, first in zip(parts, (0, means[0], covariances[0], 0, 0), strict=True):
+        part[0] = first
+    return parts, np.stack(means), np.stack(covariances)
+
+
+def allowed(means, covariances):
+    """Return the largest error of a filter, a contraction: it forgets roundings of earlier steps.
+
+    A combination solves two systems of SIDE unknowns.
+    """
+    return 1000 * SIDE * EPS * max(np.max(abs(means)), np.max(abs(covariances)))
+
+
 class TestKalman:
     methods = METHODS
 
     @pytest.mark.parametrize("n", [1, 2, 9, 60])
     def test_filter(self, backend, run, method, rng, n):
         """The means and covariances of a filter in parallel, against the textbook's filter."""
-        f, h = 0.9 * np.eye(SIDE) + 0.1 * np.eye(SIDE, k=1), rng.standard_normal((2, SIDE))
-        q, r, y = 0.2 * np.eye(SIDE), 0.5 * np.eye(2), rng.standard_normal((n, 2))
-        means, covariances, mean, cov = [], [], np.zeros(SIDE), np.eye(SIDE)
-        for measured in y:
-            mean, cov = f @ mean, f @ cov @ f.T + q
-            gain = cov @ h.T @ np.linalg.inv(h @ cov @ h.T + r)
-            mean, cov = mean + gain @ (measured - h @ mean), cov - gain @ h @ cov
-            means.append(mean)
-            covariances.append(cov)
-        inverse = np.linalg.inv(h @ q @ h.T + r)
-        gain, back = q @ h.T @ inverse, f.T @ h.T @ inverse
-        kept = np.eye(SIDE) - gain @ h
-        whole = [kept @ f, y @ gain.T, kept @ q, y @ back.T, back @ h @ f]
-        shapes = [(n, SIDE, SIDE), (n, SIDE), (n, SIDE, SIDE), (n, SIDE), (n, SIDE, SIDE)]
-        parts = [np.array(np.broadcast_to(part, shape)) for part, shape in zip(whole, shapes, strict=True)]
-        for part, first in zip(parts, (0, means[0], covariances[0], 0, 0), strict=True):
-            part[0] = first
-        x = Gaussian(*map(backend.asarray, parts))
-        found = run(parprims.scan, x, filtering, axis=0, method=method)
+        parts, means, covariances = observed(rng, n)
+        found = run(parprims.scan, Gaussian(*map(backend.asarray, parts)), filtering, axis=0, method=method)
         assert type(found) is Gaussian
-        largest = max(np.max(abs(np.stack(means))), np.max(abs(np.stack(covariances))))
-        # A contraction: a filter forgets roundings of earlier steps. A combination solves two systems of SIDE unknowns.
-        allowed = 1000 * SIDE * EPS * largest
-        compare(backend, (found.b, found.c), (np.stack(means), np.stack(covariances)), allowed)
+        compare(backend, (found.b, found.c), (means, covariances), allowed(means, covariances))
+
+    @pytest.mark.parametrize("by", ["offsets", "ids"])
+    def test_several_series(self, backend, run, method, rng, by):
+        """Filters of several series of unequal length side by side, some of them empty."""
+        lengths = np.array([5, 0, 1, 17, 2])
+        of_parts, of_means, of_covariances = zip(*[observed(rng, n) for n in lengths if n], strict=True)
+        parts = [np.concatenate(part) for part in zip(*of_parts, strict=True)]
+        means, covariances = np.concatenate(of_means), np.concatenate(of_covariances)
+        order, ids = np.arange(lengths.sum()), np.repeat(np.arange(len(lengths)), lengths)
+        options = {"offsets": backend.asarray(np.concatenate([[0], np.cumsum(lengths)]))}
+        if by == "ids":  # steps of all series in any order, but in time for each series
+            order = np.argsort(rng.permutation(ids), kind="stable").argsort(kind="stable")
+            ids = ids[order]
+            options = {"segment_ids": backend.asarray(ids), "num_segments": len(lengths)}
+        x = Gaussian(*[backend.asarray(part[order]) for part in parts])
+        found = run(parprims.scan, x, filtering, axis=0, method=method, **options)
+        compare(backend, (found.b, found.c), (means[order], covariances[order]), allowed(means, covariances))
 
 
 class TestStructures:
