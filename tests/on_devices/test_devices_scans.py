@@ -73,7 +73,29 @@ SINGLES = np.full(N, 2.0**14, np.float32)
 SINGLES[N // 2 :] *= -1
 SINGLES[-1] += 2049
 HALVES = SINGLES.astype(np.float16)  # sums of parts are larger than any of 16 bits, and the sum of all is exact
+TURNS = RNG.integers(-1, 2, (N, 2, 2)).astype(np.float64), RNG.integers(-1, 2, (N, 2)).astype(np.float64)
 Moments = collections.namedtuple("Moments", "total squares")
+
+
+def turned(earlier, later):
+    """Compose maps x -> turn x + move, in a tree of leaves of several shapes."""
+    move = (later["turn"] @ earlier["move"][..., None])[..., 0] + later["move"]
+    return {"turn": later["turn"] @ earlier["turn"], "move": move, "none": None}
+
+
+def of_turns(function, *leaves, **options):
+    """Return the leaves of a call on the tree of these leaves, along axis 0."""
+    begin = options.get("initial")
+    if begin and not isinstance(leaves[0], np.ndarray):
+        import jax
+
+        options["initial"] = {key: one if one is None else jax.numpy.asarray(one) for key, one in begin.items()}
+    found = function(dict(zip(("turn", "move", "none"), (*leaves, None), strict=True)), turned, axis=0, **options)
+    assert found["none"] is None
+    return found["turn"], found["move"]
+
+
+BEGIN = {"turn": np.array([[0.0, 1.0], [2.0, 0.0]]), "move": 3.0, "none": None}
 
 # Not the examples of the declarations: states, dtypes and operators that devices exchange in different messages.
 CALLS = {
@@ -109,6 +131,14 @@ CALLS = {
     "scan of segments": (lambda x, y: parprims.scan((x, y), parprims.segmented("add"))[1], (STARTS, WHOLE)),
     "scan of maps": (lambda x, y: parprims.scan((x, y), "affine"), (DECAY, REAL)),
     "cumulative_prod": (lambda x: parprims.cumulative_prod(x), (DECAY,)),
+    "tree": (lambda *xs: of_turns(parprims.scan, *xs), TURNS),
+    "tree back": (lambda *xs: of_turns(parprims.scan, *xs, reverse=True, initial=BEGIN), TURNS),
+    "tree before": (lambda *xs: of_turns(parprims.scan, *xs, exclusive=True, initial=BEGIN), TURNS),
+    "total of a tree": (lambda *xs: of_turns(parprims.reduce, *xs, keepdims=True), TURNS),
+    "total of a tree from an element": (lambda *xs: of_turns(parprims.reduce, *xs, initial=BEGIN), TURNS),
+    "total of a tree from numbers": (
+        lambda *xs: of_turns(parprims.reduce, *xs, initial=BEGIN | {"turn": 1.0}, keepdims=True), TURNS,
+    ),
     "recurrence": (lambda a, b: parprims.linear_recurrence(a, b), (DECAY, REAL)),
     "recurrence back": (lambda a, b: parprims.linear_recurrence(a, b, reverse=True, initial=3.0), (DECAY, REAL)),
     "recurrence of a constant": (lambda b: parprims.linear_recurrence(0.5, b), (REAL,)),
@@ -178,6 +208,58 @@ def check_batches_and_two_axes():
         parprims.linear_recurrence(put(a, both, "j"), put(rows, both, None, "i"), initial=jax.numpy.ones(8)),
         parprims.linear_recurrence(a, rows, initial=np.ones(8)),
     )
+
+
+def check_trees():
+    """Whose leaves have axes of their own: behind an axis that is split too, in programs, and inside of shard_map."""
+    import jax
+
+    both = mesh_of(8, names=("i", "j"), shape=(4, 2))
+    rows = [np.stack([x, x[::-1]]) for x in TURNS]
+
+    def call(*leaves):
+        tree = dict(zip(("turn", "move", "none"), (*leaves, None), strict=True))
+        y, total = parprims.scan(tree, turned, axis=1), parprims.reduce(tree, turned, axis=1)
+        return y["turn"], y["move"], total["turn"], total["move"]
+
+    for spec in (("j", "i"), (None, ("i", "j")), ("j",)):
+        split = [put(x, both, *spec) for x in rows]
+        near(call(*split), call(*rows))
+        near(jax.jit(call)(*split), call(*rows))
+        assert call(*split)[1].sharding.is_equivalent_to(split[1].sharding, 3)
+    with pytest.raises(ValueError, match=r"^x\['turn'\] must not be split behind axis 1"):
+        call(put(rows[0], both, None, "i", "j"), put(rows[1], both, None, "i"))
+    square = put(RNG.standard_normal((N, 2, 2)), mesh_of(4, names=("i", "j"), shape=(2, 2)), None, "i", "j")
+    for function in (parprims.scan, parprims.reduce):
+        near(function(square, lambda x, y: x + y + x * y, axis=0), function(np.asarray(square), joined, axis=0))
+        with pytest.raises(ValueError, match=r"^x must not be split behind axis 0"):
+            function(square, lambda x, y: x @ y, axis=0)
+    for split in ((None, "i", "j"), ("i",), ("i", None, "j")):  # XLA moves what is split otherwise
+        square = put(np.asarray(square), mesh_of(4, "Auto", ("i", "j"), (2, 2)), *split)
+        program = jax.jit(lambda x: parprims.scan(x, lambda p, q: q @ p, axis=0, method="array"))
+        near(program(square), parprims.scan(np.asarray(square), lambda p, q: q @ p, axis=0))
+    spec, mesh = jax.sharding.PartitionSpec, mesh_of(4)
+
+    def part(*leaves):
+        options = {"axis_name": "i", "initial": BEGIN}
+        return of_turns(parprims.scan, *leaves, **options), of_turns(parprims.reduce, *leaves, **options)
+
+    expected = of_turns(parprims.scan, *TURNS, initial=BEGIN), of_turns(parprims.reduce, *TURNS, initial=BEGIN)
+    mapped = jax.shard_map(part, mesh=mesh, in_specs=spec("i"), out_specs=(spec("i"), spec()))
+    found = jax.jit(mapped)(*[put(x, mesh, "i") for x in TURNS])
+    for one, other in zip(found, expected, strict=True):
+        near(one, other)
+
+    def loss(*leaves):
+        return (of_turns(parprims.scan, *leaves)[1] ** 2).sum() + of_turns(parprims.reduce, *leaves)[0].sum()
+
+    arrays = [jax.numpy.asarray(x) for x in TURNS]
+    derivatives = jax.jit(jax.grad(loss, (0, 1)))
+    near(derivatives(*[put(x, mesh, "i") for x in arrays]), derivatives(*arrays), 256)
+
+
+def joined(x, y):
+    return x + y + x * y
 
 
 def check_recurrences_that_forget():

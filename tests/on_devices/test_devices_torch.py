@@ -72,6 +72,11 @@ def groups():
     )
 
 
+def moved(earlier, later):
+    """Compose maps x -> matrix x + offset."""
+    return later[0] @ earlier[0], (later[0] @ earlier[1][..., None])[..., 0] + later[1]
+
+
 def check_plain_tensors_of_uneven_and_empty_parts():
     import torch
 
@@ -116,6 +121,17 @@ def check_plain_tensors_of_uneven_and_empty_parts():
             near(x, part(parprims.solve_tridiagonal(a, 3 + b, c, d, periodic=periodic)))
             assert float(error) < 1e-15
         near(parprims.matmul(part(rows), part(rows).T, axis_name=group), rows @ rows.T)
+        leaves = torch.stack([a, b, c, d]).T.reshape(N, 2, 2), torch.stack([b, c]).T
+        first = sum(lengths[:rank])
+        parts = tuple(x[first : first + lengths[rank]] for x in leaves)
+        for options in ({}, {"reverse": True}, {"initial": (torch.eye(2, dtype=a.dtype, device=where()), 0.5)}):
+            found = parprims.scan(parts, moved, axis=0, axis_name=group, **options)
+            for x, y in zip(found, parprims.scan(leaves, moved, axis=0, **options), strict=True):
+                near(x, y[first : first + lengths[rank]], 512)
+        for options in ({"keepdims": True}, {"initial": (torch.eye(2, dtype=a.dtype, device=where()), 0.5)}):
+            found = parprims.reduce(parts, moved, axis=0, axis_name=group, **options)
+            for x, y in zip(found, parprims.reduce(leaves, moved, axis=0, **options), strict=True):
+                near(x, y, 512)
         near(parprims.histogram(part(b), 5, axis_name=group)[0], parprims.histogram(b, 5)[0])
         wrong = torch.where(whole == N // 2, torch.nan, b)  # edges from such data are NaN, and enclose nothing
         near(parprims.histogram(part(wrong), 5, axis_name=group)[0], parprims.histogram(wrong, 5)[0])
@@ -152,6 +168,14 @@ def check_dtensors():
         near(parprims.linear_recurrence(0.5, arrays[1]), parprims.linear_recurrence(0.5, b))
         near(parprims.sort(arrays[1]), torch.sort(b).values)
         near(parprims.solve_tridiagonal(arrays[0], 3.0, arrays[2], arrays[3]), parprims.solve_tridiagonal(a, 3.0, c, d))
+    leaves = torch.stack([a, b, c, d]).T.reshape(N, 2, 2), torch.stack([b, c]).T.contiguous()
+    arrays_of_leaves = tuple(distribute_tensor(x, mesh, (Replicate(), Shard(0))) for x in leaves)
+    for x, y in zip(parprims.scan(arrays_of_leaves, moved, axis=0), parprims.scan(leaves, moved, axis=0), strict=True):
+        near(x, y, 512)
+    for x, y in zip(
+        parprims.reduce(arrays_of_leaves, moved, axis=0), parprims.reduce(leaves, moved, axis=0), strict=True
+    ):
+        near(x, y, 512)
     table = torch.stack([a, b, c, d])
     both = distribute_tensor(table, mesh, (Shard(0), Shard(1)))
     near(parprims.scan(both), parprims.scan(table))

@@ -37,11 +37,11 @@ def compute(asked: Arguments) -> Any:
     The arguments are checked as in a call on one device.
     """
     axis_name = asked.axis_name
-    _check_shapes(asked)
     arrays = tuple([x for x in asked.flat if not is_scalar(x)])
     if axis_name is None and any(type(x).__module__.startswith("dask.") for x in arrays):
         from parprims._devices.dask_chunks import Chunks
 
+        _check_shapes(asked)
         return Chunks.call(_of_whole, asked)
     if any(map(is_tensor, arrays)):
         from parprims._devices.torch_groups import Distributed, Group
@@ -69,8 +69,8 @@ def _check_shapes(asked: Arguments) -> None:
         shapes = [tuple(getattr(one, "shape", ())) for one in components]
         if any(shape != shapes[0] for shape in shapes):
             raise ValueError(
-                "x must be arrays of equal shape where several devices hold their elements, got "
-                f"{', '.join(map(str, shapes))}"
+                f"x must be arrays of equal shape in chunks of Dask, got {', '.join(map(str, shapes))}: scan or reduce "
+                "arrays of JAX or PyTorch"
             )
 
 

@@ -5,6 +5,7 @@ The file is long because it is the one table of all primitives for all engines.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from parprims._core.arrays import (
     namespace_of,
     normalize_axes,
     normalize_axis,
+    shared_axis,
 )
 from parprims._core.elements import flattened, rebuilt
 from parprims._core.options import as_dtypes, check_entries, dtype_named
@@ -44,17 +46,18 @@ from parprims._devices.scans import (
     with_arrays,
 )
 from parprims._devices.sorts import digit_bits, key_width, sorts
-from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
+from parprims._devices.work import Engine, Names, Split, Stage, Work, in_front, option_key, part_of, together
 from parprims._dispatch.dispatch import MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
-from parprims._operators.flags import flags_broadcast
-from parprims._operators.operator import Operator, as_operator, restructured
+from parprims._operators.flags import of_equal_shapes
+from parprims._operators.operator import Operator, as_operator, names_of_leaves, restructured
 from parprims._primitives.histogram import public as public_histogram
 from parprims._primitives.matmul import public as public_matmul
 from parprims._primitives.matmul.call import as_operators
 from parprims._primitives.recurrence import public as public_recurrence
 from parprims._primitives.reduce.call import SUMS, names_once_rounded, own_dtypes, widened
 from parprims._primitives.reduce.public import reduce
+from parprims._primitives.scan.trailing_axes.parts import combines_axes
 from parprims._primitives.tridiagonal import public as public_tridiagonal
 from parprims._primitives.tridiagonal.call import checked
 from parprims._primitives.vecdot.public import vecdot
@@ -77,10 +80,13 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     arrays = (x,) if single else x
     key = option_key(primitive, **options, method=method)
     xp, operator = namespace_of(arrays[0]), as_operator(op)
-    if fn is None and operator.flags:
-        arrays = flags_broadcast(xp, operator, arrays)
-    split = together(engine, named("x", arrays, single))
-    shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
+    differ = False
+    if fn is None and primitive != "vecdot":
+        arrays, differ = of_equal_shapes(xp, operator, arrays)
+        axis = axis[0] if differ and isinstance(axis, tuple) and len(axis) == 1 else axis
+    axis, splits = _of_elements(engine, operator, axis, _components(operator, arrays, single), differ=differ)
+    split, keeps = splits[0], keepdims and not differ
+    shape = tuple(arrays[0].shape) if differ else broadcast_shapes(*(tuple(one.shape) for one in arrays))
     axes = normalize_axes(axis, len(shape))
     combines = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
     computed, results = _dtypes_of_reduction(xp, fn, arrays, op=operator, dtype=dtype)
@@ -119,23 +125,34 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
         steps = reduction(
             of_results(group) if index else local(group, True, wide),
             operator,
-            result_shape(axes, keepdims) if last else tuple,
+            result_shape(axes, keeps) if last else tuple,
             initial=initial if last and not combines else None,
             dtypes=narrow if last and not combines else None,
             can_be_empty=has_identity,
         )
-        stages.append(Stage(over, engine.length(arrays, group[0], len(shape)) if group else 1, steps))
+        along = arrays[:1] if differ else arrays
+        stages.append(Stage(over, engine.length(along, group[0], len(shape)) if group else 1, steps))
+
+    def without_axes(split: Split) -> Split:
+        return tuple(() if at in axes else over for at, over in enumerate(split) if keeps or at not in axes)
+
     work = Work(
         primitive=primitive,
         arrays=arrays,
-        inputs=tuple(part_of(split, one) for one in arrays),
-        outputs=tuple(() if at in axes else over for at, over in enumerate(split) if keepdims or at not in axes),
+        inputs=tuple(part_of(own, one) for own, one in zip(splits, arrays, strict=True)),
+        outputs=without_axes(split),
         stages=tuple(stages),
-        plain=local(axes, keepdims, wide if combines else dtype, None if combines else initial),
+        plain=local(axes, keeps, wide if combines else dtype, None if combines else initial),
         key=key,
     )
-    totals = engine.compute(work)
-    return _begun(operator, initial, totals, narrow) if combines else totals
+    if not differ:
+        totals = engine.compute(work)
+        return _begun(operator, initial, totals, narrow) if combines else totals
+    totals = _computed_apart(engine, work, [without_axes(own) for own in splits])
+    whole = tuple(xp.expand_dims(one, axis=axis) for one in totals)  # operators of the caller's see the axis
+    if combines:
+        whole = _begun(operator, _with_axis(initial, axis, [one.ndim for one in whole]), whole, narrow)
+    return whole if keepdims else tuple(xp.squeeze(one, axis=axis) for one in whole)
 
 
 def _dtypes_of_reduction(
@@ -195,15 +212,14 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
     xs = (x,) if single else x
     key = option_key(primitive, initial=initial, **options, method=method)
     xp, operator = namespace_of(xs[0]), as_operator(op)
-    if operator.flags:
-        if exclusive:
-            raise ValueError(
-                f"exclusive must be False for op {operator.name} and arrays that are split over devices: "
-                "segments that begin in one part and end in another have no exclusive scan yet"
-            )
-        xs = flags_broadcast(xp, operator, xs)
-    split = together(engine, named("x", xs, single))
-    ndim = xs[0].ndim
+    if operator.flags and exclusive:
+        raise ValueError(
+            f"exclusive must be False for op {operator.name} and arrays that are split over devices: "
+            "segments that begin in one part and end in another have no exclusive scan yet"
+        )
+    xs, differ = of_equal_shapes(xp, operator, xs)
+    axis, splits = _of_elements(engine, operator, axis, _components(operator, xs, single), differ=differ)
+    split, ndim = splits[0], xs[0].ndim
     axis = normalize_axis(-1 if axis is None else axis, ndim)
     starts, entries = arrays_of(initial)
 
@@ -222,8 +238,10 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
     )
     steps = scans(call, local)
     over = engine.working(split[axis])
-    start_split = (*split[:axis], *split[axis + 1 :])
     count = len(xs)
+    started = initial if isinstance(initial, tuple) else (initial,) * count
+    of_starts = [own for own, one in zip(splits, started, strict=False) if one is not None and not is_scalar(one)]
+    start_splits = [(*own[:axis], *own[axis + 1 :]) for own in of_starts]
 
     def plain(*parts: Array) -> Any:
         return local(parts[:count], with_arrays(entries, parts[count:]), dtype)
@@ -231,13 +249,19 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
     work = Work(
         primitive=primitive,
         arrays=(*xs, *starts),
-        inputs=(*(part_of(split, one) for one in xs), *(part_of(start_split, one) for one in starts)),
+        inputs=tuple(part_of(own, one) for own, one in zip((*splits, *start_splits), (*xs, *starts), strict=True)),
         outputs=split,
-        stages=(Stage(over, engine.length(xs, axis, ndim), steps if over else without_messages(plain)),),
+        stages=(
+            Stage(
+                over,
+                engine.length(xs[:1] if differ else xs, axis, ndim),
+                steps if over else without_messages(plain),
+            ),
+        ),
         plain=plain,
         key=key,
     )
-    return engine.compute(work)
+    return _computed_apart(engine, work, splits) if differ else engine.compute(work)
 
 
 def solved(engine: Engine, asked: Arguments) -> Any:
@@ -533,6 +557,64 @@ def histogrammed(engine: Engine, asked: Arguments) -> Any:
         key=key,
     )
     return tuple(engine.compute(work))
+
+
+# ---- Elements of several shapes ---------------------------------------------------------------------------------
+
+
+def _components(op: Operator, arrays: tuple[Array, ...], single: bool) -> dict[str, Array]:
+    """Return the components of elements by their names in error messages."""
+    return dict(zip(("x",) if single else names_of_leaves(op, len(arrays)), arrays, strict=True))
+
+
+def _of_elements(
+    engine: Engine, op: Operator, axis: Any, arrays: dict[str, Array], *, differ: bool
+) -> tuple[Any, list[Split]]:
+    """Return the axis of a call, counted from the front if shapes ``differ``, and the split of each component.
+
+    Raises ValueError, which names the array, if it is split along an axis that the operator combines.
+    """
+    xs = tuple(arrays.values())
+    if differ:
+        axis = shared_axis(axis, [tuple(x.shape) for x in xs], tuple(arrays))
+        return axis, in_front(engine, arrays, axis + 1)
+    split = together(engine, arrays)
+    if isinstance(axis, int) and -len(split) <= axis < len(split):
+        place = axis % len(split)
+        if any(split[place + 1 :]) and combines_axes(namespace_of(xs[0]), op, xs, place):
+            return axis, in_front(engine, arrays, place + 1)
+    return axis, [split] * len(arrays)
+
+
+def _computed_apart(engine: Engine, work: Work, outputs: list[Split]) -> tuple[Array, ...]:
+    """Return the results of a work whose components have splits of their own."""
+    *stages, stage = work.stages
+    *steps, last = stage.steps
+
+    def listed(*arguments: Any) -> Any:
+        message, results = last(*arguments)
+        return message, list(results)
+
+    changed = dataclasses.replace(stage, steps=[*steps, listed])
+    plain = work.plain
+    return tuple(
+        engine.compute(
+            dataclasses.replace(
+                work, stages=(*stages, changed), outputs=outputs, plain=lambda *parts: list(plain(*parts))
+            )
+        )
+    )
+
+
+def _with_axis(initial: tuple[Any, ...], axis: int, ndims: list[int]) -> tuple[Any, ...]:
+    """Return an initial element for results with ``ndims`` axes, an axis of length 1 among them."""
+
+    def entry(one: Any, ndim: int) -> Any:
+        if is_scalar(one) or one.ndim < ndim - axis:
+            return one
+        return namespace_of(one).expand_dims(one, axis=one.ndim - (ndim - 1 - axis))
+
+    return tuple(entry(one, ndim) for one, ndim in zip(initial, ndims, strict=True))
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------

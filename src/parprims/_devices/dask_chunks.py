@@ -32,6 +32,7 @@ class Chunks:
     """
 
     trades: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._sources: dict[int, tuple[Any, Any]] = {}  # by id of the owner of a stand-in: the owner, the array

@@ -46,6 +46,7 @@ class _Known:
     splits: dict[int, Split]
     mesh: Any = None
     trades: ClassVar[bool] = True
+    moves: ClassVar[bool] = True
 
     def split(self, name: str, x: Array) -> Split:
         """Return the mesh axes that each axis of an array is split over."""

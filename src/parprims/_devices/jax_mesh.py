@@ -338,6 +338,7 @@ class Inside:
 
     names: Names
     trades: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
 
     @staticmethod
     def of(axis_name: Any) -> Inside:
@@ -404,6 +405,7 @@ class Mesh:
 
     mesh: Any
     trades: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
 
     @staticmethod
     def of(arrays: tuple[Array, ...]) -> Mesh:

@@ -171,9 +171,8 @@ def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
             start = _identity(operator, states)
         starts = None
         if start is not None:
-            shape = tuple(states[0].shape[1:])
             starts = tuple(
-                as_array("initial", value, xp, state.dtype, device=device(state), shape=shape)
+                as_array("initial", value, xp, state.dtype, device=device(state), shape=tuple(state.shape[1:]))
                 for value, state in zip(start, states, strict=True)
             )
         totals = Totals(states=states, starts=starts, single=single)
@@ -215,15 +214,15 @@ def continued(
     """
     states, starts, single = totals.states, totals.starts, totals.single
     xp = namespace_of(states[0])
+    full = [index for index, length in enumerate(place.lengths) if length] or [0]
+    position = place.rank
+    if len(full) < place.count:  # empty parts have no total, and their results need none
+        states = tuple(xp.stack([state[index, ...] for index in full]) for state in states)
+        position = sum(index < place.rank for index in full)
     if starts is not None:
         ends = [xp.expand_dims(one, axis=0) for one in starts]
         pairs = zip(ends, states, strict=True)
         states = tuple(xp.concat([x, end] if reverse else [end, x], axis=0) for end, x in pairs)
-    full = [index for index, length in enumerate(place.lengths) if length] or [0]
-    position = place.rank
-    if starts is None and len(full) < place.count:  # empty parts have no total, and their results need none
-        states = tuple(xp.stack([state[index, ...] for index in full]) for state in states)
-        position = sum(index < place.rank for index in full)
     count = states[0].shape[0]
     if starts is None and place.count == 1:
         return part(None)
@@ -232,7 +231,7 @@ def continued(
     ys = (ys,) if single else ys
 
     if starts is not None:
-        index = position + 1 if reverse else position
+        index = (position + 1 if reverse else position) % count
         return part(tuple(y[index, ...] for y in ys))
     index = (position + 1 if reverse else position - 1) % count
     carries = tuple(y[index, ...] for y in ys)

@@ -216,6 +216,7 @@ class _Parts:
     """The base of both engines. The arrays of a call are local parts."""
 
     trades: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes in groups. Only the first axis of a group is split."""

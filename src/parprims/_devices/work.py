@@ -79,6 +79,8 @@ class Engine(Protocol):
 
     trades: ClassVar[bool]
     """Whether parts trade blocks to add products; otherwise they gather the products, which takes fewer messages."""
+    moves: ClassVar[bool]
+    """Whether arrays that are split otherwise than the work needs move before the call, as XLA decides."""
 
     def split(self, name: str, x: Array) -> Split:
         """Return the split of an array; raise an error that names the argument if the engine does not support it."""
@@ -141,10 +143,31 @@ def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) 
     Raises ValueError, which names the arguments, if two arrays are split differently along an axis.
     """
     ndim = max(x.ndim for x in arrays.values()) if ndim is None else ndim
+    return _joined({name: ((),) * (ndim - x.ndim) + engine.split(name, x) for name, x in arrays.items()}, ndim)
+
+
+def in_front(engine: Engine, arrays: dict[str, Array], ndim: int) -> list[Split]:
+    """Return the split of each array; they share their first ``ndim`` axes, and each has axes of its own behind them.
+
+    Raises ValueError, which names the arguments, if an array is split along an axis of its own and does not move, or
+    two are split differently along an axis that they share.
+    """
+    splits = {name: engine.split(name, x) for name, x in arrays.items()}
+    for name, split in splits.items():
+        if any(split[ndim:]) and not engine.moves:
+            raise ValueError(
+                f"{name} must not be split behind axis {ndim - 1}, where operators combine axes: reshard it"
+            )
+    shared = _joined({name: split[:ndim] for name, split in splits.items()}, ndim)
+    return [(*shared, *((),) * (x.ndim - ndim)) for x in arrays.values()]
+
+
+def _joined(splits: dict[str, Split], ndim: int) -> Split:
+    """Return the split of axes, given the splits of arrays with these axes."""
     split: list[Names] = [()] * ndim
     by: list[str] = [""] * ndim
-    for name, x in arrays.items():
-        for axis, names in enumerate(engine.split(name, x), ndim - x.ndim):
+    for name, own in splits.items():
+        for axis, names in enumerate(own):
             if names and split[axis] and names != split[axis]:
                 raise ValueError(
                     f"{name} and {by[axis]} are split over different axes of the mesh, {names} and {split[axis]}: "
@@ -154,7 +177,7 @@ def together(engine: Engine, arrays: dict[str, Array], ndim: int | None = None) 
                 split[axis], by[axis] = names, name
     used = [name for names in split for name in names]
     if len(set(used)) < len(used):
-        raise ValueError(f"{', '.join(arrays)} are split along different axes over one axis of the mesh: reshard them")
+        raise ValueError(f"{', '.join(splits)} are split along different axes over one axis of the mesh: reshard them")
     return tuple(split)
 
 

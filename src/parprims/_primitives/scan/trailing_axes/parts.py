@@ -26,7 +26,7 @@ from parprims._dispatch.watch import listing
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
 from parprims._operators.small.operator import combined
-from parprims._operators.tracing import Scalar, trace_combine
+from parprims._operators.tracing import Scalar, Untraceable, trace_combine
 from parprims._primitives.reduce.call import Reduction, Values, finish, refused_shapes
 from parprims._primitives.reduce.call import result_dtypes as reduced_dtypes
 from parprims._primitives.scan.call import Scan
@@ -139,6 +139,23 @@ def parts_of(shapes: Sequence[tuple[int, ...]], axis: int, *, differ: bool) -> P
     if any(0 in shape for shape in trailing):
         return "an array has no elements"
     return parts
+
+
+def combines_axes(xp: Namespace, op: Operator, arrays: Sequence[Array], axis: int) -> bool:
+    """Return whether an operator is known to combine axes behind an axis: it has a trace on them alone."""
+    parts = parts_of([tuple(x.shape) for x in arrays], axis, differ=False)
+    names = tuple([dtype_name(x.dtype) for x in arrays])
+    if not is_own(op) or not isinstance(parts, Parts) or _is_traceable(op, names):
+        return False
+    return _is_traceable(parts.operator(xp, op), parts.repeated(names))
+
+
+def _is_traceable(op: Operator, names: tuple[str, ...]) -> bool:
+    try:
+        trace_combine(op, names)
+    except Untraceable:
+        return False
+    return True
 
 
 Divided = tuple[Parts, Any]
