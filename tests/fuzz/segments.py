@@ -41,11 +41,12 @@ def draw_starts(
 
 
 def draw_segments_of_recurrence(
-    d: Draw, x: np.ndarray, array: Any, options: dict[str, Any], segments: list[slice], *, lasts: bool
+    d: Draw, x: np.ndarray, array: Any, options: dict[str, Any], segments: list[slice], *, lasts: bool, places: Any
 ) -> Call:
-    """Return a recurrence of integers by offsets."""
+    """Return a recurrence of integers by segments. ``places`` bring its rows into their order."""
     axis, dtype, count = options["axis"], x.dtype.name, len(segments)
     rows, rest = np.moveaxis(x, axis, 0), x.shape[:axis] + x.shape[axis + 1 :]
+    rows = rows if places is None else rows[places]
     a = d.values((), dtype, tame=True)[()].item()
     starts = [np.zeros(rest, x.dtype)] * count
     if lasts or d.chance(0.4):
@@ -60,6 +61,7 @@ def draw_segments_of_recurrence(
             state = wide(rows[at]) + wide(np.asarray(a, x.dtype)) * state
             found[at] = state = wrapped(state, dtype)
         ends.append(np.broadcast_to(np.asarray(state), rest))
+    found = found if places is None else found[np.argsort(places)]
     expected = Expected(np.moveaxis(found, 0, axis), dtype)
     if not lasts:
         return Call("linear_recurrence", [a, array], options, lambda got: differs(d.backend, got, expected))
@@ -81,7 +83,9 @@ def draw_segments(d: Draw, name: str) -> Call:
     rows, rest = np.moveaxis(x, axis, 0), x.shape[:axis] + x.shape[axis + 1 :]
     options: dict[str, Any] = {"axis": axis, "offsets": d.plain(np.array(offsets, d.one(("int32", "int64"))))}
     order_of_rows: Any = None
-    if name in ("scan", "cumulative_sum", "cumulative_prod") and d.chance(0.3):  # the same segments in any order
+    if name in ("scan", "cumulative_sum", "cumulative_prod", "linear_recurrence") and d.chance(
+        0.3
+    ):  # the same segments in any order
         ids = np.repeat(np.arange(count), np.diff(offsets))
         ids = d.rng.permutation(ids).astype(d.one(("int32", "int64")))
         order_of_rows = np.argsort(ids, kind="stable")
@@ -99,7 +103,7 @@ def draw_segments(d: Draw, name: str) -> Call:
         return Call(name, [array], options, lambda got: differs(d.backend, got, expected))
     lasts = name not in ("reduce", "map_reduce") and not name.startswith("cumulative") and d.chance(0.4)
     if name == "linear_recurrence":
-        return draw_segments_of_recurrence(d, x, array, options, segments, lasts=lasts)
+        return draw_segments_of_recurrence(d, x, array, options, segments, lasts=lasts, places=order_of_rows)
     fixed = {"cumulative_sum": "add", "cumulative_prod": "multiply"}.get(name)
     op = fixed or d.one([one for one in IDENTITIES if x.dtype.name in dtypes_of(one)])
     dtype = result_of_sum(x.dtype.name) if op in ("add", "multiply") else x.dtype.name

@@ -103,7 +103,7 @@ LARGER = {
     "argmax": (45, 1.0),
     "unique": (50, 1.0),
     "sort by offsets": (55, 1.0),
-    **{f"{name} by segment_ids": (75, 1.0) for name in SCANS},
+    **{f"{name} by segment_ids": (75, 1.0) for name in (*SCANS, "linear_recurrence")},
     "histogram": (65, 1.0),
     "histogram with weights": (85, 1.2),
     "segment_reduce": (85, 1.2),
