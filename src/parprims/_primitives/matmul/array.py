@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import array_api_compat
 from array_api_extra import at
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, as_result, cast, device, dtype_bits, is_tensor
+from parprims._core.arrays import Array, Namespace, along, as_result, cast, device, dtype_bits, is_tensor
 from parprims._core.jax_arrays import is_traced
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs, repeated
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # The default tile's products take at most 2^28 bytes, and at least 2^22 unless all products take fewer. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of PyTorch's programs.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
+
+_SHORTEST = 2**8
+"""The fewest products of a sum in a tile that is cut along k, a node of the tree of reduce/grouping.py."""
 
 _LOOP_BLOCK = 2**20
 """The bytes of products of JAX's tiles: they stay in a core's cache."""
@@ -47,12 +51,14 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
 
     def block(where: tuple[slice, ...]) -> Array | None:
         *batch, row, column = where
-        total: tuple[Array, ...] | None = None
+        parts = []
         for k in inner:
             x, y = (cast(xp, x[_read_part(x, (*batch, k, row, column))], p.working) for x in (a, b))
-            part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
-            total = part if total is None else p.add(total, part)
-        return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
+            parts.append(tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)[0])
+        if not parts:
+            return None
+        sums = parts[0] if len(parts) == 1 else _of_tiles(p, xp.concat(parts, axis=-3), len(lengths) - 3)
+        return cast(xp, xp.squeeze(sums, axis=-3), p.dtype)
 
     pieces = (*outer, rows, columns)
     if inner and all(pieces) and _out_of_place(p.a):
@@ -68,6 +74,16 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         elif done is not None:
             product = at(product)[where].set(done)
     return as_result(xp.reshape(product, p.shape))
+
+
+def _of_tiles(p: Product, sums: Array, axis: int) -> Array:
+    """Return the sum of the sums of tiles along an axis, which keeps length 1: of neighbours, then of their sums."""
+    xp = array_api_compat.array_namespace(sums)
+    while sums.shape[axis] > 1:
+        whole = sums.shape[axis] // 2 * 2
+        pairs = p.add((sums[along(axis, 0, whole, 2)],), (sums[along(axis, 1, whole, 2)],))[0]
+        sums = xp.concat([pairs, sums[along(axis, whole, None)]], axis=axis)
+    return sums
 
 
 def _out_of_place(x: Array) -> bool:
@@ -110,23 +126,31 @@ def _tile_lengths(
     The search starts from the whole product and halves the longest axis until the products of a tile fit the limit;
     it keeps m, n and k if the caller gives ``tile``. On JAX it first halves batches, m and n, in this order, down to
     `_NARROWEST`: loops over parts of sums take up to four times as long as loops over tiles.
+
+    Sums are those of one tree, whatever the tile: along k a tile has all products, or a power of two of them. So a row
+    of a product does not depend on the other rows.
     """
     block = max(_SMALLEST_BLOCK, min(math.prod(lengths) * itemsize // _TILES, _LARGEST_BLOCK))
     if in_programs(xp):  # JAX loops over tiles; products with a vector are few
         block = _LARGEST_BLOCK if 1 in lengths[-2:] else _LOOP_BLOCK
     tile_lengths = [max(length, 1) for length in lengths]
-    free = len(tile_lengths)
-    if tile is not None:
-        free -= 3
-        m, n, k = tile
-        tile_lengths[free:] = (min(asked, length) for asked, length in zip((k, m, n), tile_lengths[free:], strict=True))
     deep = len(tile_lengths) - 3
+    least = [1] * len(tile_lengths)
+    least[deep] = _SHORTEST
+    if tile is not None:
+        m, n, k = tile
+        tile_lengths[deep:] = (min(asked, length) for asked, length in zip((k, m, n), tile_lengths[deep:], strict=True))
+        least[deep:] = tile_lengths[deep:]
     narrowest = [*[(axis, 1) for axis in range(deep)], *zip((deep + 1, deep + 2), _NARROWEST, strict=True)]
-    first = [(axis, least) for axis, least in narrowest if axis < free] if in_programs(xp) else []
-    while math.prod(tile_lengths) * itemsize > block and max(tile_lengths[:free], default=1) > 1:
-        longest = tile_lengths.index(max(tile_lengths[:free]))
-        halved = next((axis for axis, least in first if tile_lengths[axis] > least), longest)
-        tile_lengths[halved] = -(-tile_lengths[halved] // 2)
+    first = [(axis, fewest) for axis, fewest in narrowest if axis < deep or tile is None] if in_programs(xp) else []
+    while math.prod(tile_lengths) * itemsize > block:
+        free = [axis for axis, fewest in enumerate(least) if tile_lengths[axis] > fewest]
+        if not free:
+            break
+        longest = max(free, key=lambda axis: tile_lengths[axis])
+        halved = next((axis for axis, fewest in first if tile_lengths[axis] > fewest), longest)
+        half = -(-tile_lengths[halved] // 2)
+        tile_lengths[halved] = 1 << (half - 1).bit_length() if halved == deep else half
     return tile_lengths
 
 
@@ -165,14 +189,16 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
 
     @partial(jax.checkpoint, prevent_cse=False)
     def block(a: Array, b: Array, starts: list[Any]) -> Array:
-        def add(i: Any, total: tuple[Array, ...]) -> tuple[Array, ...]:
-            sums: tuple[Array, ...] = p.add(total, part(a, b, starts, first=(i + 1) * step, length=step))
-            return sums
+        def sums_of(_: None, first: Any) -> tuple[None, Array]:
+            return None, xp.squeeze(part(a, b, starts, first=first, length=step)[0], axis=deep)
 
-        total = repeated(xp, count - 1, add, part(a, b, starts, first=0, length=step))
+        if count > 1:
+            total = xp.moveaxis(lax.scan(sums_of, None, step * xp.arange(count))[1], 0, deep)
+        else:
+            total = part(a, b, starts, first=0, length=step)[0]
         if rest:
-            total = p.add(total, part(a, b, starts, first=count * step, length=rest))
-        done = cast(xp, xp.squeeze(total[0], axis=deep), p.dtype)
+            total = xp.concat([total, part(a, b, starts, first=count * step, length=rest)[0]], axis=deep)
+        done = cast(xp, xp.squeeze(_of_tiles(p, total, deep), axis=deep), p.dtype)
         # An operator that returns one of its arguments leaves out an axis.
         return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))
 
