@@ -12,6 +12,16 @@ def blocks(n):
     return [(first, min(end, n), end <= n) for first, end in zip(places, ends, strict=True)]
 
 
+def times(x, y):
+    """Return products. Of complex ones, NumPy does not round each real product on some processors."""
+    if x.dtype.kind == "f":
+        return x * y
+    product = np.empty_like(x)
+    product.real = x.real * y.real - x.imag * y.imag
+    product.imag = x.real * y.imag + x.imag * y.real
+    return product
+
+
 def in_blocks(a, b, state=None):
     """Return the solution along the last axis, after the state before it, by the blocks of recurrence_loops.py."""
     x = np.empty_like(b)
@@ -22,13 +32,13 @@ def in_blocks(a, b, state=None):
             before, factor, term = state, np.ones_like(b[..., 0]), np.zeros_like(b[..., 0])
             least = np.full(factor.shape, np.inf)
             for i in range(first, end):
-                state = b[..., i] if state is None else a[..., i] * state + b[..., i]
+                state = b[..., i] if state is None else times(a[..., i], state) + b[..., i]
                 x[..., i] = state
                 if mapped:
-                    term, factor = a[..., i] * term + b[..., i], a[..., i] * factor
+                    term, factor = times(a[..., i], term) + b[..., i], times(a[..., i], factor)
                     least = np.fmin(least, abs(factor.real) + abs(factor.imag))
             if mapped:
-                behind = factor * before + term
+                behind = times(factor, before) + term
                 usable = (least >= number(LOST)) & np.isfinite(behind)
                 state = x[..., end - 1] = np.where(usable, behind, state)
     return x

@@ -68,7 +68,7 @@ def require(backend, by, dtype):
     """Skip a test of a dtype that the library lacks, or whose products it rounds by their place in memory."""
     if not backend.supports(dtype):
         pytest.skip("has no such dtype")
-    if by == "array" and dtype.startswith("complex") and backend.name != "numpy":
+    if by == "array" and dtype.startswith("complex"):
         pytest.skip("the library may round products of complex numbers once")
 
 

@@ -161,7 +161,8 @@ def _components(k: int, a: Array, b: Array) -> tuple[Array, ...]:
 
 def _parts(xp: Namespace, c: _Maps) -> list[Part]:
     like = c.arrays[1] if asked_for(c.arrays[1]) else c.arrays[0]
-    k, options = c.shape[-1], {"axis": c.axis, "reverse": c.reverse}
+    k = c.shape[-1]
+    options: dict[str, Any] = {"axis": c.axis, "reverse": c.reverse}
     element = stand_in(xp, like, c.shape[:-1], c.working)
     if len(c.arrays) > 2:
         options["initial"] = (stand_in(xp, like, (*c.shape[: c.axis], *c.shape[c.axis + 1 : -1]), c.working),) * (
@@ -172,12 +173,13 @@ def _parts(xp: Namespace, c: _Maps) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     (a, b), k = c.maps(xp), c.shape[-1]
-    options = {}
+    initial = None
     for start in c.start(xp):
         x = xp.squeeze(start, axis=c.axis)
         zeros = xp.zeros((*x.shape[:-1], k, k), dtype=x.dtype, device=device(x))
-        options = {"initial": _components(k, zeros, x)}
-    result = scan(_components(k, a, b), _operator(k), axis=c.axis, reverse=c.reverse, method=method, **options)
+        initial = _components(k, zeros, x)
+    elements = _components(k, a, b)
+    result = scan(elements, _operator(k), axis=c.axis, reverse=c.reverse, initial=initial, method=method)
     return xp.astype(xp.stack(list(result[-k:]), axis=-1), c.dtype, copy=True)
 
 
