@@ -17,6 +17,7 @@ from parprims._core.arrays import (
     compute_dtype,
     device,
     lacks_arithmetic,
+    move_axis,
     normalize_axis,
 )
 from parprims._core.promotion import promoted
@@ -109,7 +110,7 @@ def _array(xp: Namespace, c: _Maps) -> Array:
     """Return the solution by a scan of pairs of matrix and vector."""
     # The axis stands before those of a state, so that the block of the scan does not depend on other lines.
     axis = len(c.shape) - 2
-    a, b, *start = (xp.moveaxis(x, c.axis, axis) for x in (*c.maps(xp), *c.start(xp)))
+    a, b, *start = (move_axis(xp, x, c.axis, axis) for x in (*c.maps(xp), *c.start(xp)))
     if c.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
 
@@ -121,7 +122,7 @@ def _array(xp: Namespace, c: _Maps) -> Array:
     starts = tuple([y for x in start for y in (xp.zeros_like(a[along(axis, 0, 1)]), x)])
     if 0 not in c.shape and (b.shape[axis] > 1 or starts):
         _, b = in_blocks(Scans(xp, Operator(compose, components=2), axis), (a, b), starts)
-    b = xp.moveaxis(xp.flip(b, axis=axis) if c.reverse else b, axis, c.axis)
+    b = move_axis(xp, xp.flip(b, axis=axis) if c.reverse else b, axis, c.axis)
     return xp.astype(b, c.dtype, copy=True)
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat
 
-from parprims._core.arrays import Array, Namespace, along, device, dtype_bits, dtype_kind
+from parprims._core.arrays import Array, Namespace, along, device, dtype_bits, dtype_kind, move_axis
 from parprims._core.jax_arrays import varying_alike
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs
@@ -178,9 +178,9 @@ class Scans(NamedTuple):
         merged = [(*x[:axis], x[axis] * x[axis + 1], *x[axis + 2 :]) for x in shapes]
         states = [xp.broadcast_to(xp.expand_dims(x, axis=axis), shape) for x, shape in zip(before, shapes, strict=True)]
         earlier = tuple([xp.reshape(x, to) for x, to in zip(states, merged, strict=True)])
-        later = tuple([xp.reshape(xp.moveaxis(x, 0, axis), to) for x, to in zip(rows, merged, strict=True)])
+        later = tuple([xp.reshape(move_axis(xp, x, 0, axis), to) for x, to in zip(rows, merged, strict=True)])
         combined = op(earlier, later)
-        return tuple([xp.moveaxis(xp.reshape(x, shape), axis, 0) for x, shape in zip(combined, shapes, strict=True)])
+        return tuple([move_axis(xp, xp.reshape(x, shape), axis, 0) for x, shape in zip(combined, shapes, strict=True)])
 
     def ends(self, rows: Arrays, size: int, count: int) -> Arrays:
         """Return the last result of each of the first ``count`` groups of ``size`` parts."""
