@@ -14,6 +14,7 @@ import parprims
 from parprims._cpu import limits, threads
 from parprims._primitives.reduce import cpu as reduce_cpu
 from tests.emulation import emulator
+from tests.support.recurrences import in_blocks
 
 pytestmark = pytest.mark.once
 
@@ -441,15 +442,12 @@ def test_parts_of_a_line_that_does_not_decay(monkeypatch, kind, n):
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "keeps", "grows"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_two_places_at_once(monkeypatch, kind, dtype):
-    """Halves of a line, and pairs of lines, that one thread walks side by side have the bits of a loop."""
+    """Halves of a line, and pairs of lines, that one thread walks side by side have the bits of blocks in order."""
     pytest.importorskip("numba")
     rng = np.random.default_rng(len(kind))
     for shape in ((8191,), (8192,), (8193,), (3, 9001), (20_001,), (70_000,), (4, 300), (5, 300), (7, 1), (65, 2500)):
         a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
-        x, expected = np.zeros(shape[:-1], dtype), np.empty(shape, dtype)
-        for i in range(shape[-1]):
-            x = a[..., i] * x + b[..., i] if i else b[..., 0]
-            expected[..., i] = x
+        expected = in_blocks(a, b)
         for count in (1, 3):
             monkeypatch.setattr(threads, "limit", lambda count=count: count)
             found = parprims.linear_recurrence(a, b, method="kernel")

@@ -194,8 +194,8 @@ BOUNDS = {
     ),
     "matmul": (
         parprims.matmul,
-        "in units of eps sum |a| |b|: ceil(log2 t) + ceil(k / t) by array with tiles of length t along k; k + 1 by "
-        "native and kernel, but k + 5 if the kernel tensor multiplies float32",
+        "in units of eps sum |a| |b|: ceil(log2 k) + 1 by array, one more if tile is given; k + 1 by native and "
+        "kernel, but k + 5 if the kernel tensor multiplies float32",
         documented_product,
         test_matmul.bound,
         ("array", "native", "kernel"),

@@ -93,12 +93,13 @@ def matmul(
 
     Notes
     -----
-    Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
-    Error, in units of eps sum |a| |b|: ceil(log2 t) + ceil(k / t) by array with tiles of length t along k; k + 1 by
-    native and kernel, but k + 5 if the kernel tensor multiplies float32; 4 times as much for complex numbers. With
-    tf32, 2^-9 sum |a| |b| more; with highest, rounded once. With residues, 2 sqrt(k) + 1, or the default bound where
-    this bound cannot be proved. Integers wrap.
-    Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
+    Work and depth: m n k products and sums, in ceil(log2 k) steps (array), in chains along k (kernel).
+    Error, in units of eps sum |a| |b|: ceil(log2 k) + 1 by array, one more if tile is given; k + 1 by native and
+    kernel, but k + 5 if the kernel tensor multiplies float32; 4 times as much for complex numbers. With tf32, 2^-9 sum
+    |a| |b| more; with highest, rounded once. With residues, 2 sqrt(k) + 1, or the default bound where this bound cannot
+    be proved. Integers wrap.
+    Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel. By array,
+    except on JAX, and by kernels for CPUs a row of the product does not depend on other rows.
     Methods: native (sum and product, if no tile is given), kernel (operators that can be traced; CUDA arrays and, by
     Numba, if neither kernel nor tile is given, arrays of NumPy, PyTorch and eager JAX on the CPU), array. If ``kernel``
     is given, the call runs that kernel or raises MethodRefused. torch.autocast changes nothing.

@@ -17,6 +17,7 @@ from parprims._core.arrays import (
     compute_dtype,
     device,
     lacks_arithmetic,
+    move_axis,
     normalize_axis,
 )
 from parprims._core.promotion import promoted
@@ -110,7 +111,7 @@ def _array(xp: Namespace, c: _Maps) -> Array:
     """Return the solution by a scan of pairs of matrix and vector."""
     # The axis stands before those of a state, so that the block of the scan does not depend on other lines.
     axis = len(c.shape) - 2
-    a, b, *start = (xp.moveaxis(x, c.axis, axis) for x in (*c.maps(xp), *c.start(xp)))
+    a, b, *start = (move_axis(xp, x, c.axis, axis) for x in (*c.maps(xp), *c.start(xp)))
     if c.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
 
@@ -122,7 +123,7 @@ def _array(xp: Namespace, c: _Maps) -> Array:
     starts = tuple([y for x in start for y in (xp.zeros_like(a[along(axis, 0, 1)]), x)])
     if 0 not in c.shape and (b.shape[axis] > 1 or starts):
         _, b = in_blocks(Scans(xp, Operator(compose, components=2), axis), (a, b), starts)
-    b = xp.moveaxis(xp.flip(b, axis=axis) if c.reverse else b, axis, c.axis)
+    b = move_axis(xp, xp.flip(b, axis=axis) if c.reverse else b, axis, c.axis)
     return xp.astype(b, c.dtype, copy=True)
 
 
@@ -174,12 +175,13 @@ def _parts(xp: Namespace, c: _Maps) -> list[Part]:
 
 def _compose(xp: Namespace, c: _Maps, method: str) -> Array:
     (a, b), k = c.maps(xp), c.shape[-1]
-    options: dict[str, Any] = {}
+    initial = None
     for start in c.start(xp):
         x = xp.squeeze(start, axis=c.axis)
         zeros = xp.zeros((*x.shape[:-1], k, k), dtype=x.dtype, device=device(x))
-        options = {"initial": _components(k, zeros, x)}
-    result = scan(_components(k, a, b), _operator(k), axis=c.axis, reverse=c.reverse, method=method, **options)
+        initial = _components(k, zeros, x)
+    elements = _components(k, a, b)
+    result = scan(elements, _operator(k), axis=c.axis, reverse=c.reverse, initial=initial, method=method)
     return xp.astype(xp.stack(list(result[-k:]), axis=-1), c.dtype, copy=True)
 
 

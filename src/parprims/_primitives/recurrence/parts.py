@@ -22,26 +22,31 @@ from parprims._primitives.scan.grouping import LARGEST_BLOCK, Arrays, Scans, on_
 
 _PARTS = (8, 8, 8, 16)
 """The elements of a part, the parts of the next larger part, and so on up to a group."""
-_STRETCH = 1 << 18
-"""The elements, of all lines, that are solved at once, so that intermediate results stay in the cache of a CPU."""
+_SHORTEST, _LONGEST = 1 << 15, 1 << 18
+"""The elements, of all lines, that are solved at once: a quarter of all within these bounds.
+
+So intermediate results stay in the cache of a CPU, and take less memory than the coefficients.
+"""
 
 
 def by_parts(xp: Namespace, a: Array, b: Array, axis: int, start: Array | None) -> Array:
     """Return the solution along an axis, after the state ``start`` of length 1 along it; a and b are not empty."""
-    n = b.shape[axis]
-    if start is None:  # a[0] is not read: 0 times -0.0 is -0.0, and changes no bit of b[0]
-        first = along(axis, 0, 1)
-        start = -xp.zeros_like(b[first])
-        a = xp.concat([xp.zeros_like(a[first]), a[along(axis, 1, None)]], axis=axis)
-    stretch = max(_STRETCH * n // math.prod(b.shape) // LARGEST_BLOCK, 1) * LARGEST_BLOCK
-    if in_programs(xp) or compiling((a, b)) or n <= stretch or on_gpu(b):
-        return _solved(xp, (a, b), axis, start, level=0)
+    n, count = b.shape[axis], math.prod(b.shape)
+    elements = min(max(count // 4, _SHORTEST), _LONGEST)
+    stretch = max(elements * n // count // LARGEST_BLOCK, 1) * LARGEST_BLOCK
+    if in_programs(xp) or compiling((a, b)) or on_gpu(b):
+        stretch = n
     done: list[Array] = []
     for at in range(0, n, stretch):
         part = along(axis, at, min(at + stretch, n))
-        done.append(_solved(xp, (a[part], b[part]), axis, start, level=0))
+        pair = a[part], b[part]
+        if start is None:  # a[0] is not read: 0 times -0.0 is -0.0, and changes no bit of b[0]
+            first = along(axis, 0, 1)
+            start = -xp.zeros_like(b[first])
+            pair = xp.concat([xp.zeros_like(a[first]), pair[0][along(axis, 1, None)]], axis=axis), pair[1]
+        done.append(_solved(xp, pair, axis, start, level=0))
         start = done[-1][along(axis, done[-1].shape[axis] - 1, None)]
-    return xp.concat(done, axis=axis)
+    return done[0] if len(done) == 1 else xp.concat(done, axis=axis)
 
 
 def _solved(xp: Namespace, pair: Arrays, axis: int, start: Array, *, level: int) -> Array:

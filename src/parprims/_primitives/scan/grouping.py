@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat
 
-from parprims._core.arrays import Array, Namespace, along, device, dtype_bits, dtype_kind
+from parprims._core.arrays import Array, Namespace, along, device, dtype_bits, dtype_kind, move_axis
 from parprims._core.jax_arrays import varying_alike
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs
@@ -178,11 +178,9 @@ class Scans(NamedTuple):
         merged = [(*x[:axis], x[axis] * x[axis + 1], *x[axis + 2 :]) for x in shapes]
         states = [xp.broadcast_to(xp.expand_dims(x, axis=axis), shape) for x, shape in zip(before, shapes, strict=True)]
         earlier = tuple([xp.reshape(x, to) for x, to in zip(states, merged, strict=True)])
-        later = tuple([xp.reshape(_moved(xp, x, axis), to) for x, to in zip(rows, merged, strict=True)])
+        later = tuple([xp.reshape(move_axis(xp, x, 0, axis), to) for x, to in zip(rows, merged, strict=True)])
         combined = op(earlier, later)
-        first = [(axis, *range(axis), *range(axis + 1, len(shape))) for shape in shapes]
-        shaped = [xp.reshape(x, shape) for x, shape in zip(combined, shapes, strict=True)]
-        return tuple([xp.permute_dims(x, order) for x, order in zip(shaped, first, strict=True)])
+        return tuple([move_axis(xp, xp.reshape(x, shape), axis, 0) for x, shape in zip(combined, shapes, strict=True)])
 
     def ends(self, rows: Arrays, size: int, count: int) -> Arrays:
         """Return the last result of each of the first ``count`` groups of ``size`` parts."""
@@ -194,7 +192,7 @@ class Scans(NamedTuple):
         xp, axis = self.xp, self.axis
         found = []
         for x in rows:
-            moved = _moved(xp, x, axis + 1)
+            moved = move_axis(xp, x, 0, axis + 1)
             length = moved.shape[axis] * moved.shape[axis + 1]  # not -1: another axis may have no elements
             flat = xp.reshape(moved, (*moved.shape[:axis], length, *moved.shape[axis + 2 :]))
             found.append(flat[along(axis, 0, n)])
@@ -284,11 +282,6 @@ def _combine(op: Operator, xs: Arrays) -> Callable[[Arrays, Arrays], Arrays]:
     if not op._built_in or len(xs) > 1:
         return op
     return lambda earlier, later: (op.combine(earlier[0], later[0]),)
-
-
-def _moved(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return an array with its first axis moved. PyTorch's older vmap has a rule for permute, but not for moveaxis."""
-    return xp.permute_dims(x, (*range(1, axis + 1), 0, *range(axis + 1, x.ndim)))
 
 
 def parts_of(xp: Namespace, x: Array, axis: int, radix: int) -> Array:
