@@ -13,8 +13,7 @@ from tests.trust.laws import equal as equal_bits
 
 EXAMPLES = examples(lambda: Sample((4, 300), dtype="float32"))
 REFUSED = {
-    "argpartition", "lfilter", "partition", "segment_reduce", "solve_banded", "solve_block_tridiagonal",
-    "solve_tridiagonal", "sosfilt",
+    "argpartition", "partition", "segment_reduce", "solve_banded", "solve_block_tridiagonal", "solve_tridiagonal",
 }  # fmt: skip
 """Calls on floats whose methods share no canonical order on any device."""
 
@@ -50,7 +49,7 @@ def refuses_kernels(backend, example):
 def test_runs_or_says_why_not(backend, name):
     example = EXAMPLES[name]
     exact = name.startswith(("sort", "argsort", "cumulative_m"))
-    by_kernel_alone = name.endswith((" by offsets", " by segment_ids")) and not exact
+    by_kernel_alone = name.endswith((" by offsets", " by segment_ids", "lfilter", "sosfilt")) and not exact
     if name in REFUSED or (by_kernel_alone and refuses_kernels(backend, example)):
         with pytest.raises(
             parprims.MethodRefused, match=r"every method refused: .*; sums by reproducible='everywhere'"

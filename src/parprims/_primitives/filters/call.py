@@ -27,6 +27,7 @@ from parprims._core.arrays import (
 from parprims._core.options import is_array, listed_as_array, of_numpy
 from parprims._core.promotion import promoted
 from parprims._dispatch.ascending import checked_values
+from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed
 from parprims._dispatch.primitive import Arguments, plainer
 
@@ -231,3 +232,10 @@ def _check_first(a: np.ndarray[Any, Any]) -> None:
 def _check_sections(sos: np.ndarray[Any, Any]) -> None:
     if (sos[:, 3] == 0).any():
         raise ValueError("sos must not have a zero in column 3: a section is divided by its a[0]")
+
+
+def departs(name: str, xp: Namespace, f: Filter) -> str | None:
+    """Return the sentence why a method's results depend on more than the signal up to their own place, or None."""
+    if name == "array":
+        return "the library multiplies matrices for stretches of the signal, and rounds by their shapes"
+    return in_tiles_on_gpus(name, xp, f)

@@ -6,12 +6,12 @@ from typing import Any, Never
 
 from parprims._core.arrays import Array, Namespace
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Method, Methods, directly, primitive, unordered
+from parprims._dispatch.dispatch import Method, Methods, directly, primitive
 from parprims._dispatch.examples import Given, MakesCall, Sample, floats
 from parprims._dispatch.primitive import Check, Primitive
 from parprims._primitives.filters import cpu, cuda, native
 from parprims._primitives.filters.array import array, array_refusal
-from parprims._primitives.filters.call import Filter, check_lfilter, check_sosfilt, with_own_coefficients
+from parprims._primitives.filters.call import Filter, check_lfilter, check_sosfilt, departs, with_own_coefficients
 
 
 @primitive
@@ -203,7 +203,7 @@ def _declared(name: str, check: Check, example: MakesCall) -> Primitive:
     on_cpu = Method(lambda xp, f: cpu.prepare(xp, f, _with_kernel), cpu.refusal, cpu.slower, quiet=True)
     methods = Methods(
         name,
-        unordered,
+        departs,
         kernel=by_device(
             Method(lambda xp, f: cuda.prepare(xp, f, _with_kernel), cuda.refusal),
             on_cpu,

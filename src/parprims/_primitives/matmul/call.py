@@ -263,6 +263,6 @@ def departs(name: str, xp: Namespace, p: Product) -> str | None:
     """Return the sentence why a method does not group the terms of an element canonically, or None."""
     if not any(rounds(op, [x.dtype for x in p.arrays]) for op in (p.add, p.multiply)):
         return exact(name, xp, p)
-    if name == "array":
-        return "the array form groups terms by the shape of the product"
+    if name == "array" and is_jax(xp):
+        return "XLA decides by the shape of a product where it rounds a b + c once"
     return in_tiles_on_gpus(name, xp, p)
