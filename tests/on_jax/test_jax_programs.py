@@ -101,6 +101,7 @@ def test_memory_maps(jax, name):
 
 LARGER = {
     "argmax": (45, 1.0),
+    "linear_recurrence": (45, 1.0),
     "unique": (50, 1.0),
     "sort by offsets": (55, 1.0),
     **{f"{name} by segment_ids": (75, 1.0) for name in (*SCANS, "linear_recurrence")},

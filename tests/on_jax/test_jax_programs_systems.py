@@ -167,7 +167,7 @@ def test_programs_of_products_do_not_grow(operators: tuple[str, str]) -> None:
             ).jaxpr
         )
 
-    assert size(900) <= 300
+    assert size(900) <= 400  # a tile has whole groups of reduce/grouping.py, which hold the operator a dozen times
     assert size(4000) <= size(900) + 40
 
 

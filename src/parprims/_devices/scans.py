@@ -26,7 +26,7 @@ from parprims._core.scalars import as_array, is_scalar
 from parprims._devices.communicator import Gather, Place, Quick, Step, all_computed, branch, overwritten, with_nan
 from parprims._operators.operator import BUILT_IN, Operator, restructured
 from parprims._primitives.recurrence.public import linear_recurrence
-from parprims._primitives.reduce.array import as_one_axis, tree
+from parprims._primitives.reduce.array import as_one_axis, of_nodes
 from parprims._primitives.reduce.public import reduce
 from parprims._primitives.scan.grouping import LARGEST_BLOCK, Scans, block_elements
 from parprims._primitives.scan.public import scan
@@ -367,10 +367,7 @@ def canonical_reduction(
         structure, at, counts, shape = saved
         xp = namespace_of(states[0])
         states = _of_blocks(xp, _side_by_side(xp, states, at), at, counts)
-        # The tree above blocks combines neighbours, as if the operator did not commute.
-        own = restructured(op, structure)
-        neighbours = Operator(own.combine, identity=own.identity, name=own.name, components=own.components)
-        total = rebuilt(structure, tree(states, neighbours, at))
+        total = rebuilt(structure, of_nodes(states, restructured(op, structure), at))
         result = reduce(total, op, axis=at, initial=initial, dtype=tuple(x.dtype for x in states), method="array")
         leaves, structure = flattened(result)
         if dtypes is not None:

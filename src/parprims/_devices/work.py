@@ -219,7 +219,10 @@ class Record:
         calls = [call for call in self.calls if call.primitive == work.primitive] or self.calls[-1:]
         of_part = calls[-1] if calls else Call(work.primitive, "array", {})
         canonical = of_part.canonical and (work.canonical or devices == 1)
-        tell([Call(work.primitive, of_part.method, of_part.refusals, canonical, devices, tuple(self.steps))])
+        steps = tuple(self.steps)
+        tell(
+            [dataclasses.replace(of_part, primitive=work.primitive, canonical=canonical, devices=devices, steps=steps)]
+        )
 
 
 def recorded(record: Record, part: Callable[..., Any]) -> Callable[..., Any]:

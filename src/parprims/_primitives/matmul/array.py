@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import array_api_compat
 from array_api_extra import at
 
 from parprims import _cuda
-from parprims._core.arrays import Array, Namespace, along, as_result, cast, device, dtype_bits, is_tensor
+from parprims._core.arrays import Array, Namespace, as_result, cast, device, dtype_bits, is_tensor
 from parprims._core.jax_arrays import is_traced
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs, repeated
 from parprims._operators.in_place import harmless
-from parprims._primitives.reduce.array import tree
+from parprims._primitives.reduce.array import of_nodes, tree
 
 if TYPE_CHECKING:
     from parprims._primitives.matmul.call import Product
@@ -57,7 +56,7 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
             parts.append(tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)[0])
         if not parts:
             return None
-        sums = parts[0] if len(parts) == 1 else _of_tiles(p, xp.concat(parts, axis=-3), len(lengths) - 3)
+        sums = parts[0] if len(parts) == 1 else of_nodes((xp.concat(parts, axis=-3),), p.add, len(lengths) - 3)[0]
         return cast(xp, xp.squeeze(sums, axis=-3), p.dtype)
 
     pieces = (*outer, rows, columns)
@@ -74,16 +73,6 @@ def tiled_product(xp: Namespace, p: Product) -> Array:
         elif done is not None:
             product = at(product)[where].set(done)
     return as_result(xp.reshape(product, p.shape))
-
-
-def _of_tiles(p: Product, sums: Array, axis: int) -> Array:
-    """Return the sum of the sums of tiles along an axis, which keeps length 1: of neighbours, then of their sums."""
-    xp = array_api_compat.array_namespace(sums)
-    while sums.shape[axis] > 1:
-        whole = sums.shape[axis] // 2 * 2
-        pairs = p.add((sums[along(axis, 0, whole, 2)],), (sums[along(axis, 1, whole, 2)],))[0]
-        sums = xp.concat([pairs, sums[along(axis, whole, None)]], axis=axis)
-    return sums
 
 
 def _out_of_place(x: Array) -> bool:
@@ -198,7 +187,7 @@ def tiles_in_a_loop(xp: Namespace, p: Product, a: Array, b: Array, lengths: tupl
             total = part(a, b, starts, first=0, length=step)[0]
         if rest:
             total = xp.concat([total, part(a, b, starts, first=count * step, length=rest)[0]], axis=deep)
-        done = cast(xp, xp.squeeze(_of_tiles(p, total, deep), axis=deep), p.dtype)
+        done = cast(xp, xp.squeeze(of_nodes((total,), p.add, deep)[0], axis=deep), p.dtype)
         # An operator that returns one of its arguments leaves out an axis.
         return xp.broadcast_to(done, tuple([tile[axis] for axis in axes]))
 

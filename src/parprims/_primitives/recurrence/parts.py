@@ -83,25 +83,33 @@ def _maps(xp: Namespace, rows: Arrays, axis: int, whole: int, *, level: int) -> 
     a, b = rows = tuple([x[along(axis + 1, 0, whole)] for x in rows])
     is_float = dtype_kind(b.dtype) in ("float", "complex")
     first = a[0, ...], (b[0, ...] + (a[0, ...] - a[0, ...]) if is_float and level == 0 else b[0, ...])
-    zero = xp.zeros_like(first[1])
 
     def composed(earlier: Arrays, later: Arrays) -> Arrays:
         (factor, term), (a, b) = earlier, later
-        moved = xp.where(term == 0, zero, a * term) if is_float and level > 0 else a * term
+        moved = _product(xp, a, term, term == 0) if is_float and level > 0 else a * term
         return a * factor, moved + b
 
     (factor, term), _ = _followed(xp, composed, first, tuple([x[1:, ...] for x in rows]))
-    return xp.where(xp.any(a == 0, axis=0), zero, factor) if is_float else factor, term
+    return _or_zero(xp, factor, xp.any(a == 0, axis=0)) if is_float else factor, term
+
+
+def _product(xp: Namespace, a: Array, x: Array, zero: Array) -> Array:
+    """Return a x, where an overflowed a times a zero is zero."""
+    return _or_zero(xp, a * x, zero)
+
+
+def _or_zero(xp: Namespace, product: Array, zero: Array) -> Array:
+    """Return products with 0 for NaN where a factor is zero. All others stay, and have their derivatives."""
+    return xp.where((product != product) & zero, xp.zeros_like(product), product)
 
 
 def _walked(xp: Namespace, rows: Arrays, states: Array, *, level: int) -> Array:
     """Return the results of rows of parts, given the state before each part."""
     overflows = level > 0 and dtype_kind(states.dtype) in ("float", "complex")
-    zero = xp.zeros_like(states) if overflows else None
 
     def step(earlier: Arrays, later: Arrays) -> Arrays:
         (x,), (a, b) = earlier, later
-        return ((xp.where(x == 0, zero, a * x) if overflows else a * x) + b,)
+        return ((_product(xp, a, x, x == 0) if overflows else a * x) + b,)
 
     _, results = _followed(xp, step, (states,), rows)
     return results[0]

@@ -147,6 +147,15 @@ def _reshaped(xp: Namespace, x: Array, axis: int, lengths: tuple[int, ...], coun
     return xp.reshape(x, (*x.shape[:axis], *lengths, *x.shape[axis + count :]))
 
 
+def of_nodes(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of nodes of the tree: of neighbours, then of their results."""
+    xp = namespace_of(xs[0])
+    if in_programs(xp) and xs[0].shape[axis] > 1 and not _is_light(xs, op, axis):
+        return _in_a_loop(xs, op, axis)
+    neighbours = Operator(op.combine, identity=op.identity, name=op.name, components=op.components)
+    return tree(xs, neighbours, axis)
+
+
 def _in_a_loop(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the combination of all elements on JAX, by a loop over the levels of the tree.
 

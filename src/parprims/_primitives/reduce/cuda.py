@@ -301,7 +301,14 @@ class _Lines:
         results = tuple([(r.result_shape, name) for name in special.outputs])
         strides = tuple(zip(outward, along, across, strict=True))
         addresses = tuple([address for _, address in layouts])
-        return cls(special, tuning, results, (outer, n, inner), strides, addresses).with_vectors()
+        return cls(
+            special=special,
+            tuning=tuning,
+            results=results,
+            lengths=(outer, n, inner),
+            strides=strides,
+            addresses=addresses,
+        ).with_vectors()
 
     @property
     def columns(self) -> bool:
