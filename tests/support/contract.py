@@ -140,6 +140,30 @@ def check_derivatives(backend, function, inputs, order=1, **tolerances):
         pytest.skip("has no derivatives")
 
 
+def check_equal_derivatives(backend, ours, theirs, inputs, **tolerances):
+    """Hold derivatives of a loss against those of another; skip the test if a method refuses the first.
+
+    Losses take arrays like the ``inputs``; JAX differentiates them under jit.
+    """
+
+    def gradients(loss):
+        given = tuple(map(backend.asarray, inputs))
+        if backend.family == "jax":
+            import jax
+
+            return [np.asarray(g) for g in jax.jit(jax.grad(loss, argnums=tuple(range(len(given)))))(*given)]
+        leaves = [x.requires_grad_() for x in given]
+        loss(*leaves).backward()
+        return [backend.to_numpy(x.grad) for x in leaves]
+
+    try:
+        found = gradients(ours)
+    except parprims.MethodRefused as refusal:
+        pytest.skip(str(refusal))
+    for one, other in zip(found, gradients(theirs), strict=True):
+        np.testing.assert_allclose(one, other, **tolerances)
+
+
 def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
     """Return all items, or on JAX, which compiles for every shape, a few of them."""
     if gpu.name != "jax-cuda":

@@ -104,7 +104,8 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
             def product(*xs: Array) -> Array:
                 if narrow is not None and dtype is wide:
                     xs = widened(namespace_of(xs[0]), xs)
-                return _kept(vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+                ndim = max(x.ndim for x in xs)
+                return _kept(vecdot(*xs, axis=axes[0] - ndim, method=method), axes, keepdims)
 
             return product
 
@@ -131,10 +132,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
         ((over, group),) = groups
 
         def blocks(xs: tuple[Array, ...], axis: int) -> Any:
-            if primitive != "vecdot":
-                return local((axis,), False, wide)(*xs)
-            xs = xs if narrow is None else widened(namespace_of(xs[0]), xs)
-            return vecdot(*xs, axis=axis - xs[0].ndim, method=method)
+            return local((axis,), False, wide)(*xs)
 
         options_of_end = {"initial": None if combines else initial, "dtypes": None if combines else narrow}
         steps = canonical_reduction(blocks, operator, group, keepdims=keepdims, **options_of_end)
@@ -618,7 +616,7 @@ def _of_elements(
 
 
 def _computed_apart(engine: Engine, work: Work, outputs: list[Split]) -> tuple[Array, ...]:
-    """Return the results of a work whose components have splits of their own."""
+    """Compute a work, and return its results; ``outputs`` has the split of each."""
     *stages, stage = work.stages
     *steps, last = stage.steps
 

@@ -207,15 +207,10 @@ def scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
         return Gather(states, call.reverse), given
 
     def end(place: Place, given: _Given, states: tuple[Array, ...]) -> Any:
-        xp, start = namespace_of(given.xs[0]), given.start
+        start = given.start
         if start is None and (call.exclusive or operator in _EXACT):
             start = _identity(operator, states)
-        starts = None
-        if start is not None:
-            starts = tuple(
-                as_array("initial", value, xp, state.dtype, device=device(state), shape=tuple(state.shape[1:]))
-                for value, state in zip(start, states, strict=True)
-            )
+        starts = None if start is None else _as_arrays(start, states, 0)
         totals = Totals(states=states, starts=starts, single=single)
 
         def part(start: tuple[Array, ...] | None) -> Any:
@@ -260,9 +255,7 @@ def continued(
         states = tuple(xp.stack([state[index, ...] for index in full]) for state in states)
         position = sum(index < place.rank for index in full)
     if starts is not None:
-        ends = [xp.expand_dims(one, axis=0) for one in starts]
-        pairs = zip(ends, states, strict=True)
-        states = tuple(xp.concat([x, end] if reverse else [end, x], axis=0) for end, x in pairs)
+        states = _begun(states, starts, 0, reverse=reverse)
     count = states[0].shape[0]
     if starts is None and place.count == 1:
         return part(None)
@@ -276,6 +269,23 @@ def continued(
     index = (position + 1 if reverse else position - 1) % count
     carries = tuple(y[index, ...] for y in ys)
     return branch(position == (count - 1 if reverse else 0), lambda: part(None), lambda: part(carries))
+
+
+def _as_arrays(start: tuple[Any, ...], states: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+    """Return an initial element as arrays like states without their axis."""
+    xp = namespace_of(states[0])
+    return tuple(
+        as_array("initial", value, xp, state.dtype, device=device(state), shape=_without(tuple(state.shape), axis))
+        for value, state in zip(start, states, strict=True)
+    )
+
+
+def _begun(states: tuple[Array, ...], starts: tuple[Array, ...], axis: int, *, reverse: bool) -> tuple[Array, ...]:
+    """Return states along an axis with the initial element before them, or behind them if ``reverse``."""
+    xp = namespace_of(states[0])
+    ends = [xp.expand_dims(one, axis=axis) for one in starts]
+    pairs = zip(ends, states, strict=True)
+    return tuple(xp.concat([x, end] if reverse else [end, x], axis=axis) for end, x in pairs)
 
 
 def reversed_operator(op: Operator) -> Operator:
@@ -312,9 +322,9 @@ def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None
 
 
 def blocks_of(lengths: tuple[int, ...], scale: int = 1) -> int:
-    """Return the largest power of two that divides the first position of every part, ``scale`` times its index.
+    """Return the largest power of two that divides the place of the first element of every part.
 
-    Raises ValueError if it is less than `CANONICAL_BLOCK`.
+    A step along the split axis passes ``scale`` elements. Raises ValueError if it is less than `CANONICAL_BLOCK`.
     """
     common = math.gcd(*(sum(lengths[:rank]) * scale for rank in range(1, len(lengths))))
     size = common & -common if common else 1 << 62
@@ -408,14 +418,7 @@ def canonical_scans(call: ScanCall, local: Callable[..., Any]) -> list[Step]:
         if start is None and op in _EXACT and not call.exclusive:
             start = _identity(op, states)
         if start is not None:
-            shape = _replaced(states[0].shape, axis, ())
-            starts = (
-                as_array("initial", value, xp, x.dtype, device=device(x), shape=shape)
-                for value, x in zip(start, states, strict=True)
-            )
-            ends = [xp.expand_dims(x, axis=axis) for x in starts]
-            pairs = zip(ends, states, strict=True)
-            states = tuple(xp.concat([x, end] if reverse else [end, x], axis=axis) for end, x in pairs)
+            states = _begun(states, _as_arrays(start, states, axis), axis, reverse=reverse)
         count = states[0].shape[axis]
         if start is None and not count:
             return None, given.rounded(local(given.xs, None, given.dtypes))

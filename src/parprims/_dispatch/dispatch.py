@@ -296,11 +296,9 @@ class Methods:
 
     def reason(self, name: str, xp: Any, call: Checked, *, auto: bool) -> str | None:
         """Return the refusal of a method, or with ``auto`` the reason to pass over it; None if it computes the call."""
-        return (
-            self._reason(name, xp, call, canonical=False, tries=False)[0]
-            if auto
-            else _refused(self._methods[name], xp, call)
-        )
+        if not auto:
+            return _refused(self._methods[name], xp, call)
+        return self._reason(name, xp, call, canonical=False, tries=False)[0]
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None if every method refuses."""

@@ -6,7 +6,7 @@ import pytest
 import parprims
 from tests.primitives.segments.test_segment_states import FORMS, OPERATORS, SHAPES, formed, of_segments
 from tests.primitives.segments.test_segments import METHODS
-from tests.support.contract import compare
+from tests.support.contract import check_equal_derivatives, compare
 
 
 def loop(xs, combine, starts, ids, axis, *, reverse=False, exclusive=False):
@@ -176,22 +176,7 @@ def test_derivatives_of_recurrences(backend, rng, way, reverse):
             total = total + xp.sum(x * xp.take(weights, at, axis=0)) + xp.sum(last * last)
         return total
 
-    def gradients(loss):
-        put = [backend.asarray(one) for one in (a, b, start)]
-        if backend.family == "jax":
-            import jax
-
-            return [np.asarray(g) for g in jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*put)]
-        leaves = [one.requires_grad_() for one in put]
-        loss(*leaves).backward()
-        return [backend.to_numpy(one.grad) for one in leaves]
-
-    try:
-        found = gradients(ours)
-    except parprims.MethodRefused as refusal:
-        pytest.skip(str(refusal))
-    for one, other in zip(found, gradients(theirs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+    check_equal_derivatives(backend, ours, theirs, (a, b, start), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("way", METHODS)

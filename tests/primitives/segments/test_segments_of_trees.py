@@ -8,7 +8,7 @@ import pytest
 import parprims
 from tests.operators.test_trees import SIDE, product, structured
 from tests.primitives.segments.test_segments import METHODS, cuts
-from tests.support.contract import compare
+from tests.support.contract import check_equal_derivatives, compare
 
 AXES = (((), 0), ((3,), 1))
 """Axes before the axis of the call, and this axis."""
@@ -262,22 +262,7 @@ def test_derivatives(backend, rng, way, by):
             loss = loss + xp.sum(parprims.scan(part, op, initial=(1, 0.5), **options)[1][1])
         return loss
 
-    def gradients(loss):
-        put = [backend.asarray(one) for one in (x, v, start)]
-        if backend.family == "jax":
-            import jax
-
-            return [np.asarray(g) for g in jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*put)]
-        leaves = [one.requires_grad_() for one in put]
-        loss(*leaves).backward()
-        return [backend.to_numpy(one.grad) for one in leaves]
-
-    try:
-        found = gradients(ours)
-    except parprims.MethodRefused as refusal:
-        pytest.skip(str(refusal))
-    for one, other in zip(found, gradients(theirs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    check_equal_derivatives(backend, ours, theirs, (x, v, start), rtol=1e-9, atol=1e-9)
 
 
 def test_methods(backend, rng):
