@@ -150,9 +150,9 @@ SHARED = (
     Shared(
         "segment_ids",
         "array, optional",
-        "The number of the segment of each position along the axis, in one dimension and any order. The elements of a "
-        "segment are a recurrence of their own, with ``initial`` before it as with offsets. At a position whose number "
-        "is below 0, or num_segments or more, the solution is b.",
+        "The number of the segment of each position along the axis, in one dimension and any order. Each segment is "
+        "solved separately, with ``initial`` before it, as with offsets. The solution is b at a position whose number "
+        "is below 0, or num_segments or more.",
         _same("linear_recurrence"),
     ),
     Shared(

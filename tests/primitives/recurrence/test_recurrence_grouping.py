@@ -65,7 +65,7 @@ def draw(rng):
 
 
 def require(backend, by, dtype):
-    """Skip a test of a dtype that the library lacks, or whose products it rounds by their place in memory."""
+    """Skip a test if the library lacks the dtype, or may round a product by its place in memory."""
     if not backend.supports(dtype):
         pytest.skip("has no such dtype")
     if by == "array" and dtype.startswith("complex"):

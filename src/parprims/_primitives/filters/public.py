@@ -73,7 +73,7 @@ def lfilter(
     computed in float64 or complex128 and rounded once (in float32 by JAX without jax_enable_x64, except by kernel on
     GPUs).
     Reproducibility: the same input gives the same bits, run after run, by every method. By kernel on a CPU, and by
-    native, a line has the bits that it has alone, and a prefix those of the whole.
+    native, a line of a batch has the same bits as the line alone, and a prefix the same bits as the whole.
     Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
     the memory of a CPU), array.
     Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: a derivative

@@ -75,9 +75,9 @@ def linear_recurrence(
         memory are checked. True checks offsets on a GPU too, which synchronises the device, and is refused in traced
         programs. False checks none. Wrong offsets that are not checked give unspecified results.
     segment_ids : array, optional
-        The number of the segment of each position along the axis, in one dimension and any order. The elements of a
-        segment are a recurrence of their own, with ``initial`` before it as with offsets. At a position whose number is
-        below 0, or num_segments or more, the solution is b.
+        The number of the segment of each position along the axis, in one dimension and any order. Each segment is
+        solved separately, with ``initial`` before it, as with offsets. The solution is b at a position whose number is
+        below 0, or num_segments or more.
     num_segments : int, optional
         The number of segments; given with segment_ids.
     matrices : bool, default False
@@ -124,7 +124,7 @@ def linear_recurrence(
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. By array, and by kernels
-    for CPUs, a line has the bits that it has alone, and may be continued at multiples of 8192 elements.
+    for CPUs, a line of a batch has the same bits as the line alone, and may be continued at multiples of 8192 elements.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (JAX; on NumPy
     with SciPy and on PyTorch's CPU BLAS, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.

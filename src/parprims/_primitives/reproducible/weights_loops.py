@@ -1,7 +1,7 @@
 """Histograms with weights that have the same bits everywhere, on CPUs.
 
-numbers: those of histogram_loops.py, then the bits of the first and of the second integer.
-parts: the first integers of the bins of each block; the least and the largest element of each block; how bins are
+numbers has the numbers of histogram_loops.py, then how many bits the first and the second integer of a weight have.
+parts has the first integers of the bins of each block; the least and the largest element of each block; how bins are
 guessed; the second integers; what is not finite; the largest finite magnitude of the weights of each block.
 """
 
