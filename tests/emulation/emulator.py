@@ -36,6 +36,7 @@ from parprims._core.memo import Memo
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH
+from parprims._dispatch import door
 from tests.emulation import ways
 from tests.support.contract import numpy_dtype
 
@@ -502,9 +503,9 @@ def changing(patch: pytest.MonkeyPatch, module: Any) -> Callable[..., None]:
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let kernels take NumPy arrays, until the patch is undone."""
     # A call is remembered by all that its kernel depends on.
-    patch.setitem(
-        signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
-    )
+    for table in (signature.makers, signature.alone):
+        patch.setitem(table, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated"))
+    patch.setattr(door, "_identifies_itself", lambda _: False)  # doors do not know where an array of NumPy begins
     patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(_cuda, "refusal", lambda *_: None)
     patch.setattr(_cuda, "layout", lambda _, x: (tuple(step // x.itemsize for step in x.strides), x.ctypes.data & 15))
@@ -514,7 +515,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "capability", lambda *_: 90)
     patch.setattr(_cuda, "multiprocessors", lambda *_: None)
     patch.setattr(_cuda, "Runner", Runner)
-    patch.setitem(signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15))
 
 
 def install_for_jax(patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,14 @@ def require_kernels_for_cpus(backend):
         pytest.skip("is of kernels for CPUs")
 
 
+def by_kernel(backend):
+    """Return the method that takes a library's kernels and their canonical grouping, or skip the test."""
+    if backend.cuda:
+        return "canonical"
+    require_kernels_for_cpus(backend)
+    return "kernel"
+
+
 def require_bits(backend, method, op, dtype):
     """Skip a test of bits by method array if the library rounds the operator in a way of its own."""
     if method != "array":

@@ -60,17 +60,24 @@ class Checked:
         The key of the call (see `call_key`), or None.
     complete : callable, optional
         Returns ``arrays`` for the arguments of a later call with this key; None if the arguments are ``arrays``.
+    canonical : bool
+        Whether a method that has several groupings of elements must take the canonical one.
     """
 
     arrays: tuple[Any, ...]
     key: Any = None
     complete: Callable[..., tuple[Any, ...]] | None = None
+    canonical: bool = False
 
     def on(self, *arrays: Any) -> Any:
         """Return the call on other arrays of equal shapes and dtypes."""
         call = object.__new__(type(self))  # ten times as fast as `dataclasses.replace`
         call.__dict__.update(self.__dict__, arrays=arrays)
         return call
+
+    def for_method(self, method: str) -> Any:
+        """Return the call as the method of the caller asks for it: ``canonical`` has the canonical grouping."""
+        return dataclasses.replace(self, canonical=True) if method == "canonical" else self
 
     @property
     def lasts(self) -> bool:
@@ -298,17 +305,15 @@ class Methods:
         """Return the refusal of a method, or with ``auto`` the reason to pass over it; None if it computes the call."""
         if not auto:
             return _refused(self._methods[name], xp, call)
-        return self._reason(name, xp, call, canonical=False, tries=False)[0]
+        return self._reason(name, xp, call, tries=False)[0]
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None if every method refuses."""
         if method not in _CHOOSING:
             return str(method)
-        return self._choice(xp, call, canonical=method == "canonical", tries=True)[0]
+        return self._choice(xp, call.for_method(method), tries=True)[0]
 
-    def _choice(
-        self, xp: Any, call: Checked, *, canonical: bool, tries: bool
-    ) -> tuple[str | None, dict[str, str], str | None]:
+    def _choice(self, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, dict[str, str], str | None]:
         """Return the method that ``auto`` takes, its reasons against others, and a method that fails only in the trial.
 
         ``auto`` takes the first method that can compute the call and is not slower than others; if there is none, the
@@ -319,7 +324,7 @@ class Methods:
         spare, fails = [], None
         passed: dict[str, str] = {}
         for name in self._methods:
-            reason, kind = self._reason(name, xp, call, canonical=canonical, tries=tries)
+            reason, kind = self._reason(name, xp, call, tries=tries)
             if reason is None:
                 return name, passed, None
             if kind == "slower":
@@ -335,10 +340,10 @@ class Methods:
             passed[name] = refused
         return None, passed, fails
 
-    def _reason(self, name: str, xp: Any, call: Checked, *, canonical: bool, tries: bool) -> tuple[str | None, str]:
+    def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
         """Return the reason why ``auto`` or ``canonical`` passes over a method, or None, and the kind of the reason."""
         method = self._methods[name]
-        reason = self.departs(name, xp, call) if canonical else None
+        reason = self.departs(name, xp, call) if call.canonical else None
         if reason is not None:
             return reason, "departs"
         with believing() as believed:
@@ -351,20 +356,18 @@ class Methods:
             reason = call.trial(xp)
             if reason is not None:
                 return reason, "fails"
-        reason = method.slower(xp, call) if method.slower and not canonical else None
+        reason = method.slower(xp, call) if method.slower and not call.canonical else None
         if reason is None and believed:
             return _refused(method, xp, call), "refused"
         return reason, "slower"
 
-    def _list(self, xp: Any, call: Checked, *, canonical: bool, named: bool, tries: bool) -> dict[str, str | None]:
+    def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
         """Return for each method the reason why ``auto`` passes over it, or with ``named`` its refusal."""
         if named:
             return {name: _refused(method, xp, call) for name, method in self._methods.items()}
-        taken, passed, _ = self._choice(xp, call, canonical=canonical, tries=tries)
+        taken, passed, _ = self._choice(xp, call, tries=tries)
         return {
-            name: None
-            if name == taken
-            else passed.get(name) or self._reason(name, xp, call, canonical=canonical, tries=tries)[0]
+            name: None if name == taken else passed.get(name) or self._reason(name, xp, call, tries=tries)[0]
             for name in self._methods
         }
 
@@ -373,18 +376,20 @@ class Methods:
         self.check(method)
         if isinstance(method, Abstract):
             return call.empty(xp)
-        present, canonical = observers.get(), method == "canonical"
+        present, call = observers.get(), call.for_method(method)
         if present.listing:
-            raise CallEnded(self._list(xp, call, canonical=canonical, named=present.named, tries=present.tries))
+            raise CallEnded(self._list(xp, call, named=present.named, tries=present.tries))
         refusals: dict[str, str] = {}
         if method in _CHOOSING:
-            taken, refusals, fails = self._choice(xp, call, canonical=canonical, tries=True)
+            taken, refusals, fails = self._choice(xp, call, tries=True)
             if taken is None and fails is not None:  # the error of the caller's function is the best message
                 taken = fails
                 del refusals[fails]
             if taken is None:
                 reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
-                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}{_ELSE if canonical else ''}")
+                raise MethodRefused(
+                    f"{self.primitive}: every method refused: {reasons}{_ELSE if call.canonical else ''}"
+                )
             name, implementation = taken, self._methods[taken]
         else:
             name, implementation = method, self._methods[method]
@@ -394,7 +399,7 @@ class Methods:
         if present.launching and name != "kernel":
             raise CallEnded({})
         placed_later = is_jax(xp) and any(map(is_placed_later, call.arrays))
-        if placed_later and canonical:
+        if placed_later and call.canonical:
             raise MethodRefused(f"{self.primitive}: method 'canonical' refused: {SPLIT}")
         entry = Call(self.primitive, name, refusals, not placed_later and self.departs(name, xp, call) is None)
         for calls in present.calls:

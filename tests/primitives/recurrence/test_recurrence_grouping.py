@@ -1,6 +1,6 @@
 """Laws of the bits of linear recurrences: a result depends on the elements up to its own, and on no other.
 
-Kernels for CPUs and ``array`` keep them.
+Kernels for CPUs and ``array`` keep them, and kernels for GPUs by method canonical.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import parprims
 from parprims._cpu import threads
 from tests.emulation import emulator
 from tests.support.contract import random
-from tests.support.laws import require_kernels_for_cpus
+from tests.support.laws import by_kernel, require_kernels_for_cpus
 from tests.support.recurrences import in_blocks
 
 LENGTHS = (1, 2, 7, 8, 9, 65, 100, 1000, 1041, 5000, 8192, 8193, 20000)
@@ -46,9 +46,7 @@ def solved(backend, a, b, **options):
 
 @pytest.fixture(params=["kernel", "array"])
 def by(request, backend):
-    if request.param == "kernel":
-        require_kernels_for_cpus(backend)
-    return request.param
+    return by_kernel(backend) if request.param == "kernel" else request.param
 
 
 @pytest.fixture

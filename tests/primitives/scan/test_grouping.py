@@ -1,6 +1,6 @@
 """Laws of the bits of scans: a result depends on the elements up to its own, and on no other.
 
-Kernels for CPUs and ``array`` keep them.
+Kernels for CPUs and ``array`` keep them, and kernels for GPUs by method canonical.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import pytest
 import parprims
 from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
-from tests.support.laws import mixed, require_bits, require_kernels_for_cpus
+from tests.support.laws import by_kernel, mixed, require_bits, require_kernels_for_cpus
 
 LENGTHS = (1, 3, 31, 33, 100, 257, 1000, 2049, 5000, 8193, 20000)
 
@@ -34,9 +34,7 @@ def scanned(backend, op, x, **options):
 
 @pytest.fixture(params=["kernel", "array"])
 def by(request, backend):
-    if request.param == "kernel":
-        require_kernels_for_cpus(backend)
-    return request.param
+    return by_kernel(backend) if request.param == "kernel" else request.param
 
 
 @pytest.fixture
@@ -131,15 +129,17 @@ class TestLaws:
 @pytest.mark.parametrize("n", [1, 33, 300, 5000, 8193, 300001])
 def test_array_has_the_bits_of_the_kernel(backend, lines, op, dtype, n):
     """Also after an initial element, exclusive, and in reverse, and where `array` scans stretch by stretch."""
-    require_kernels_for_cpus(backend)
+    kernel = by_kernel(backend)
     require_bits(backend, "array", op, dtype)
+    if backend.cuda and backend.name != "emulated" and (op not in ("add", "multiply") or dtype == "complex64"):
+        pytest.skip("the compiler of the kernel may round a b + c once")
     if not backend.supports(dtype):
         pytest.skip("has no such dtype")
     x = lines(op, n, dtype, 2)
     start = x[:, 0] / 2
     for options in ({}, {"exclusive": True, "initial": start}, {"reverse": True, "initial": start}):
         found = scanned(backend, op, x, method="array", **options)
-        np.testing.assert_array_equal(found, scanned(backend, op, x, method="kernel", **options))
+        np.testing.assert_array_equal(found, scanned(backend, op, x, method=kernel, **options))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -161,3 +161,59 @@ def test_blocks_divide_the_largest(state_bytes):
     block = block_elements(state_bytes)
     assert LARGEST_BLOCK % block == 0
     assert block == 256 or (block * state_bytes <= 4 * LARGEST_BLOCK and block & (block - 1) == 0)
+
+
+OUTER, INNER = (1, 2, 7, 40), (1, 3, 5, 40)
+"""The numbers of lines before and behind the axis."""
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_any_layout_has_the_bits_of_array(backend, rng, outer, inner, dtype):
+    """Arrays of three dimensions, scanned along the second, also in reverse, exclusive, and with an initial element."""
+    kernel = by_kernel(backend)
+    if not backend.supports(dtype):
+        pytest.skip("has no such dtype")
+    for n in (1, 8, 31, 32, 65, 256, 257, 2100, 8192, 9000, 20000)[: 11 if outer * inner < 100 else 8]:
+        x = random(rng, (outer, n, inner), dtype)
+        form = int(rng.integers(3))
+        if form == 1:  # lines begin anywhere in memory
+            x = np.concatenate([x, x[:, :1]], axis=1)[:, 1:]
+        elif form == 2:
+            x = np.asfortranarray(x)
+        options = {"reverse": bool(rng.integers(2)), "exclusive": bool(rng.integers(2))}
+        if rng.integers(2):
+            options["initial"] = backend.asarray(random(rng, (outer, inner), dtype))
+        given = backend.asarray(x)
+        for call in (
+            lambda by, given=given, options=options: parprims.scan(given, "add", axis=1, method=by, **options),
+            lambda by, given=given: parprims.cumulative_sum(given, axis=1, include_initial=True, method=by),
+        ):
+            found, expected = (backend.to_numpy(call(by)) for by in (kernel, "array"))
+            np.testing.assert_array_equal(found, expected, err_msg=f"{n=} {form=} {options}")
+
+
+def test_canonical_takes_the_kernel_on_a_gpu(backend, rng):
+    if not backend.cuda:
+        pytest.skip("is of GPUs")
+    x = backend.asarray(random(rng, (3, 1000), "float32"))
+    wide = tuple([x] * 300)
+    calls = {
+        "kernel": [
+            lambda **given: parprims.scan(x, "add", axis=1, **given),
+            lambda **given: parprims.scan(x, mixed, axis=0, **given),
+            lambda **given: parprims.cumulative_sum(x, axis=1, **given),
+            lambda **given: parprims.linear_recurrence(x / 4, x, axis=1, **given),
+        ],
+        # So many arrays do not fit in the memory of a block.
+        "array": [
+            lambda **given: parprims.scan(wide, lambda a, b: tuple(map(lambda c, d: c + d, a, b)), axis=1, **given)
+        ],
+    }
+    for method, functions in calls.items():
+        for function in functions:
+            with parprims.explain() as done:
+                function(method="canonical")
+                function(method=method)
+            assert [(call.method, call.canonical) for call in done] == [(method, True), (method, method == "array")]

@@ -57,6 +57,11 @@ class Recurrence(Checked):
     dtype: Any
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether the canonical grouping is asked for, and matters because the solution is rounded."""
+        return self.canonical and dtype_kind(self.dtype) in ("float", "complex")
+
+    @property
     def inputs(self) -> tuple[Array, ...]:
         """The coefficients a and the right-hand side b."""
         return self.arrays[:2]
@@ -168,6 +173,6 @@ def _bool_as_integers(xp: Namespace, *arrays: Array) -> list[Array]:
 
 def departs(name: str, xp: Namespace, r: Recurrence) -> str | None:
     """Return the sentence why a method does not group elements canonically, or None."""
-    if dtype_kind(r.dtype) not in ("float", "complex"):
+    if r.canonical or dtype_kind(r.dtype) not in ("float", "complex"):
         return exact(name, xp, r)
     return in_tiles_on_gpus(name, xp, r)

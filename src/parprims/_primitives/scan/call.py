@@ -80,6 +80,11 @@ class Scan(Checked):
         return self.operation is not None
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether the canonical grouping is asked for, and matters because the operator rounds."""
+        return self.canonical and rounds(self.op, self.working)
+
+    @property
     def inputs(self) -> tuple[Array, ...]:
         """The arrays that are scanned."""
         return self.arrays[: len(self.dtypes)]
@@ -275,4 +280,4 @@ def entries_of(x: Any) -> tuple[Any, ...]:
 
 def departs(name: str, xp: Namespace, s: Scan) -> str | None:
     """Return the sentence why a method does not group elements canonically, or None."""
-    return in_tiles_on_gpus(name, xp, s) if rounds(s.op, s.working) else exact(name, xp, s)
+    return exact(name, xp, s) if s.canonical or not rounds(s.op, s.working) else in_tiles_on_gpus(name, xp, s)

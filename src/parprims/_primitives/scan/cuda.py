@@ -27,6 +27,7 @@ from parprims._primitives.scan.tiling import (
     Extents,
     Tuning,
     columns_fit,
+    cut_blocks,
     cut_columns,
     cut_rows,
     cut_strips,
@@ -51,6 +52,8 @@ class Geometry:
         The length of the outputs along the axis.
     shapes, layouts : tuple
         The shapes and layouts of the inputs, then of the starts.
+    in_blocks : bool
+        Whether elements are grouped canonically.
     """
 
     shape: tuple[int, ...]
@@ -59,6 +62,7 @@ class Geometry:
     n: int
     shapes: tuple[tuple[int, ...], ...]
     layouts: tuple[Layout, ...]
+    in_blocks: bool = False
 
 
 def make_plan(
@@ -115,14 +119,16 @@ def make_plan(
         return access(steps[index], lowest, others, vector=vector, itemsize=itemsize)
 
     vector = max(1, 16 // max(special.itemsizes))
-    if columns:
+    if columns and geometry.in_blocks:
+        vector = 1
+    elif columns:
         vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
     accesses = accesses_of(vector)
     # Without vectors, outputs and columns are accessed best if adjacent threads access adjacent elements.
     unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
     # Long lines that begin within a vector have skewed vectors, if the skew is equal in all arrays.
     skewed = None
-    if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
+    if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements and not geometry.in_blocks:
         skewed = _skewed_accesses(special, merged, steps, firsts, vector=vector)
     if skewed is not None:
         accesses = skewed
@@ -130,7 +136,16 @@ def make_plan(
         vector = 1
         accesses = accesses_of(vector)
     strips, extents = None, Extents(outer, low, read=read, n=n, inner=inner)
-    if columns:
+    stages_outputs, file = True, "_primitives/scan/scan.cu"
+    if geometry.in_blocks:
+        blocks = cut_blocks(special, tuning, extents, vector=vector, accesses=accesses, across=columns)
+        if blocks is None:  # a gap of one element behind each part takes less than one of a vector
+            vector = 1
+            accesses = accesses_of(vector)
+            blocks = cut_blocks(special, tuning, extents, vector=vector, accesses=accesses, across=columns)
+        assert blocks is not None, "see `refusal`"
+        work, stages_outputs, file = blocks, not columns, "_primitives/scan/scan_blocks.cu"
+    elif columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
         work = cut_columns(special, tuning, extents, vector=vector, least=adjacent)
         # With aligned vectors, columns are slower than strips if their tiles look back, or if tiles are not full.
@@ -140,7 +155,7 @@ def make_plan(
             strips = cut_strips(special, tuning, merged, addresses, reverse=reverse, n=n, least_tiles=least)
         if strips is None and not columns_fit(work, special):
             return make_plan(special, tuning, geometry, by_columns=False)
-        work = strips or work
+        work, stages_outputs = strips or work, strips is None or strips.whole
     else:
         most_skew = 0 if skewed is None else vector - 1
         work = cut_rows(special, tuning, extents, vector=vector, accesses=accesses, skew=most_skew)
@@ -170,9 +185,9 @@ def make_plan(
     ]
     launch = _cuda.Launch(
         special.source(
-            "_primitives/scan/scan.cu",
+            file,
             accesses,
-            stages_outputs=strips is None or strips.whole,
+            stages_outputs=stages_outputs,
             skewed=skewed is not None,
         ),
         work.template,
@@ -235,7 +250,7 @@ def refusal(xp: Namespace, call: Call) -> str | None:
         special = specialised(xp, call)
     except Untraceable as reason:
         return str(reason)
-    return too_wide(_cuda.tuned_for(tiling.TUNING, xp, call.arrays[0]), special)
+    return too_wide(_cuda.tuned_for(tiling.TUNING, xp, call.arrays[0]), special, in_blocks=call.in_blocks)
 
 
 def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:
@@ -270,6 +285,7 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
         n=call.n,
         shapes=tuple([tuple(x.shape) for x in call.arrays]),
         layouts=tuple([_cuda.layout(xp, x) for x in call.arrays]),
+        in_blocks=call.in_blocks,
     )
 
     def plan() -> _cuda.Plan | None:
@@ -344,9 +360,19 @@ _LAYOUTS = (
     ((8, 1_000_001), 1),
 )
 
+# The same for the canonical grouping: rows alone, chained, and looking back; columns alone, and in tiles.
+_IN_BLOCKS = (
+    ((1 << 16, 40), 1),
+    ((512, 20_000), 1),
+    ((1 << 24,), 0),
+    ((4096, 100, 30), 1),
+    ((1 << 14, 128), 0),
+    ((1 << 20, 3), 0),
+)
+
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of scans, recurrences and adjoints that reach every branch of the two templates."""
+    """Yield the name and the plan of scans, recurrences and adjoints that reach every branch of the templates."""
     return map(_planned, _cases())
 
 
@@ -364,6 +390,7 @@ class _Case:
     start: bool = False
     constant: bool = False
     unaligned: bool = False
+    in_blocks: bool = False
 
 
 def _cases() -> Iterator[_Case]:
@@ -399,6 +426,17 @@ def _cases() -> Iterator[_Case]:
         yield _Case("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
         yield _Case("recurrence", ("float32",) * 2, shape, axis, constant=True)
         yield _Case("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
+    for shape, axis in _IN_BLOCKS:
+        for op, dtypes in (
+            ("add", ("float32",)),
+            ("add", ("float64",)),
+            ("multiply", ("float16",)),
+            ("recurrence", ("float32",) * 2),
+            ("recurrence", ("complex128",) * 2),
+        ):
+            yield _Case(op, dtypes, shape, axis, in_blocks=True)
+        yield _Case("add", ("float32",), shape, axis, exclusive=True, reverse=True, unaligned=True, in_blocks=True)
+        yield _Case("welford", ("float64",) * 3, shape, axis, exclusive=True, start=True, in_blocks=True)
 
 
 def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
@@ -420,8 +458,10 @@ def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
         n=call.n,
         shapes=tuple(shapes),
         layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
+        in_blocks=case.in_blocks,
     )
     plan = make_plan(specialisation(xp, call, dtypes, starts), tiling.TUNING[90], geometry)
     assert plan is not None
-    options = [name for name in ("exclusive", "reverse", "start", "constant", "unaligned") if getattr(case, name)]
+    names = ("exclusive", "reverse", "start", "constant", "unaligned", "in_blocks")
+    options = [name for name in names if getattr(case, name)]
     return " ".join((op if isinstance(op, str) else op.name, ",".join(dtypes), *options)), plan

@@ -66,6 +66,11 @@ class Adjoint(Checked):
         """The length along the axis."""
         return self.shape[self.axis]
 
+    @property
+    def in_blocks(self) -> bool:
+        """Never: derivatives have no canonical grouping."""
+        return False
+
 
 def _adjoint_element(a: Array, g: Array, *_: Array) -> tuple[Array, Array]:
     """Return the map m -> conj(a) (g + m), in the form of `_nan_unless_finite`."""
@@ -118,6 +123,8 @@ class Specialisation:
         The operator's function, where only its identity distinguishes the specialisation.
     like : Specialisation, optional
         The specialisation that represents all those that differ in captured numbers alone.
+    adds : bool
+        Whether the operator is the addition of real floats.
     """
 
     inputs: tuple[str, ...]
@@ -128,6 +135,7 @@ class Specialisation:
     captured: tuple[Captured, ...] = ()
     function: Any = None
     like: Specialisation | None = None
+    adds: bool = False
 
     @property
     def state_bytes(self) -> int:
@@ -387,6 +395,7 @@ def _specialise(d: _Definition) -> Specialisation:
         starts=arrays,
         definitions="\n".join(definitions),
         captured=captured,
+        adds=d.op is BUILT_IN["add"] and states[0].startswith("float"),
     )
 
 

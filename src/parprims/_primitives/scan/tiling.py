@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from parprims import _cuda
+from parprims._core.arrays import dtype_bits
 from parprims._core.layout import Lines, is_aligned
 from parprims._cuda.look_back import look_back_bytes
 from parprims._operators.tracing import state_size
+from parprims._primitives.scan.grouping import block_elements
 from parprims._primitives.scan.source import Specialisation
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -128,11 +130,15 @@ def columns_fit(work: Work, special: Specialisation) -> bool:
     return (states + looking) * state_size(special.states) <= DECLARED_BYTES
 
 
-def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
+def too_wide(tuning: Tuning, special: Specialisation, *, in_blocks: bool = False) -> str | None:
     """Return the reason why the elements do not fit in the shared memory of a block, or None."""
-    _, sizes = special.places(["STRIDED"] * len(special.itemsizes))
-    shared = staged_bytes(FEWEST_THREADS, 1, 1, sizes)
-    if fits(tuning, special, FEWEST_THREADS, shared) and len(special.itemsizes) <= MOST_ARRAYS:
+    strided = ("STRIDED",) * len(special.itemsizes)
+    _, sizes = special.places(strided)
+    if in_blocks:  # blocks of vectors are no larger
+        room = cut_blocks(special, tuning, Extents(1, 1, 1, 1), vector=1, accesses=strided, across=False) is not None
+    else:
+        room = fits(tuning, special, FEWEST_THREADS, staged_bytes(FEWEST_THREADS, 1, 1, sizes))
+    if room and len(special.itemsizes) <= MOST_ARRAYS:
         return None
     count = len(special.inputs)
     return f"an element of {count} arrays, {special.raw_bytes} bytes, does not fit in the shared memory of a block"
@@ -329,6 +335,59 @@ def cut_strips(
         resident_blocks=resident,
         whole=contiguous,
     )
+
+
+def cut_blocks(
+    special: Specialisation, tuning: Tuning, extents: Extents, *, vector: int, accesses: tuple[str, ...], across: bool
+) -> Work | None:
+    """Return the division of work in the canonical grouping, or None if elements do not fit in shared memory.
+
+    With ``across``, adjacent threads are placed across lines that are adjacent in memory, else along lines.
+    """
+    lines, low, read, n, inner = extents.lines, extents.low, extents.read, extents.n, extents.inner
+    block = block_elements(sum(dtype_bits(name) for name in special.states) // 8)
+    most = block // 32  # the parts of 32 elements of a tile
+    parts, width, outers, tiles, carry = -(-read // 32), 1, 1, 1, "ALONE"
+    if across:
+        width = _whole_sectors(max(1, most // parts), inner)
+        if parts > most or width < min(8, inner):
+            # Tiles are parts of a block, so that they are wide.
+            parts = 64 if inner <= 4 and block >= 2048 else 8
+            width = _whole_sectors(most // parts, inner)
+            tiles, carry = -(-read // (32 * parts)), "CHAINED"
+    elif parts > most:
+        parts, tiles = most, -(-read // block)
+        carry = carry_of(tuning, tiles, lines)
+    if carry == "ALONE":
+        outers = min(lines, most // (parts * width))
+    strips = -(-lines // outers) * -(-inner // width)
+    threads, state = max(32, most), state_size(special.states)
+    _, sizes = special.places(accesses[: len(special.inputs)] if across else accesses)
+    shared = 4 * threads * state
+    for size in sizes:  # a vector more for each part, and each place begins at an aligned vector
+        shared = -(-shared // (vector * size)) * vector * size + most * (32 // vector + 1) * vector * size
+    shared = -(-shared // 16) * 16
+    if shared + 16 > tuning.block_bytes:
+        return None
+    ahead = tiles_ahead(tuning, special, carry, block)
+    lengths = {"outer": lines, "low": low, "read": read, "n": n, "inner": inner}
+    cut = {"width": width, "parts": parts, "outers": outers, "tiles": tiles, "ahead": ahead}
+    return Work(
+        "scan_blocks",
+        (block, special.adds, vector, across, carry, shared),
+        (*lengths.items(), *cut.items()),
+        grid=strips * tiles,
+        block=threads,
+        slots=strips * width,
+        tiles=tiles,
+        waits=carry != "ALONE",
+        shared_bytes=shared,
+    )
+
+
+def _whole_sectors(most: int, inner: int) -> int:
+    """Return the number of adjacent lines of a tile: all, or at most ``most``, in multiples of 8 if possible."""
+    return inner if inner <= most else most // 8 * 8 or most
 
 
 def cut_rows(
