@@ -61,9 +61,14 @@ def working() -> Compiler:
     return compiler
 
 
-def _options(arch: str) -> tuple[str, ...]:
+def _options(text: str, arch: str) -> tuple[str, ...]:
     # Without -ftz, subnormal numbers are kept. -default-device makes all code device code.
-    return (f"--gpu-architecture={arch}", "-std=c++17", "-default-device")
+    options = f"--gpu-architecture={arch}", "-std=c++17", "-default-device"
+    return (*options, *([_ROUNDS_PRODUCTS] if _ROUNDS_PRODUCTS in text else []))
+
+
+_ROUNDS_PRODUCTS = "--fmad=false"
+"""With this option, products are rounded before they are added, as on CPUs. A text that needs it has it in a comment."""
 
 
 def compile_source(text: str, arch: str, *, report: bool = False) -> tuple[bytes, str]:
@@ -71,7 +76,7 @@ def compile_source(text: str, arch: str, *, report: bool = False) -> tuple[bytes
 
     ``report`` asks the log for registers, spills and shared memory.
     """
-    options = _options(arch) + (("--ptxas-options=-v",) if report else ())
+    options = _options(text, arch) + (("--ptxas-options=-v",) if report else ())
     return working().compile(text, options, ptx=arch.startswith("compute"))
 
 
@@ -153,7 +158,7 @@ def too_old(number: int, compiler: Compiler) -> str:
 
 def identity(text: str, arch: str) -> str:
     """Return the source, the options and the compiler of a text's machine code as one text."""
-    return "\0".join(("checked", text, *_options(arch), str(working())))
+    return "\0".join(("checked", text, *_options(text, arch), str(working())))
 
 
 @functools.cache

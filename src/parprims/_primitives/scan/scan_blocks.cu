@@ -9,8 +9,8 @@
 //     ACROSS     whether adjacent threads copy elements of adjacent lines, or else of one line
 //     CARRY      how a tile gets the state before it (see Carry in tile_scan.cuh); not SERIAL
 //
-// A thread has 32 consecutive elements of a line in shared memory, a part. A tile has `outers` times `width` lines,
-// `width` of them adjacent in memory, and `parts` parts of each. If lines have several tiles, a tile along a line is one
+// A thread has 32 consecutive elements of a line in shared memory, a part. A tile has `outer_lines` times
+// `strip` lines, `strip` of them adjacent in memory, and `parts_of_tile` parts of each. If lines have several tiles, a tile along a line is one
 // block. A tile across lines has 256 or 2048 elements of each of its lines, so that it is wide.
 //
 // Phases:
@@ -23,6 +23,7 @@
 //   4. Every thread goes over its elements again and writes the results.
 // Where nothing comes before, nothing is combined. Sums of floats combine -0.0 instead, which changes no bit.
 // Exclusive results are inclusive results, one element later.
+// It is compiled with --fmad=false: otherwise copies of one operator may round a b + c in different places.
 // Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
@@ -110,8 +111,8 @@ DEVICE Optional<typename Op::State> look_back_in_order(const TileStates<typename
 template <int BLOCK, bool SUMS, int VEC, bool ACROSS, Carry CARRY, int SHARED_BYTES, class Scan, class Inputs,
           class Outputs, class Starts>
 DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
-                        Index low, Index read, Index n, Index inner, int width, int parts, int outers, unsigned tiles,
-                        unsigned ahead) {
+                        Index low, Index read, Index n, Index inner, int strip, int parts_of_tile, int outer_lines,
+                        unsigned tiles, unsigned ahead) {
     using Op = typename Scan::Op;
     using State = typename Op::State;
     using Raw = typename Scan::Raw;
@@ -133,10 +134,14 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     State* const thirds = seconds + THREADS;                         // of each group of 2048 elements
     State* const befores = thirds + THREADS;                         // the states before blocks
 
+    // What the compiler can know of the tile.
+    const int width = ACROSS ? strip : 1, parts = ACROSS || CARRY == ALONE ? parts_of_tile : PARTS;
+    const int outers = CARRY == ALONE ? outer_lines : 1;
+
     // The thread's part of a line. Threads that are too many follow the last line, and write nothing.
     const int column = threadIdx.x % width, part = threadIdx.x / width % parts;
     const int own_place = threadIdx.x / (width * parts), place = min(own_place, outers - 1);
-    const unsigned strips = (unsigned)((inner + width - 1) / width);
+    const unsigned strips = ACROSS ? (unsigned)((inner + width - 1) / width) : 1;
     const unsigned lines = (unsigned)((outer + outers - 1) / outers) * strips;
     __shared__ unsigned long long drawn;
     const auto tile = draw_tile<State, CARRY>(scratch, lines, tiles, drawn);
@@ -158,13 +163,14 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
 #pragma unroll 4
             for (int at = threadIdx.x; at < vectors; at += THREADS)
                 copy(at_line, at + at / VECTORS, first + (Index)at * VEC);
-        } else {
-#pragma unroll 4
-            for (int at = threadIdx.x; at < vectors * outers; at += THREADS) {
-                const int line = at / vectors, v = at - line * vectors;
-                if (first_outer + line >= outer) break;
+        } else {  // a line is copied by a warp, or a part of one
+            const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : vectors > 4 ? 8 : vectors > 2 ? 4 : vectors;
+            for (int line = threadIdx.x / lanes; line < outers && first_outer + line < outer; line += THREADS / lanes) {
                 const auto [high_at, low_at] = line_index(first_outer + line, low);
-                copy(views_at(views, high_at, low_at, 0), line * parts * STRIDE + v + v / VECTORS, (Index)v * VEC);
+                const auto there = views_at(views, high_at, low_at, 0);
+#pragma unroll 4
+                for (int v = threadIdx.x % lanes; v < vectors; v += lanes)
+                    copy(there, line * parts * STRIDE + v + v / VECTORS, (Index)v * VEC);
             }
         }
     };

@@ -382,6 +382,7 @@ def cut_blocks(
         tiles=tiles,
         waits=carry != "ALONE",
         shared_bytes=shared,
+        resident_blocks=5 if special.adds and threads == 256 and not across else 0,
     )
 
 
