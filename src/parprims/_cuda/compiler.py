@@ -68,7 +68,7 @@ def _options(text: str, arch: str) -> tuple[str, ...]:
 
 
 _ROUNDS_PRODUCTS = "--fmad=false"
-"""With this option, products are rounded before they are added, as on CPUs. A text that needs it has it in a comment."""
+"""With this option, products are rounded before they are added, as on CPUs. A text that needs it says so."""
 
 
 def compile_source(text: str, arch: str, *, report: bool = False) -> tuple[bytes, str]:

@@ -1,6 +1,7 @@
 """The law of the bits of matrix products: an element depends on its row and its column, and on no others.
 
-Kernels for CPUs and ``array`` keep it, by any operators and precisions.
+Kernels for CPUs and ``array`` keep it, by any operators and precisions; kernels for GPUs by method canonical, except by
+residues.
 """
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import parprims
 from tests.support.contract import random
-from tests.support.laws import mixed, require_kernels_for_cpus
+from tests.support.laws import by_kernel, mixed
 
 LENGTHS = (1, 2, 100, 256, 257, 300, 1000, 4097)
 
@@ -32,8 +33,8 @@ def product(backend, a, b, **options):
 @pytest.fixture(params=["kernel", "array"])
 def by(request, backend):
     if request.param == "kernel":
-        require_kernels_for_cpus(backend)
-    elif backend.name.startswith("jax"):
+        return by_kernel(backend)
+    if backend.name.startswith("jax"):
         pytest.skip("XLA may round a b + c once")
     return request.param
 
@@ -86,6 +87,25 @@ def test_a_row_does_not_see_the_others_by_options(backend, rng, options):
             np.testing.assert_array_equal(product(backend, a[:rows], b, method="array", **options), whole[:rows])
             found = product(backend, a, b[:, :rows], method="array", **options)
             np.testing.assert_array_equal(found, whole[:, :rows])
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "highest"}, {"precision": "tf32"}, {"kernel": "tiled"}], ids=str)
+@pytest.mark.parametrize("k", [40, 3000])
+def test_a_row_does_not_see_the_others_on_a_gpu(backend, rng, options, k):
+    """Also where a tensor core would sum, and where the sum of few rows would be split."""
+    if not backend.cuda:
+        pytest.skip("is of GPUs")
+    if options.get("precision") == "highest" and not backend.supports("float64"):
+        pytest.skip("sums in float64")
+    a, b = random(rng, (200, k), "float32"), random(rng, (k, 300), "float32")
+    with parprims.explain() as calls:
+        whole = product(backend, a, b, method="canonical", **options)
+        np.testing.assert_array_equal(product(backend, a[7], b, method="canonical", **options), whole[7])
+        np.testing.assert_array_equal(product(backend, a[:17], b, method="canonical", **options), whole[:17])
+        np.testing.assert_array_equal(product(backend, a, b[:, :9], method="canonical", **options), whole[:, :9])
+    assert {(call.method, call.canonical) for call in calls} == {("kernel", True)}
+    with pytest.raises(parprims.MethodRefused, match="method 'canonical' refused: the kernel for GPUs groups"):
+        product(backend, a, b, method="canonical", precision="residues", kernel="tensor")
 
 
 def test_sums_are_those_of_the_tree(backend, rng):

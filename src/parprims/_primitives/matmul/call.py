@@ -74,6 +74,11 @@ class Product(Checked):
     tile: tuple[int, int, int] | None = None
 
     @property
+    def in_one_order(self) -> bool:
+        """Whether the canonical order of sums is asked for, and the kernel has it: not where it sums residues."""
+        return self.canonical and self.precision != "residues"
+
+    @property
     def lasts(self) -> bool:
         """Whether the operators can be remembered."""
         return None not in self.operation
@@ -174,7 +179,8 @@ class Product(Checked):
         """Return the record of the call with other factors, which may have other shapes."""
         operators = self.add, self.multiply
         options: dict[str, Any] = {"tile": self.tile, "precision": self.precision, "kernel": self.kernel}
-        return Product.of(xp, (a, b), operators, operation=self.operation, **options)
+        product = Product.of(xp, (a, b), operators, operation=self.operation, **options)
+        return dataclasses.replace(product, canonical=self.canonical)
 
 
 def _dtype(xp: Namespace, a: Array, b: Array) -> Any:
@@ -265,4 +271,4 @@ def departs(name: str, xp: Namespace, p: Product) -> str | None:
         return exact(name, xp, p)
     if name == "array" and is_jax(xp):
         return "XLA decides by the shape of a product where it rounds a b + c once"
-    return in_tiles_on_gpus(name, xp, p)
+    return exact(name, xp, p) if p.in_one_order else in_tiles_on_gpus(name, xp, p)

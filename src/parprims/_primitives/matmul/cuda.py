@@ -58,6 +58,8 @@ class Problem:
         The kernel asked for.
     tile : Tile, optional
         The tile asked for.
+    canonical : bool
+        Whether every element is summed in one order, whatever the shapes: by one kernel, without parts.
     """
 
     a: tuple[int, ...]
@@ -69,6 +71,7 @@ class Problem:
     multiply: Operator
     kernel: str | None
     tile: Tile | None
+    canonical: bool = False
 
     @staticmethod
     def of(p: Product) -> Problem:
@@ -84,6 +87,7 @@ class Problem:
             multiply=p.multiply,
             kernel=p.kernel,
             tile=p.tile,
+            canonical=p.in_one_order,
         )
 
     def choose_kernel(self, capability: int) -> tuple[str, str | None]:
@@ -225,7 +229,12 @@ class Builder:
     ) -> Launch:
         """Return the launch of a template of a file that is called with the products and other parameters."""
         shared = _cuda.device_source(f"_primitives/matmul/kernels/{file}")
-        source = "\n".join(("#define EXTREMA_BY_INSTRUCTION", shared, self.text))
+        # Without products that are rounded, copies of one operator may round a b + c in different places. Sums of
+        # products of real numbers have one place.
+        arithmetic, rounded = self.problem.arithmetic, ""
+        if self.problem.canonical and not (arithmetic.ring and arithmetic.registers.startswith("float")):
+            rounded = "  // with --fmad=false"
+        source = "\n".join((f"#define EXTREMA_BY_INSTRUCTION{rounded}", shared, self.text))
         return Launch(source, name, arguments, (self.products(), *parameters), **sizes)
 
     def plan(self, *launches: Launch, **scratch: int) -> Plan:
@@ -243,16 +252,16 @@ def make_plan(
     if arithmetic.kind == "RESIDUES":
         return residues.plan(Builder, problem, code, batch, capability=capability, multiprocessors=multiprocessors)
     (m, n, k), matrices, tile = batch.lengths, batch.matrices, problem.tile
-    if problem.kernel is None and tile is None:
+    if problem.kernel is None and tile is None and not problem.canonical:
         tile = tiny_tile(arithmetic, batch.lengths)
         kernel = kernel if tile is None else "naive"
-    grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
+    grouped = _for_groups(batch, arithmetic, tuned) if _may_be_grouped(problem, kernel, capability) else None
     copies, one_by_one = grouped.copies if grouped else None, min(batch.a.vector, batch.b.vector) == 1
     block, splits, by_groups = choose_block(
         arithmetic,
         kernel,
         tile,
-        Sizes(batch.lengths, matrices),
+        Sizes(batch.lengths, matrices, whole=problem.canonical),
         capability=capability,
         copies=copies,
         one_by_one=one_by_one,
@@ -305,6 +314,11 @@ def make_plan(
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *accesses, n % 2 == 0)
     return make.plan(make.launch("multiply_tensor", arguments, parts, file="matmul_tensor.cuh", **sizes), **scratch)
+
+
+def _may_be_grouped(problem: Problem, kernel: str, capability: int) -> bool:
+    """Return whether groups of four warps may multiply."""
+    return kernel == "tensor" and capability == 90 and not problem.canonical
 
 
 @dataclasses.dataclass(frozen=True)
@@ -540,7 +554,7 @@ def _runner(xp: Namespace, p: Product, a: Array, b: Array) -> _cuda.Run:
         operation = (code.text, ids)
     key = (
         "matmul", operation, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
-        layouts,
+        problem.canonical, layouts,
     )  # fmt: skip
 
     def plan() -> _cuda.Plan:

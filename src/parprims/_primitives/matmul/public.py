@@ -10,7 +10,7 @@ from parprims import _cpu
 from parprims._core.arrays import Array, Namespace, lacks_arithmetic, library_title
 from parprims._dispatch import derivative_rules
 from parprims._dispatch.by_device import by_device, in_programs
-from parprims._dispatch.dispatch import Abstract, Method, Methods, directly, primitive
+from parprims._dispatch.dispatch import Abstract, Method, MethodRefused, Methods, directly, primitive
 from parprims._dispatch.examples import lines
 from parprims._dispatch.primitive import Primitive
 from parprims._dispatch.registry import nodes
@@ -99,7 +99,8 @@ def matmul(
     |a| |b| more; with highest, rounded once. With residues, 2 sqrt(k) + 1, or the default bound where this bound cannot
     be proved. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel. By array,
-    except on JAX, and by kernels for CPUs a row of the product does not depend on other rows.
+    except on JAX, and by kernels for CPUs a row of the product does not depend on other rows; by kernels for GPUs it
+    does not by method canonical, except with residues.
     Methods: native (sum and product, if no tile is given), kernel (operators that can be traced; CUDA arrays and, by
     Numba, if neither kernel nor tile is given, arrays of NumPy, PyTorch and eager JAX on the CPU), array. If ``kernel``
     is given, the call runs that kernel or raises MethodRefused. torch.autocast changes nothing.
@@ -151,7 +152,10 @@ def matmul(
 def _multiplied(methods: Methods, method: str, xp: Namespace, p: Product) -> Array:
     """Return the product. A call that names a kernel runs it, or raises MethodRefused."""
     if p.kernel is not None and not isinstance(method, Abstract):
-        method = "kernel"
+        p, method = p.for_method(method), "kernel"
+        reason = departs(method, xp, p) if p.canonical else None
+        if reason is not None:
+            raise MethodRefused(f"matmul: method 'canonical' refused: {reason}")
     product: Array = methods(method, xp, p)
     return product
 

@@ -234,10 +234,14 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a batch of products: m, n and k of each, and the number of matrices."""
+    """The sizes of a batch of products: m, n and k of each, and the number of matrices.
+
+    With ``whole``, sums are not split into parts.
+    """
 
     lengths: Tile
     matrices: int
+    whole: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -503,7 +507,7 @@ def choose_block(
             at_once = resident * (processors // size)
             # More parts than run at once even out the work of the multiprocessors.
             most_parts = at_once // tiles if costs is None else max(at_once // tiles, min(4, 4 * at_once // tiles))
-            most_parts = max(1, min(most_parts, deep // tuned.part))
+            most_parts = 1 if sizes.whole else max(1, min(most_parts, deep // tuned.part))
             ways = [(parts, 1, at_once) for parts in range(1, most_parts + 1)]
             if modelled:
                 ways += _splits_of_clusters(tuned, size, tiles, deep)
