@@ -479,6 +479,13 @@ def lacks_arithmetic(xp: Namespace, dtypes: Sequence[Any]) -> str | None:
     return None
 
 
+def selected(xp: Namespace, mask: Array, x: Array, y: Array) -> Array:
+    """Return x where the mask is True, else y, of the same dtype: PyTorch selects no wide unsigned integers on GPUs."""
+    if lacks_arithmetic(xp, [x.dtype]) is None:
+        return xp.where(mask, x, y)
+    return xp.astype(xp.where(mask, xp.astype(x, xp.int64), xp.astype(y, xp.int64)), x.dtype)
+
+
 def as_result(x: Array) -> Array:
     """Return a result as an array: NumPy turns 0-d results into scalars."""
     return np.asarray(x) if isinstance(x, np.generic) else x

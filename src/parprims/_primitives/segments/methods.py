@@ -23,6 +23,7 @@ from parprims._core.arrays import (
     dtype_name,
     lacks_arithmetic,
     library,
+    selected,
     spread,
 )
 from parprims._dispatch import derivative_rules
@@ -101,7 +102,7 @@ def _shape_of_flags(c: Segmented) -> tuple[int, ...]:
 
 def chosen(xp: Namespace, mask: Array, xs: tuple[Array, ...], ys: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return components: of the first element where the mask of `along_axis` is True, else of the second."""
-    return tuple([xp.where(spread(xp, mask, x), x, y) for x, y in zip(xs, ys, strict=True)])
+    return tuple([selected(xp, spread(xp, mask, x), x, y) for x, y in zip(xs, ys, strict=True)])
 
 
 def is_recurrence(c: Segmented) -> bool:
