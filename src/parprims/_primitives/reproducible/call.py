@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parprims import _cpu, _cuda
 from parprims._core.arrays import (
     Array,
     Namespace,
@@ -19,12 +21,14 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     mode,
+    namespace_of,
 )
 from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
-from parprims._dispatch.dispatch import Method
+from parprims._dispatch.dispatch import Inside, Method
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
-from parprims._operators.operator import BUILT_IN
+from parprims._operators.foreign.names import Dtype
+from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce.call import checked as checked_reduction
 from parprims._primitives.reduce.call import checked_pair as checked_dot_product
 from parprims._primitives.reduce.call import conjugate_product, result_dtypes
@@ -182,9 +186,15 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     if 0 in c.shape:
         return xp.zeros(shape, dtype=dtype, device=device(c.arrays[0]))
     found = largest(xp, c, method)
-    tops = tops_of(xp, found, [x.dtype for x in c.arrays])
-    totals = integers(xp, c, tops, method)
-    result = rounded(xp, c.grid, tops, totals, dtype=dtype)
+    if method == "kernel" and in_kernels(xp, c.arrays):
+        dtypes, passes = tuple([dtype_name(x.dtype) for x in c.arrays]), _passes(c, method)
+        factors = of_lines(_factors(c.grid, dtypes), found, c.axes)
+        totals = added(passes, (*c.arrays, *factors), c.axes, method)
+        (result,) = of_lines(_results(c.grid, dtypes, c.dtype), (*found, *totals), c.axes)
+    else:
+        tops = tops_of(xp, found, [x.dtype for x in c.arrays])
+        totals = integers(xp, c, tops, method)
+        result = rounded(xp, c.grid, tops, totals, dtype=dtype)
     return result if tuple(result.shape) == shape else xp.reshape(result, shape)
 
 
@@ -219,9 +229,58 @@ def tops_of(xp: Namespace, found: tuple[Array, ...], dtypes: Sequence[Any]) -> l
 def integers(xp: Namespace, c: Sum, tops: list[Top], method: str) -> tuple[Array, ...]:
     """Return the sums of all integers of lines, or of the flags of lines that are not finite."""
     given = on_grid(xp, c.grid, c.arrays, tops, in_kernel=method == "kernel")
-    passes = _passes(c, method)
-    totals = [map_reduce(one, *given, op=op, axis=c.axes, keepdims=True, method=method) for one, op in passes]
+    return added(_passes(c, method), given, c.axes, method)
+
+
+def added(
+    passes: list[tuple[Callable[..., Any], Any]], given: tuple[Array, ...], axes: tuple[int, ...], method: str
+) -> tuple[Array, ...]:
+    """Return the sums of the maps of terms and their factors. The axes stay."""
+    totals = [map_reduce(one, *given, op=op, axis=axes, keepdims=True, method=method) for one, op in passes]
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
+
+
+# ---- Numbers of each line, by one kernel ------------------------------------------------------------------------
+
+
+def in_kernels(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether kernels for GPUs compute with arrays, outside of programs."""
+    return not is_jax(xp) and not _cpu.on_cpu(xp, arrays) and _cuda.refusal(xp, arrays) is None
+
+
+def of_lines(
+    function: Callable[..., tuple[Any, ...]], arrays: tuple[Array, ...], axes: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """Return a function of arrays that have one element along axes: a launch in place of one for each operation."""
+    found = map_reduce(function, *arrays, op=_ONLY, axis=axes, keepdims=True, method=Inside("kernel"))
+    return found if isinstance(found, tuple) else (found,)
+
+
+_ONLY = Operator(lambda earlier, _: earlier, name="first")
+"""The operator of one element."""
+
+
+@functools.cache
+def _factors(on: Grid, dtypes: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of the largest magnitudes of lines: the factors of `on_grid`, for arrays of these dtypes."""
+
+    def factors(*found: Any) -> tuple[Any, ...]:
+        xp = namespace_of(found[0])
+        return on_grid(xp, on, (), tops_of(xp, found, [*map(Dtype, dtypes)]), in_kernel=True)
+
+    return factors
+
+
+@functools.cache
+def _results(on: Grid, dtypes: tuple[str, ...], dtype: str) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of the largest magnitudes of lines, and the sums of integers: the sums in a dtype."""
+
+    def results(*given: Any) -> tuple[Any, ...]:
+        xp, found, totals = namespace_of(given[0]), given[: len(dtypes)], given[len(dtypes) :]
+        tops = tops_of(xp, found, [*map(Dtype, dtypes)])
+        return (rounded(xp, on, tops, totals, dtype=Dtype(dtype)),)
+
+    return results
 
 
 def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], *, dtype: Any) -> Array:

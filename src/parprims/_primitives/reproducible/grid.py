@@ -23,6 +23,7 @@ import numpy as np
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_name, namespace_of
 from parprims._operators.operator import Operator
+from parprims._operators.tracing import Scalar
 from parprims._primitives.sort.call import FRACTION_BITS, bits, can_view, flushes
 
 MOST_TERMS = 2**32 - 1
@@ -134,8 +135,19 @@ def power(xp: Namespace, exponent: Array) -> Array:
     """Return 2^exponent as float64; exponents are int64, from -1022 to 1023."""
     if can_view(exponent):
         return ((exponent + 1023) << 52).view(xp.float64)
+    if isinstance(exponent, Scalar):
+        return _power_by_squares(xp, exponent)
     table = xp.asarray(_powers(), dtype=xp.float64, device=device(exponent))
     return xp.reshape(xp.take(table, xp.reshape(exponent + 1022, (-1,)), axis=0), exponent.shape)
+
+
+def _power_by_squares(xp: Namespace, exponent: Any) -> Any:
+    """Return 2^exponent in the language of kernels, which has no views of bits. All products are exact."""
+    whole, left = xp.astype(xp.ones_like(exponent), xp.float64), abs(exponent)
+    for bit in range(10):
+        square = xp.where(exponent < 0, xp.full_like(whole, 2.0 ** -(2**bit)), 2.0 ** (2**bit))
+        whole = xp.where((left >> bit) & 1 == 1, whole * square, whole)
+    return whole
 
 
 def halves(xp: Namespace, exponent: Array) -> tuple[Array, Array]:
@@ -235,32 +247,66 @@ def maps(grid: Grid, product: bool) -> Maps:
 # ---- Sums as floats ---------------------------------------------------------------------------------------------
 
 
-def _odd(xp: Namespace, total: Array, shift: int, most_bits: int) -> tuple[Array, Array]:
-    """Return integers of at most ``most_bits`` bits, and their exponents, that round as the given integers do.
+def _odd(xp: Namespace, total: Array, shift: int, most_bits: int, scale: _Scale) -> tuple[Array, Array]:
+    """Return integers of at most ``most_bits`` bits, and their scales, that round as the given integers do.
 
     Whatever is cut off makes the last bit 1. Floats with at least two bits fewer then round to the same.
     """
-    exponent = xp.zeros_like(total)
+    power = scale.zero(xp, total)
     for _ in range(-(-(63 - most_bits) // shift)):
         long = xp.where(total < 0, ~total, total) >= 2**most_bits
         cut = (total >> shift) | xp.astype((total & (2**shift - 1)) != 0, total.dtype)
-        total, exponent = xp.where(long, cut, total), xp.where(long, exponent + shift, exponent)
-    return total, exponent
+        total, power = xp.where(long, cut, total), xp.where(long, scale.raised(power, shift), power)
+    return total, power
 
 
-def _sum_of_words(xp: Namespace, first: Array, second: Array, width: int) -> tuple[Array, Array]:
-    """Return floats of 53 bits, and exponents, nearest to first 2^width + second."""
+def _sum_of_words(xp: Namespace, first: Array, second: Array, width: int, scale: _Scale) -> tuple[Array, Array]:
+    """Return floats of 53 bits, and scales, nearest to first 2^width + second."""
     first, second = first + (second >> width), second & (2**width - 1)
-    exponent = xp.full_like(first, width)
+    power = scale.raised(scale.zero(xp, first), width)
     for shift in (16, 16, 16, 8, 4, 2, 1):  # until the first integer has 62 bits, or all bits
         short = xp.where(first < 0, ~first, first) < 2 ** (62 - shift)
         moved = (first << shift) | (second >> (width - shift))
         first = xp.where(short, moved, first)
         second = xp.where(short, (second << shift) & (2**width - 1), second)
-        exponent = xp.where(short, exponent - shift, exponent)
+        power = xp.where(short, scale.raised(power, -shift), power)
     first = first | xp.astype(second != 0, first.dtype)
     high, low = xp.astype(first >> 32, xp.float64), xp.astype(first & (2**32 - 1), xp.float64)
-    return high * 2.0**32 + low, exponent
+    return high * 2.0**32 + low, power
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """How powers of two are kept: as their exponents, which are integers, or as floats, each of at most 2^63."""
+
+    floats: bool
+
+    def zero(self, xp: Namespace, like: Array) -> Array:
+        """Return the power of exponent 0."""
+        return xp.astype(xp.ones_like(like), xp.float64) if self.floats else xp.zeros_like(like)
+
+    def raised(self, power: Array, by: int) -> Array:
+        """Return the power with an exponent that is so much larger."""
+        return power * 2.0**by if self.floats else power + by
+
+
+def _rounded(xp: Namespace, grid: Grid, words: tuple[Array, ...], name: str, scale: _Scale) -> tuple[Array, Array]:
+    """Return floats that round to a dtype as sums of integers do, and their scales."""
+    if grid.words == 2:
+        return _sum_of_words(xp, words[0], words[1], grid.second, scale)
+    number, power = _odd(xp, words[0], 10, 53 if name == "float32" else 23, scale)
+    return xp.astype(number, xp.float64), power
+
+
+def nearest_by_factors(
+    xp: Namespace, grid: Grid, words: tuple[Array, ...], factors: tuple[Array, Array], dtype: Any
+) -> Array:
+    """Return what `nearest` returns, given two powers of two with the product 2^-exponent, in the language of kernels.
+
+    With two words, their exponent is larger by the bits of the second.
+    """
+    number, power = _rounded(xp, grid, words, dtype_name(dtype), _Scale(floats=True))
+    return _as_float(xp, number * power, factors, dtype)
 
 
 def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], *, exponent: Array, dtype: Any) -> Array:
@@ -268,13 +314,8 @@ def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], *, exponent: Ar
 
     A sum of zero is plus zero. 16-bit floats are rounded once too.
     """
-    name, first = dtype_name(dtype), words[0]
-    if grid.words == 1:
-        most = 53 if name == "float32" else 23
-        number, more = _odd(xp, first, 10, most)
-        number = xp.astype(number, xp.float64)
-    else:
-        number, more = _sum_of_words(xp, first, words[1], grid.second)
+    number, more = _rounded(xp, grid, words, dtype_name(dtype), _Scale(floats=False))
+    if grid.words == 2:
         exponent = exponent + grid.second
     limit = xp.full_like(exponent, 1300)  # beyond it, floats are zero or infinite too
     exponent = xp.where(exponent - more > limit, limit, xp.where(exponent - more < -limit, -limit, exponent - more))

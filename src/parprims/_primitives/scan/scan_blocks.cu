@@ -163,14 +163,21 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
 #pragma unroll 4
             for (int at = threadIdx.x; at < vectors; at += THREADS)
                 copy(at_line, at + at / VECTORS, first + (Index)at * VEC);
-        } else {  // a line is copied by a warp, or a part of one
-            const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : vectors > 4 ? 8 : vectors > 2 ? 4 : vectors;
-            for (int line = threadIdx.x / lanes; line < outers && first_outer + line < outer; line += THREADS / lanes) {
+        } else if (vectors > WARP_SIZE) {  // a warp copies a line
+            for (int line = threadIdx.x / WARP_SIZE; line < outers && first_outer + line < outer; line += WARPS) {
                 const auto [high_at, low_at] = line_index(first_outer + line, low);
                 const auto there = views_at(views, high_at, low_at, 0);
 #pragma unroll 4
-                for (int v = threadIdx.x % lanes; v < vectors; v += lanes)
+                for (int v = threadIdx.x % WARP_SIZE; v < vectors; v += WARP_SIZE)
                     copy(there, line * parts * STRIDE + v + v / VECTORS, (Index)v * VEC);
+            }
+        } else {
+#pragma unroll 4
+            for (int at = threadIdx.x; at < vectors * outers; at += THREADS) {
+                const int line = at / vectors, v = at - line * vectors;
+                if (first_outer + line >= outer) break;
+                const auto [high_at, low_at] = line_index(first_outer + line, low);
+                copy(views_at(views, high_at, low_at, 0), line * parts * STRIDE + v + v / VECTORS, (Index)v * VEC);
             }
         }
     };
