@@ -264,7 +264,7 @@ def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:
 
 
 def _array_form(call: Call) -> Callable[..., Any]:
-    assert not isinstance(call, Adjoint), "JAX derives adjoints itself"
+    assert isinstance(call, Scan | Recurrence), "JAX derives adjoints itself"
     return scan_array.array if isinstance(call, Scan) else recurrence_array.array
 
 

@@ -87,6 +87,59 @@ def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Arra
     return by_b, xp.where(exists, by_a, xp.zeros_like(by_a))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Functions:
+    """A scan of states that are made from elements of several arrays, and of which results are made.
+
+    Parameters
+    ----------
+    op : Operator
+        Combines states. Its identity comes before the first element, where a result is asked for there.
+    states : tuple of str
+        The dtypes of the components of a state.
+    inputs : tuple of str
+        The dtypes in which the functions take elements of the arrays.
+    output : str
+        The dtype of the results.
+    element : callable
+        Makes the components of a state from elements of the arrays.
+    result : callable
+        Makes a result, as a tuple of one, from the components of a state and the elements of the arrays.
+    """
+
+    op: Operator
+    states: tuple[str, ...]
+    inputs: tuple[str, ...]
+    output: str
+    element: Callable[..., Any]
+    result: Callable[..., tuple[Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Mapped(Checked):
+    """A checked scan by functions, along an axis of arrays that broadcast to a shape.
+
+    The result has one element more than the arrays, of no elements, if ``n`` says so.
+    """
+
+    functions: Functions
+    shape: tuple[int, ...]
+    axis: int
+    n: int
+    reverse: bool = False
+    in_blocks: bool = False
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """All arrays."""
+        return self.arrays
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """Nothing: there is no initial element."""
+        return ()
+
+
 def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
     """Return (a, b), with NaN for b if a is not finite. This tells such an a from a product that overflowed."""
     xp = namespace_of(a)
@@ -277,8 +330,10 @@ class _Definition:
     result : callable, optional
         Makes the results from the components of a state, elements of the inputs, the next element of the input
         ``peeks``, and whether that exists. Without it, results are components of the state.
-    peeks : int
-        The number of that input.
+    peeks : int, optional
+        The number of that input; None if results do not depend on the next element.
+    computed : tuple of str, optional
+        The dtypes in which functions take elements of the inputs, if not those of the states.
     ignores_first : bool
         Whether the first input counts as zero in the first element of a line without a start.
     immutable : bool
@@ -295,19 +350,20 @@ class _Definition:
     exclusive: bool = False
     element: Callable[..., Any] | None = None
     result: Callable[..., Any] | None = None
-    peeks: int = 0
+    peeks: int | None = None
+    computed: tuple[str, ...] | None = None
     ignores_first: bool = False
     immutable: bool = False
 
 
 def _specialise(d: _Definition) -> Specialisation:
     """Return the specialisation of one kind of scan; raise Untraceable if it has none."""
-    inputs, states, outputs, starts, peeks = d.inputs, d.states, d.outputs, d.starts, d.peeks
+    inputs, states, outputs, starts, peeks = d.inputs, d.states, d.outputs, d.starts, d.peeks or 0
     for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
     # Elements are cast to the dtypes of the states; inputs beyond the states are cast to the dtype of the last state.
-    wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
+    wide = d.computed or (*states, *(states[-1],) * (len(inputs) - len(states)))
 
     def working(code: str, name: str) -> tuple[tuple[str, str]]:
         return ((name, f"ops::cast<{register_type(name)}>({code})"),)
@@ -323,7 +379,8 @@ def _specialise(d: _Definition) -> Specialisation:
     if d.result is not None:
         arguments = [((name, f"state.v{index}"),) for index, name in enumerate(states)]
         arguments += [working(f"value(raw.x{index})", name) for index, name in enumerate(wide)]
-        arguments += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
+        if d.peeks is not None:
+            arguments += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
         traced = trace("result", d.result, *arguments, packed=False)
         ends, codes = traced.lines, [traced.outputs[component] for component, _ in outputs]
 
@@ -348,7 +405,7 @@ def _specialise(d: _Definition) -> Specialisation:
     flags = {
         "EXCLUSIVE": d.exclusive,
         "STARTS": starts is not None,
-        "PEEKS": d.result is not None,
+        "PEEKS": d.peeks is not None,
         "IGNORES_FIRST": d.ignores_first,
     }
     size = state_size(states)
@@ -399,7 +456,7 @@ def _specialise(d: _Definition) -> Specialisation:
     )
 
 
-Call = Scan | Recurrence | Adjoint
+Call = Scan | Recurrence | Adjoint | Mapped
 
 
 def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
@@ -428,6 +485,21 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
             starts=starts or None,
             element=None if is_integer else _nan_unless_finite,
             ignores_first=True,
+        )
+    elif isinstance(call, Mapped):
+        functions = call.functions
+        begins = call.n > call.shape[call.axis]
+        definition = _Definition(
+            op=functions.op,
+            inputs=inputs,
+            states=functions.states,
+            outputs=((0, functions.output),),
+            starts=functions.op.identity(*functions.states) if begins else None,
+            constant_start=begins,
+            exclusive=begins,
+            element=functions.element,
+            result=functions.result,
+            computed=functions.inputs,
         )
     else:
         definition = _Definition(
@@ -495,6 +567,8 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
         known = None if call.operation is None else (call.operation, call.identity)
     elif isinstance(call, Recurrence):
         rest += (call.dtype,)
+    elif isinstance(call, Mapped):
+        rest += call.functions, call.n > call.shape[call.axis]
     cached = None if known is None else _specialisations.get((known, *rest))
     if cached is not None:
         return cached
