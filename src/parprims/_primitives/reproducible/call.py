@@ -188,9 +188,10 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     found = largest(xp, c, method)
     if method == "kernel" and in_kernels(xp, c.arrays):
         dtypes, passes = tuple([dtype_name(x.dtype) for x in c.arrays]), _passes(c, method)
-        factors = of_lines(_factors(c.grid, dtypes), found, c.axes)
+        on = dataclasses.astuple(c.grid)
+        factors = of_lines(functools.partial(_factors, on, dtypes), found, c.axes)
         totals = added(passes, (*c.arrays, *factors), c.axes, method)
-        (result,) = of_lines(_results(c.grid, dtypes, c.dtype), (*found, *totals), c.axes)
+        (result,) = of_lines(functools.partial(_results, on, dtypes, c.dtype), (*found, *totals), c.axes)
     else:
         tops = tops_of(xp, found, [x.dtype for x in c.arrays])
         totals = integers(xp, c, tops, method)
@@ -251,7 +252,10 @@ def in_kernels(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 def of_lines(
     function: Callable[..., tuple[Any, ...]], arrays: tuple[Array, ...], axes: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """Return a function of arrays that have one element along axes: a launch in place of one for each operation."""
+    """Return a function of arrays that have one element along axes: a launch in place of one for each operation.
+
+    The function is a `functools.partial` of one of this package and of plain values, so that it can be remembered.
+    """
     found = map_reduce(function, *arrays, op=_ONLY, axis=axes, keepdims=True, method=Inside("kernel"))
     return found if isinstance(found, tuple) else (found,)
 
@@ -260,27 +264,16 @@ _ONLY = Operator(lambda earlier, _: earlier, name="first")
 """The operator of one element."""
 
 
-@functools.cache
-def _factors(on: Grid, dtypes: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of the largest magnitudes of lines: the factors of `on_grid`, for arrays of these dtypes."""
-
-    def factors(*found: Any) -> tuple[Any, ...]:
-        xp = namespace_of(found[0])
-        return on_grid(xp, on, (), tops_of(xp, found, [*map(Dtype, dtypes)]), in_kernel=True)
-
-    return factors
+def _factors(on: tuple[int, ...], dtypes: tuple[str, ...], *found: Any) -> tuple[Any, ...]:
+    """Return the factors of `on_grid` for arrays of these dtypes, given the largest magnitudes of lines."""
+    xp = namespace_of(found[0])
+    return on_grid(xp, Grid(*on), (), tops_of(xp, found, [*map(Dtype, dtypes)]), in_kernel=True)
 
 
-@functools.cache
-def _results(on: Grid, dtypes: tuple[str, ...], dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of the largest magnitudes of lines, and the sums of integers: the sums in a dtype."""
-
-    def results(*given: Any) -> tuple[Any, ...]:
-        xp, found, totals = namespace_of(given[0]), given[: len(dtypes)], given[len(dtypes) :]
-        tops = tops_of(xp, found, [*map(Dtype, dtypes)])
-        return (rounded(xp, on, tops, totals, dtype=Dtype(dtype)),)
-
-    return results
+def _results(on: tuple[int, ...], dtypes: tuple[str, ...], dtype: str, *given: Any) -> tuple[Any, ...]:
+    """Return the sums in a dtype, given the largest magnitudes of lines of arrays, and the sums of integers."""
+    xp, found, totals = namespace_of(given[0]), given[: len(dtypes)], given[len(dtypes) :]
+    return (rounded(xp, Grid(*on), tops_of(xp, found, [*map(Dtype, dtypes)]), totals, dtype=Dtype(dtype)),)
 
 
 def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], *, dtype: Any) -> Array:

@@ -108,7 +108,7 @@ def _in_one_scan(xp: Namespace, c: RunningSum, found: tuple[Array, ...]) -> Arra
     """Return the running sums by a scan that makes integers of elements, and floats of sums of integers."""
     (x,) = c.arrays
     name = dtype_name(x.dtype)
-    factors = of_lines(_factors(c.grid, name), found, (c.axis,))
+    factors = of_lines(functools.partial(_factors, dataclasses.astuple(c.grid), name), found, (c.axis,))
     scan = Mapped(
         arrays=(x, *factors),
         functions=_functions(c.grid, name, c.dtype),
@@ -120,17 +120,12 @@ def _in_one_scan(xp: Namespace, c: RunningSum, found: tuple[Array, ...]) -> Arra
     return result
 
 
-@functools.cache
-def _factors(on: Grid, dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of the largest magnitudes of lines: the factors of elements, and two of results."""
-
-    def factors(found: Any) -> tuple[Any, ...]:
-        xp = namespace_of(found)
-        top = Top.of(xp, found, Dtype(dtype))
-        of_results = grid.halves(xp, top.exponent - (on.first + on.second))
-        return *on_grid(xp, on, (), [top], in_kernel=True), *of_results
-
-    return factors
+def _factors(on: tuple[int, ...], dtype: str, found: Any) -> tuple[Any, ...]:
+    """Return the factors of elements, and two of results, given the largest magnitudes of lines."""
+    xp, own = namespace_of(found), Grid(*on)
+    top = Top.of(xp, found, Dtype(dtype))
+    of_results = grid.halves(xp, top.exponent - (own.first + own.second))
+    return *on_grid(xp, own, (), [top], in_kernel=True), *of_results
 
 
 @functools.cache
