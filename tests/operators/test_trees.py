@@ -194,6 +194,8 @@ class TestReduce:
     @pytest.mark.parametrize("keepdims", [False, True])
     @pytest.mark.parametrize("n", LENGTHS[1:])
     def test_along_the_first_axis(self, backend, run, method, rng, n, keepdims):
+        if (backend.name, method, n, keepdims) == ("jax-cuda", "array", 33, False):
+            pytest.skip("XLA of JAX 0.11 ends the process: triton_tiling_propagation.cc, Check failed: src_fragment_it")
         x = maps(rng, n)
         options = {"axis": (0,) if n % 2 else 0, "keepdims": keepdims, "method": method}
         for _ in range(2):
