@@ -96,7 +96,6 @@ SPILLS = {
     "scan_columns<8, 32, 16, 2, CHAINED, Scan> add float64": _OCCUPANCY,
     "scan_columns<8, 32, 8, 1, CHAINED, Scan> recurrence complex128": _OCCUPANCY,
     "scan_columns<8, 32, 8, 1, LOOK_BACK, Scan> recurrence complex128": _OCCUPANCY,
-    "scan_blocks<8192, true, 4, false, LOOK_BACK, 40960, Scan> add float32 exclusive": "8 bytes, the same",
     "scan_rows<256, 256, 3, 4, LOOK_BACK, false, 36912, Scan> adjoint float32": "8 bytes on sm_86 and sm_89",
     "scan_rows<256, 256, 3, 1, LOOK_BACK, false, 36912, Scan> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 7, 4, CHAINED, false, 28688, Scan> add float32 unaligned": _OCCUPANCY,

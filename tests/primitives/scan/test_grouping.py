@@ -167,6 +167,7 @@ OUTER, INNER = (1, 2, 7, 40), (1, 3, 5, 40)
 """The numbers of lines before and behind the axis."""
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

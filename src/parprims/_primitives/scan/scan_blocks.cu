@@ -157,22 +157,19 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     const auto slot = [&](int v) { return ((place * parts + part) * STRIDE + v) * width + column; };
 
     // Calls copy(views, slot, i) for each vector of the tile along its lines.
-    const auto each_along = [&](const auto& views, const auto& at_line, const auto& copy) {
+    const auto each_along = [&](const auto& views, const auto& copy) {
         const int vectors = (count + VEC - 1) / VEC;
-        if (outers == 1) {
-#pragma unroll 4
-            for (int at = threadIdx.x; at < vectors; at += THREADS)
-                copy(at_line, at + at / VECTORS, first + (Index)at * VEC);
-        } else if (vectors > WARP_SIZE) {  // a warp copies a line
-            for (int line = threadIdx.x / WARP_SIZE; line < outers && first_outer + line < outer; line += WARPS) {
+        if (outers == 1 || vectors > WARP_SIZE) {  // a line is copied by the block, or by a warp
+            const int lanes = outers == 1 ? THREADS : WARP_SIZE;
+            for (int line = threadIdx.x / lanes; line < outers && first_outer + line < outer; line += THREADS / lanes) {
                 const auto [high_at, low_at] = line_index(first_outer + line, low);
                 const auto there = views_at(views, high_at, low_at, 0);
 #pragma unroll 4
-                for (int v = threadIdx.x % WARP_SIZE; v < vectors; v += WARP_SIZE)
-                    copy(there, line * parts * STRIDE + v + v / VECTORS, (Index)v * VEC);
+                for (int v = threadIdx.x % lanes; v < vectors; v += lanes)
+                    copy(there, line * parts * STRIDE + v + v / VECTORS, first + (Index)v * VEC);
             }
         } else {
-#pragma unroll 4
+#pragma unroll 1
             for (int at = threadIdx.x; at < vectors * outers; at += THREADS) {
                 const int line = at / vectors, v = at - line * vectors;
                 if (first_outer + line >= outer) break;
@@ -185,7 +182,7 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
 #pragma unroll 4
         for (int u = 0; u < mine; ++u) stage_across(from, buffers, slot(u), first + part * PART + u);
     } else {
-        each_along(in, from, [&](const auto& views, int to, Index i) {
+        each_along(in, [&](const auto& views, int to, Index i) {
             stage_vectors<VEC>(views, buffers, to, i, read);
         });
     }
@@ -387,7 +384,7 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     }
     if constexpr (!ACROSS) {
         __syncthreads();  // separates the threads' results from each other's stores
-        each_along(out, to, [&](const auto& views, int at, Index i) {
+        each_along(out, [&](const auto& views, int at, Index i) {
             flush_vectors<VEC>(views, buffers, at, i, read);
         });
     }

@@ -382,7 +382,7 @@ def cut_blocks(
         tiles=tiles,
         waits=carry != "ALONE",
         shared_bytes=shared,
-        resident_blocks=5 if special.adds and threads == 256 and not across else 0,
+        resident_blocks=5 if special.adds and threads == 256 and not across and carry != "ALONE" else 0,
     )
 
 
