@@ -11,7 +11,7 @@ import pytest
 import parprims
 from parprims._primitives.scan.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
-from tests.support.laws import by_kernel, mixed, require_bits, require_kernels_for_cpus
+from tests.support.laws import by_kernel, mixed, require_bits
 
 LENGTHS = (1, 3, 31, 33, 100, 257, 1000, 2049, 5000, 8193, 20000)
 
@@ -81,16 +81,17 @@ class TestLaws:
             np.testing.assert_array_equal(scanned(backend, op, x[:, ::-1], reverse=True, method=by)[:, ::-1], alone)
 
     def test_a_segment_is_a_line(self, backend, lines, op, dtype, rng):
-        require_kernels_for_cpus(backend)
+        kernel = by_kernel(backend)
+        if kernel == "canonical" and backend.name.startswith("jax"):
+            pytest.skip("compiles a program for every length")
         cuts = np.sort(rng.integers(0, 20001, 6))
         (x,) = lines(op, 20000, dtype, 1)
-        offsets = np.concatenate([[0], cuts, [20000]])
-        found = scanned(backend, op, x, offsets=offsets.tolist(), method="kernel")
-        for first, behind in itertools.pairwise(offsets):
-            if first < behind:
-                np.testing.assert_array_equal(
-                    found[first:behind], scanned(backend, op, x[first:behind], method="kernel")
-                )
+        for offsets in ([0, *cuts, 20000], [0, 0, 1, 1, 33, 8225, 8226, 20000, 20000]):
+            found = scanned(backend, op, x, offsets=[*map(int, offsets)], method=kernel)
+            for first, behind in itertools.pairwise(offsets):
+                if first < behind:
+                    alone = scanned(backend, op, x[first:behind], method=kernel)
+                    np.testing.assert_array_equal(found[first:behind], alone)
 
     def test_a_prefix_does_not_see_what_follows(self, backend, lines, op, dtype, rng, by):
         require_bits(backend, by, op, dtype)
@@ -193,6 +194,52 @@ def test_any_layout_has_the_bits_of_array(backend, rng, outer, inner, dtype):
         ):
             found, expected = (backend.to_numpy(call(by)) for by in (kernel, "array"))
             np.testing.assert_array_equal(found, expected, err_msg=f"{n=} {form=} {options}")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("outer", [1, 3])
+@pytest.mark.parametrize("inner", [1, 4])
+def test_a_segment_of_any_layout_is_a_line(backend, rng, outer, inner):
+    """Scanned along the second of three axes, also in reverse, exclusive, and with an initial element of each line."""
+    kernel = by_kernel(backend)
+    if kernel == "canonical" and backend.name.startswith("jax"):
+        pytest.skip("compiles a program for every length")
+    offsets = [0, 0, 5, 40, 300, 300, 8500, 17000]
+    x, start = random(rng, (outer, offsets[-1], inner), "float32"), random(rng, (outer, inner), "float32")
+    for form in ({}, {"reverse": True}, {"exclusive": True}, {"reverse": True, "exclusive": True}):
+        for more in ({}, {"initial": backend.asarray(start)}):
+            options = {"axis": 1, "method": kernel, **form, **more}
+            found = backend.to_numpy(parprims.scan(backend.asarray(x), "add", offsets=offsets, **options))
+            for first, behind in itertools.pairwise(offsets):
+                if first < behind:
+                    line = backend.asarray(x[:, first:behind].copy())
+                    alone = backend.to_numpy(parprims.scan(line, "add", **options))
+                    np.testing.assert_array_equal(found[:, first:behind], alone)
+
+
+def test_elements_of_a_segment_are_a_line(backend, rng):
+    """Segments by ids, in any order; an element without a segment stays as it is."""
+    kernel = by_kernel(backend)
+    x, ids = random(rng, (9000,), "float32"), rng.integers(-1, 3, 9000).astype(np.int32)
+    options = {"segment_ids": backend.asarray(ids), "num_segments": 3, "method": kernel}
+    with parprims.explain() as calls:
+        found = backend.to_numpy(parprims.scan(backend.asarray(x), "add", **options))
+    assert (calls[0].method, calls[0].canonical) == ("kernel", True)
+    for segment in range(3):
+        alone = backend.to_numpy(parprims.scan(backend.asarray(x[ids == segment]), "add", method=kernel))
+        np.testing.assert_array_equal(found[ids == segment], alone)
+    np.testing.assert_array_equal(found[ids < 0], x[ids < 0])
+
+
+def test_wrong_offsets_end(backend, rng):
+    """A kernel waits for no tile that never comes, whatever unchecked offsets are."""
+    x = backend.asarray(random(rng, (20000,), "float32"))
+    for offsets in ([5, 9000, 100, 20000], [-7, 30000, -3, 20000], [20000, 0, 20000], [0, 10]):
+        on_device = backend.asarray(np.asarray(offsets))
+        options = {"offsets": on_device, "check": False}
+        y = parprims.scan(x, "add", method=by_kernel(backend), **options)
+        assert y.shape == x.shape
+        backend.to_numpy(y)
 
 
 def test_canonical_takes_the_kernel_on_a_gpu(backend, rng):

@@ -124,7 +124,8 @@ def linear_recurrence(
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. By array, and by kernels
-    for CPUs, a line of a batch has the same bits as the line alone, and may be continued at multiples of 8192 elements.
+    for CPUs, a line of a batch has the same bits as the line alone, and may be continued at multiples of 8192 elements;
+    by kernels for GPUs so by method canonical.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (JAX; on NumPy
     with SciPy and on PyTorch's CPU BLAS, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.

@@ -131,7 +131,8 @@ def scan(
     library that adds one element after another. Each addition errs by at most half an ulp of sum(abs(x[:i+1])). 16-bit
     floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. By array, and by kernel on
-    a CPU, the bits of a result depend on the elements of its line up to its own alone.
+    a CPU, the bits of a result depend on the elements of its line up to its own alone; by kernel on a GPU they do by
+    method canonical.
     Methods: kernel (CUDA arrays; by Numba, arrays of NumPy, PyTorch and eager JAX on the CPU), native (operators that
     the library can scan with; on JAX any operator), array.
     Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.

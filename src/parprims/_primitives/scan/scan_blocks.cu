@@ -9,9 +9,9 @@
 //     ACROSS     whether adjacent threads copy elements of adjacent lines, or else of one line
 //     CARRY      how a tile gets the state before it (see Carry in tile_scan.cuh); not SERIAL
 //
-// A thread has 32 consecutive elements of a line in shared memory, a part. A tile has `outer_lines` times
-// `strip` lines, `strip` of them adjacent in memory, and `parts_of_tile` parts of each. If lines have several tiles, a tile along a line is one
-// block. A tile across lines has 256 or 2048 elements of each of its lines, so that it is wide.
+// A thread has 32 consecutive elements of a line in shared memory, a part. A tile has `outer_lines` times `strip` lines,
+// `strip` of them adjacent in memory, and `parts_of_tile` parts of each. If lines have several tiles, a tile along a line
+// is one block. A tile across lines has 256 or 2048 elements of each of its lines, so that it is wide.
 //
 // Phases:
 //   1. The block copies its elements to shared memory. Every thread combines those of its part.
@@ -31,6 +31,7 @@
 #include "block.cuh"
 #include "common.cuh"
 #include "look_back.cuh"
+#include "search.cuh"
 #include "tile_scan.cuh"
 #include "view.cuh"
 
@@ -108,11 +109,30 @@ DEVICE Optional<typename Op::State> look_back_in_order(const TileStates<typename
     return start;
 }
 
+// The tiles of segments: `offsets` are where segments begin and end. A tile is a block of a segment, and lines have a
+// tile for each segment and one for each BLOCK elements: as many as needed, and some without elements.
+template <class Offset, bool REVERSE>
+struct Segments {
+    const Offset* offsets;
+    Index count;
+
+    // The end of a segment, and the beginning of the next, along the axis as the scan runs.
+    DEVICE Index boundary(Index at, Index n) const {
+        return max((Index)0, min(n, REVERSE ? n - (Index)offsets[count - at] : (Index)offsets[at]));
+    }
+};
+struct NoSegments {};
+
+template <class T>
+constexpr bool ARE_SEGMENTS = true;
+template <>
+constexpr bool ARE_SEGMENTS<NoSegments> = false;
+
 template <int BLOCK, bool SUMS, int VEC, bool ACROSS, Carry CARRY, int SHARED_BYTES, class Scan, class Inputs,
-          class Outputs, class Starts>
-DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
-                        Index low, Index read, Index n, Index inner, int strip, int parts_of_tile, int outer_lines,
-                        unsigned tiles, unsigned ahead) {
+          class Outputs, class Starts, class Parts>
+DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts, const Parts& segments,
+                      ulonglong2* scratch, Index outer, Index low, Index length, Index outputs, Index inner, int strip,
+                      int parts_of_tile, int outer_lines, unsigned tiles, unsigned ahead) {
     using Op = typename Scan::Op;
     using State = typename Op::State;
     using Raw = typename Scan::Raw;
@@ -145,12 +165,38 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     const unsigned lines = (unsigned)((outer + outers - 1) / outers) * strips;
     __shared__ unsigned long long drawn;
     const auto tile = draw_tile<State, CARRY>(scratch, lines, tiles, drawn);
+    // The number of the tile in its line or segment, where this begins and where elements and results end, and whether a
+    // tile follows.
+    unsigned tile_number = tile.number;
+    Index origin = 0, read = length, n = outputs;
+    bool more = tile.number + 1 < tiles;
+    if constexpr (ARE_SEGMENTS<Parts>) {
+        __shared__ Index bounds[3];
+        const auto first_tile = [&](Index at) { return at + segments.boundary(at, length) / BLOCK; };
+        if (threadIdx.x < WARP_SIZE) {
+            const Index at = count_before(segments.count + 1, [&](Index at) { return first_tile(at) <= tile.number; });
+            const Index segment = max((Index)1, at) - 1;
+            if (threadIdx.x == 0) {
+                bounds[0] = segments.boundary(segment, length);
+                bounds[1] = segment < segments.count ? segments.boundary(segment + 1, length) : bounds[0];
+                bounds[2] = tile.number - first_tile(segment);
+            }
+        }
+        __syncthreads();  // separates the writes of bounds from their reads
+        origin = bounds[0], read = n = bounds[1], tile_number = (unsigned)bounds[2];
+        const Index past = origin + (Index)tile_number * BLOCK;
+        more = past + BLOCK < read;
+        if (bounds[2] < 0 || past >= read) {  // every tile publishes a state, so that none waits for wrong offsets
+            if (threadIdx.x == 0) tile.slots.at((Index)tile.line * tiles + tile.number).publish(State());
+            return;
+        }
+    }
     const Index first_outer = (Index)(tile.line / strips) * outers, o = first_outer + place;
     const Index j = (Index)(tile.line % strips) * width + column;
     const bool exists = own_place == place && o < outer && j < inner;
     const auto [h, l] = line_index(exists ? o : first_outer, low);
     const Inputs from = views_at(in, h, l, exists ? j : 0);
-    const Index first = (Index)tile.number * parts * PART;
+    const Index first = origin + (Index)tile_number * parts * PART;
     const int count = (int)min((Index)parts * PART, read - first);
     const int mine = exists ? max(0, min(PART, count - part * PART)) : 0;
     const bool full = mine == PART;
@@ -204,7 +250,7 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
                 Raw found[VEC];
                 if (STEP > VEC && v > 0 && begin + v >= end) break;
                 fetch_vectors(from, found, buffers, slot(begin / VEC + v / VEC));
-                if (!Scan::STARTS && tile.number == 0 && part == 0 && begin + v == 0) read_as_first<Scan>(found[0]);
+                if (!Scan::STARTS && tile_number == 0 && part == 0 && begin + v == 0) read_as_first<Scan>(found[0]);
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) visit(begin, v + k, Scan::element(found[k]), found[k], k);
                 done(begin / VEC + v / VEC);
@@ -234,7 +280,6 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     const int second = number % RADIX, third = number / RADIX;
     const StateSlots<State> slots = tile.slots.at((Index)tile.line * width + column);
     const auto slot_of = [&](unsigned at) { return slots.at((Index)at * lines * width); };
-    const bool more = tile.number + 1 < tiles;
     if (IN_TILES && threadIdx.x == 0) Scan::before_publishing(tile.number);
     const Optional<State> by_parts = fold<Op>(totals + threadIdx.x - part % RADIX * width, part % RADIX, width);
     Optional<State> by_seconds, by_thirds;
@@ -291,7 +336,7 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
     const bool ends_block = full && (of_block * parts + part) == PARTS - 1;
 
     // The state before the block.
-    const bool follows = CARRY != ALONE && tile.number >= (IN_TILES ? (unsigned)(PARTS / parts) : 1u);
+    const bool follows = CARRY != ALONE && tile_number >= (IN_TILES ? (unsigned)(PARTS / parts) : 1u);
     Optional<State> start;
     start.valid = Scan::STARTS || follows;
     if (Scan::STARTS && !follows) start.state = starts.load(h, l, exists ? j : 0);
@@ -325,7 +370,11 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
             if (threadIdx.x == 0 && of_line.valid) befores[0] = of_line.state;
         } else if (leads) {
             if (Scan::STARTS) of_line.state = starts.load(h, l, 0);
-            of_line = chain<Op>(states, tile.line, tile.number, all, of_line);
+            if constexpr (ARE_SEGMENTS<Parts>)
+                of_line = chain<Op>({tile.slots.at((Index)tile.line * tiles + tile.number - tile_number), 1, tile_number + 2},
+                                    0, tile_number, all, of_line);
+            else
+                of_line = chain<Op>(states, tile.line, tile.number, all, of_line);
             if (of_line.valid) befores[0] = of_line.state;
         }
         __syncthreads();  // separates the write of the state from its reads
@@ -388,4 +437,23 @@ DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& star
             flush_vectors<VEC>(views, buffers, at, i, read);
         });
     }
+}
+
+template <int BLOCK, bool SUMS, int VEC, bool ACROSS, Carry CARRY, int SHARED_BYTES, class Scan, class Inputs,
+          class Outputs, class Starts>
+DEVICE void scan_blocks(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
+                        Index low, Index read, Index n, Index inner, int strip, int parts, int outer_lines,
+                        unsigned tiles, unsigned ahead) {
+    scan_tile<BLOCK, SUMS, VEC, ACROSS, CARRY, SHARED_BYTES, Scan>(in, out, starts, NoSegments(), scratch, outer, low, read,
+                                                                   n, inner, strip, parts, outer_lines, tiles, ahead);
+}
+
+// The scan of every segment along lines, which are not adjacent in memory.
+template <int BLOCK, bool SUMS, bool REVERSE, int SHARED_BYTES, class Scan, class Offset, class Inputs, class Outputs,
+          class Starts>
+DEVICE void scan_segment_blocks(const Inputs& in, const Outputs& out, const Starts& starts, const Offset* offsets,
+                                ulonglong2* scratch, Index lines, Index low, Index n, Index segments, unsigned tiles) {
+    const Segments<Offset, REVERSE> parts = {offsets, segments};
+    scan_tile<BLOCK, SUMS, 1, false, CHAINED, SHARED_BYTES, Scan>(in, out, starts, parts, scratch, lines, low, n, n, 1, 1,
+                                                                  BLOCK / PART, 1, tiles, 0);
 }

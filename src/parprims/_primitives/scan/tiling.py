@@ -361,13 +361,9 @@ def cut_blocks(
     if carry == "ALONE":
         outers = min(lines, most // (parts * width))
     strips = -(-lines // outers) * -(-inner // width)
-    threads, state = max(32, most), state_size(special.states)
     _, sizes = special.places(accesses[: len(special.inputs)] if across else accesses)
-    shared = 4 * threads * state
-    for size in sizes:  # a vector more for each part, and each place begins at an aligned vector
-        shared = -(-shared // (vector * size)) * vector * size + most * (32 // vector + 1) * vector * size
-    shared = -(-shared // 16) * 16
-    if shared + 16 > tuning.block_bytes:
+    threads, shared = block_threads(special, tuning, sizes, vector)
+    if shared == 0:
         return None
     ahead = tiles_ahead(tuning, special, carry, block)
     lengths = {"outer": lines, "low": low, "read": read, "n": n, "inner": inner}
@@ -384,6 +380,17 @@ def cut_blocks(
         shared_bytes=shared,
         resident_blocks=5 if special.adds and threads == 256 and not across and carry != "ALONE" else 0,
     )
+
+
+def block_threads(special: Specialisation, tuning: Tuning, sizes: Sequence[int], vector: int) -> tuple[int, int]:
+    """Return the threads of a tile of a canonical block, and its bytes of shared memory; 0 if it has no so many."""
+    parts = block_elements(sum(dtype_bits(name) for name in special.states) // 8) // 32
+    threads = max(32, parts)
+    shared = 4 * threads * state_size(special.states)
+    for size in sizes:  # a vector more for each part, and each place begins at an aligned vector
+        shared = -(-shared // (vector * size)) * vector * size + parts * (32 // vector + 1) * vector * size
+    shared = -(-shared // 16) * 16
+    return threads, shared if shared + 64 <= tuning.block_bytes else 0
 
 
 def _whole_sectors(most: int, inner: int) -> int:

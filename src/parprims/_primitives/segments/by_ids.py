@@ -10,7 +10,7 @@ from parprims._dispatch.dispatch import Inside
 from parprims._primitives.recurrence.public import linear_recurrence
 from parprims._primitives.scan.public import scan
 from parprims._primitives.search.public import searchsorted
-from parprims._primitives.segments.call import Segmented, departs
+from parprims._primitives.segments.call import Segmented, departs_by_offsets
 from parprims._primitives.segments.methods import SCANS, along_axis, chosen, is_recurrence, narrow, narrow_stand_in
 from parprims._primitives.sort.call import index_dtype, moved
 from parprims._primitives.sort.public import argsort
@@ -44,7 +44,8 @@ def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
     back = argsort(narrow(xp, order, n), method=method)
     in_order = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs])
     function, arguments, options = _scan_in_order(c, in_order, offsets, starts)
-    found = function(*arguments, **options, return_last=c.ends, method=method)
+    in_blocks = method == "kernel" and c.grouped_by_kernel
+    found = function(*arguments, **options, return_last=c.ends, method=Inside("canonical") if in_blocks else method)
     parts = found if c.ends else (found, ())
     ys, ends = [part if isinstance(part, tuple) else (part,) for part in parts]
     ys = tuple([moved(xp, y, lambda y: xp.take(y, back, axis=axis)) for y in ys])
@@ -72,5 +73,5 @@ def _grouped_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return [_scan_in_order(c, c.arrays[: c.count], offsets, starts), sort]
 
 
-BY_IDS = {name: composed(name, departs, _grouped, _grouped_parts) for name in (*SCANS, "linear_recurrence")}
+BY_IDS = {name: composed(name, departs_by_offsets, _grouped, _grouped_parts) for name in (*SCANS, "linear_recurrence")}
 """The methods of scans and recurrences with segment_ids."""

@@ -92,6 +92,16 @@ class Segmented(Composed):
         return self.count + 1 + self.ordered
 
     @property
+    def scanned_in_blocks(self) -> bool:
+        """Whether the canonical grouping of a scan is asked for, and matters because the operator rounds."""
+        return self.canonical and not self.reduces and _rounds(self)
+
+    @property
+    def grouped_by_kernel(self) -> bool:
+        """Whether the kernel must, and does, group the elements of each segment canonically, also on GPUs."""
+        return self.scanned_in_blocks and self.shapes is None and not self.own
+
+    @property
     def lasts(self) -> bool:
         """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
@@ -478,6 +488,13 @@ def departs(name: str, xp: Namespace, s: Segmented) -> str | None:
     if name == "array" and _rounds(s):
         return "the array form groups elements by their places along the whole axis"
     return in_tiles_on_gpus(name, xp, s) if _rounds(s) else exact(name, xp, s)
+
+
+def departs_by_offsets(name: str, xp: Namespace, s: Segmented) -> str | None:
+    """Return the same for scans by offsets or ids."""
+    if name == "kernel" and s.grouped_by_kernel:
+        return None
+    return departs(name, xp, s)
 
 
 def departs_by_ids(name: str, xp: Namespace, s: Segmented) -> str | None:

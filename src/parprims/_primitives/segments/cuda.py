@@ -16,6 +16,7 @@ from parprims._operators.tracing import Untraceable, state_size
 from parprims._primitives.recurrence.call import Recurrence
 from parprims._primitives.scan import tiling as scan_tiling
 from parprims._primitives.scan.call import Scan, working_dtypes
+from parprims._primitives.scan.grouping import block_elements
 from parprims._primitives.scan.source import Specialisation, specialisation, specialised, without_arrays
 from parprims._primitives.segments.call import Segmented
 from parprims._primitives.segments.tables import rows as segment_rows
@@ -209,6 +210,38 @@ def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     return work.plan(launch, numbers, work.shape, status_bytes=status)
 
 
+def plan_scan_in_blocks(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
+    """Return the launch of a scan in the canonical grouping, or None if the layouts have none.
+
+    A tile has a block of elements of a segment. Lines have a tile for each segment, and one for each whole block.
+    """
+    special, merged = work.special, work.lines(work.shape)
+    if merged is None:
+        return None
+    accesses = tuple([work.access(merged, index, work.n, 1) for index in range(work.arrays)])
+    block = block_elements(sum(map(dtype_bits, special.states)) // 8)
+    threads, shared = scan_tiling.block_threads(special, tuning, special.places(accesses)[1], 1)
+    lines, tiles = merged.high * merged.low, work.segments + work.n // block
+    numbers = _cuda.Numbers()
+    lengths = {"lines": lines, "low": merged.low, "n": work.n, "segments": work.segments, "tiles": tiles}
+    launch = _cuda.Launch(
+        special.source("_primitives/scan/scan_blocks.cu", accesses),
+        "scan_segment_blocks",
+        (block, special.adds, work.reverse, shared, "Scan"),
+        (
+            *work.parameters(numbers, merged, work.n),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        lines * tiles,
+        threads,
+        shared_bytes=shared,
+    )
+    return work.plan(
+        launch, numbers, work.shape, status_bytes=look_back_bytes(lines, tiles, state_size(special.states))
+    )
+
+
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +322,9 @@ def refusal(xp: Namespace, c: Segmented) -> str | None:
         return str(reason)
     if c.reduces:
         return too_wide(_cuda.tuned_for(TUNING, xp, c.arrays[0]), special)
-    return scan_tiling.too_wide(_cuda.tuned_for(scan_tiling.TUNING, xp, c.arrays[0]), special)
+    return scan_tiling.too_wide(
+        _cuda.tuned_for(scan_tiling.TUNING, xp, c.arrays[0]), special, in_blocks=c.scanned_in_blocks
+    )
 
 
 def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> Callable[..., Any]:
@@ -338,7 +373,8 @@ def _runner(
             lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
             rows = _cuda.tuned_for(segment_rows.TUNING, xp, others[0])
             return lines or segment_rows.make_plan(work, rows, ordered=c.ordered)
-        return plan_scan(work, _cuda.tuned_for(scan_tiling.TUNING, xp, others[0]))
+        tuning = _cuda.tuned_for(scan_tiling.TUNING, xp, others[0])
+        return (plan_scan_in_blocks if c.scanned_in_blocks else plan_scan)(work, tuning)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = c.on(*(None,) * len(c.arrays))
@@ -361,7 +397,8 @@ def _runner(
         return otherwise, batched
 
     names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
-    key = ("segments", special.like or special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
+    options = axis, c.exclusive, c.reverse, c.segments, c.scanned_in_blocks
+    key = ("segments", special.like or special, *names, *options, shapes, layouts)
     return _cuda.ready(xp, others[0], key, plan=plan, in_program=in_program, captured=special.captured)
 
 
@@ -428,6 +465,7 @@ class _Case:
     start: bool = False
     unaligned: bool = False
     ordered: bool = False
+    in_blocks: bool = False
 
 
 def _cases() -> Iterator[_Case]:
@@ -463,6 +501,9 @@ def _cases() -> Iterator[_Case]:
         yield _Case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
     for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
         yield _Case(op, dtypes, True, *_ROWS[0])
+    for op, dtypes in (("add", ("float32",)), ("recurrence", ("float64",) * 2), ("multiply", ("complex64",))):
+        for options in ({}, {"reverse": True, "start": True}, {"exclusive": op != "recurrence", "offsets": "int32"}):
+            yield _Case(op, dtypes, False, *_SCANNED[1], **options, in_blocks=True)
     for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
         yield _Case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
@@ -485,10 +526,12 @@ def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
         layouts=tuple([(row_major(shape), 4 if case.unaligned else 0) for shape in shapes]),
         reverse=case.reverse,
     )
-    plan = plan_reduce(work, TUNING[90]) if case.reduces else plan_scan(work, scan_tiling.TUNING[90])
+    scan = plan_scan_in_blocks if case.in_blocks else plan_scan
+    plan = plan_reduce(work, TUNING[90]) if case.reduces else scan(work, scan_tiling.TUNING[90])
     if plan is None:
         plan = segment_rows.make_plan(work, segment_rows.TUNING[90], ordered=case.ordered)
     assert plan is not None
-    options = [name for name in ("exclusive", "reverse", "start", "unaligned", "ordered") if getattr(case, name)]
+    names = ("exclusive", "reverse", "start", "unaligned", "ordered", "in_blocks")
+    options = [name for name in names if getattr(case, name)]
     name = op if isinstance(op, str) else op.name
     return " ".join(("segments", name, ",".join(dtypes), case.offsets, *options)), plan

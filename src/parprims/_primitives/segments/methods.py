@@ -45,7 +45,7 @@ from parprims._primitives.segments import native as segments_native
 from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu
 from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
 from parprims._primitives.segments.by_offsets import sort_native as by_offsets_sort_native
-from parprims._primitives.segments.call import MAPS, Segmented, departs, departs_by_ids
+from parprims._primitives.segments.call import MAPS, Segmented, departs, departs_by_ids, departs_by_offsets
 from parprims._primitives.segments.tables import atomics as segment_atomics
 from parprims._primitives.segments.tables import ids as segment_ids
 from parprims._primitives.segments.tables import tables as segment_tables
@@ -457,6 +457,8 @@ def _scan_on_gpu() -> Method:
     def of(_: Namespace, c: Segmented) -> Method:
         if c.own:
             return continued
+        if c.scanned_in_blocks:
+            return lines
         return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
 
     return either_of(of)
@@ -645,7 +647,7 @@ METHODS = {
     ),
     "segment_reduce": composed("segment_reduce", departs_by_ids, _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(name, departs, *_SCANNED, kernel=_by_offsets(_SCAN, *_SCANNED))
+        name: composed(name, departs_by_offsets, *_SCANNED, kernel=_by_offsets(_SCAN, *_SCANNED))
         for name in (*SCANS, "linear_recurrence")
     },
     **{
