@@ -42,7 +42,7 @@ def refuses_kernels(backend, example):
         made(backend, example, method="kernel")
     except parprims.MethodRefused:
         return True
-    in_tiles = example.function is parprims.reduce or not {"offsets", "segment_ids"} & {*example.options}
+    in_tiles = not {"offsets", "segment_ids"} & {*example.options}
     return backend.cuda and in_tiles and any(x.dtype.kind == "f" for x in example.args if isinstance(x, np.ndarray))
 
 

@@ -12,7 +12,7 @@ import parprims
 from parprims._primitives.reduce import array
 from parprims._primitives.reduce.grouping import LARGEST_BLOCK, block_elements
 from tests.support.contract import random
-from tests.support.laws import affine, mixed, require_bits, require_kernels_for_cpus
+from tests.support.laws import affine, by_kernel, mixed, require_bits, require_kernels_for_cpus
 
 LENGTHS = (1, 2, 3, 5, 15, 16, 31, 100, 255, 256, 257, 511, 512, 1000, 4097, 20000)
 
@@ -114,17 +114,20 @@ class TestLaws:
             wide = np.ascontiguousarray(np.tile(x, (12, 1)).T)
             np.testing.assert_array_equal(reduced(backend, op, wide, axis=0, method=by)[:3], alone)
 
+    @pytest.mark.sanitize
     def test_a_segment_is_a_line(self, backend, lines, op, dtype, rng):
-        require_kernels_for_cpus(backend)
+        kernel = by_kernel(backend)
+        if kernel == "canonical" and backend.name.startswith("jax"):
+            pytest.skip("compiles a program for every length")
         cuts = np.sort(rng.integers(0, 40001, 12))
         offsets = [0, *cuts.tolist(), 40000, 40000]
         (x,) = lines(op, 40000, dtype, 1)
         rows = np.ascontiguousarray(np.broadcast_to(x, (20, len(x))).T)
-        found = reduced(backend, op, x, offsets=offsets, method="kernel")
-        of_rows = reduced(backend, op, rows, axis=0, offsets=offsets, method="kernel")
+        found = reduced(backend, op, x, offsets=offsets, method=kernel)
+        of_rows = reduced(backend, op, rows, axis=0, offsets=offsets, method=kernel)
         for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
             if first < behind:
-                alone = reduced(backend, op, x[first:behind], method="kernel")
+                alone = reduced(backend, op, x[first:behind], method=kernel)
                 np.testing.assert_array_equal(found[at], alone)
                 np.testing.assert_array_equal(of_rows[at], np.broadcast_to(alone, (20,)))
 
@@ -174,3 +177,16 @@ def test_blocks_are_nodes_of_the_tree(state_bytes):
     assert block >= 256
     assert block & (block - 1) == 0
     assert block == 256 or block * state_bytes <= 4 * LARGEST_BLOCK
+
+
+def test_long_and_empty_segments_by_offsets(backend, rng):
+    """Segments of several nodes, of more nodes than a warp has lanes, of one element, and of none."""
+    kernel = by_kernel(backend)
+    offsets = [0, 0, 1, 70_000, 70_000, 72_048, 72_100, 170_000]
+    x = random(rng, (2, offsets[-1]), "float32")
+    for given in ({}, {"initial": 0.5}):
+        options = {"axis": 1, "method": kernel, **given}
+        found = backend.to_numpy(parprims.reduce(backend.asarray(x), "add", offsets=offsets, **options))
+        for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
+            alone = parprims.reduce(backend.asarray(x[:, first:behind].copy()), "add", **options)
+            np.testing.assert_array_equal(found[:, at], backend.to_numpy(alone))

@@ -97,9 +97,14 @@ class Segmented(Composed):
         return self.canonical and not self.reduces and _rounds(self)
 
     @property
+    def reduced_in_blocks(self) -> bool:
+        """Whether the canonical grouping of a reduction is asked for, and matters because the operator rounds."""
+        return self.canonical and self.reduces and _rounds(self)
+
+    @property
     def grouped_by_kernel(self) -> bool:
         """Whether the kernel must, and does, group the elements of each segment canonically, also on GPUs."""
-        return self.scanned_in_blocks and self.shapes is None and not self.own
+        return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None and not self.own
 
     @property
     def lasts(self) -> bool:
@@ -491,7 +496,7 @@ def departs(name: str, xp: Namespace, s: Segmented) -> str | None:
 
 
 def departs_by_offsets(name: str, xp: Namespace, s: Segmented) -> str | None:
-    """Return the same for scans by offsets or ids."""
+    """Return the same for reductions and scans by offsets, and for scans by ids."""
     if name == "kernel" and s.grouped_by_kernel:
         return None
     return departs(name, xp, s)

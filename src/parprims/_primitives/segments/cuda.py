@@ -210,6 +210,40 @@ def plan_scan(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     return work.plan(launch, numbers, work.shape, status_bytes=status)
 
 
+_NODE = 2048
+"""The elements of a node of a reduction in the canonical grouping, as in reduce_blocks.cu."""
+_FEW_SEGMENTS = 4096
+"""Up to this number of segments, several warps combine the nodes of each."""
+
+
+def plan_reduce_in_blocks(work: Work) -> _cuda.Plan | None:
+    """Return the launches of a reduction in the canonical grouping, or None if the layouts have none."""
+    special, segments = work.special, work.segments
+    result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
+    merged = work.lines(result)
+    if merged is None:
+        return None
+    inputs = len(special.inputs)
+    reads = [work.access(merged, index, work.n, 1) for index in range(inputs)]
+    accesses = (*reads, *["STRIDED"] * len(special.outputs))
+    lines, nodes, warps = merged.high * merged.low, segments + work.n // _NODE, 8
+    numbers = _cuda.Numbers()
+    lengths = {"lines": lines, "low": merged.low, "n": work.n, "segments": segments, "nodes": nodes}
+    parameters = (
+        *work.parameters(numbers, merged, segments),
+        _cuda.Pointer("scratch", "unsigned"),
+        *(numbers(name, value) for name, value in lengths.items()),
+    )
+    source = special.source("_primitives/segments/by_offsets/reduce_blocks.cu", accesses, stages_outputs=False)
+    several = warps if lines * segments <= _FEW_SEGMENTS else 1
+    reduce = _cuda.Launch(source, "reduce_blocks", (warps, "Scan"), parameters, -(-lines * nodes // warps), 32 * warps)
+    finish = _cuda.Launch(
+        source, "finish_segments", (several, bool(special.starts), "Scan"), parameters, lines * segments, 32 * several
+    )
+    scratch = lines * nodes * state_size(special.states)
+    return dataclasses.replace(work.plan(reduce, numbers, result, scratch_bytes=scratch), launches=(reduce, finish))
+
+
 def plan_scan_in_blocks(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | None:
     """Return the launch of a scan in the canonical grouping, or None if the layouts have none.
 
@@ -369,6 +403,8 @@ def _runner(
             layouts=layouts,
             reverse=c.reverse,
         )
+        if c.reduced_in_blocks:
+            return plan_reduce_in_blocks(work)
         if c.reduces:
             lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
             rows = _cuda.tuned_for(segment_rows.TUNING, xp, others[0])
@@ -397,7 +433,7 @@ def _runner(
         return otherwise, batched
 
     names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
-    options = axis, c.exclusive, c.reverse, c.segments, c.scanned_in_blocks
+    options = axis, c.exclusive, c.reverse, c.segments, c.scanned_in_blocks, c.reduced_in_blocks
     key = ("segments", special.like or special, *names, *options, shapes, layouts)
     return _cuda.ready(xp, others[0], key, plan=plan, in_program=in_program, captured=special.captured)
 
@@ -504,6 +540,10 @@ def _cases() -> Iterator[_Case]:
     for op, dtypes in (("add", ("float32",)), ("recurrence", ("float64",) * 2), ("multiply", ("complex64",))):
         for options in ({}, {"reverse": True, "start": True}, {"exclusive": op != "recurrence", "offsets": "int32"}):
             yield _Case(op, dtypes, False, *_SCANNED[1], **options, in_blocks=True)
+    for op, dtypes in (("add", ("float32",)), ("affine", ("float64",) * 2), ("multiply", ("complex64",))):
+        for layout in (*_REDUCED[::2], ((1 << 24,), 0, 20)):
+            yield _Case(op, dtypes, True, *layout, in_blocks=True)
+            yield _Case(op, dtypes, True, *layout, start=True, offsets="int32", in_blocks=True)
     for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
         yield _Case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
@@ -527,7 +567,10 @@ def _planned(case: _Case) -> tuple[str, _cuda.Plan]:
         reverse=case.reverse,
     )
     scan = plan_scan_in_blocks if case.in_blocks else plan_scan
-    plan = plan_reduce(work, TUNING[90]) if case.reduces else scan(work, scan_tiling.TUNING[90])
+    if case.reduces:
+        plan = plan_reduce_in_blocks(work) if case.in_blocks else plan_reduce(work, TUNING[90])
+    else:
+        plan = scan(work, scan_tiling.TUNING[90])
     if plan is None:
         plan = segment_rows.make_plan(work, segment_rows.TUNING[90], ordered=case.ordered)
     assert plan is not None

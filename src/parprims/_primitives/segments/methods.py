@@ -45,7 +45,7 @@ from parprims._primitives.segments import native as segments_native
 from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu
 from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
 from parprims._primitives.segments.by_offsets import sort_native as by_offsets_sort_native
-from parprims._primitives.segments.call import MAPS, Segmented, departs, departs_by_ids, departs_by_offsets
+from parprims._primitives.segments.call import MAPS, Segmented, departs_by_ids, departs_by_offsets
 from parprims._primitives.segments.tables import atomics as segment_atomics
 from parprims._primitives.segments.tables import ids as segment_ids
 from parprims._primitives.segments.tables import tables as segment_tables
@@ -639,7 +639,7 @@ _SORTED = by_device(or_by_parts(Method(_prepare_sort, by_offsets_sort_cuda.refus
 METHODS = {
     "reduce": composed(
         "reduce",
-        departs,
+        departs_by_offsets,
         _reduced,
         _reduce_parts,
         kernel=_by_offsets(Method(_by_one_launch(_reduced), cuda.refusal), _reduced, _reduce_parts),
