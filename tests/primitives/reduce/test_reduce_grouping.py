@@ -190,3 +190,20 @@ def test_long_and_empty_segments_by_offsets(backend, rng):
         for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
             alone = parprims.reduce(backend.asarray(x[:, first:behind].copy()), "add", **options)
             np.testing.assert_array_equal(found[:, at], backend.to_numpy(alone))
+
+
+def test_elements_of_a_segment_are_a_line(backend, rng):
+    """Segments by ids, in any order; an element without a segment counts in none."""
+    kernel = "canonical"
+    if backend.name == "array-api-strict":
+        pytest.skip("has no kernels")
+    pytest.importorskip("numba")
+    x, ids = random(rng, (9000,), "float32"), rng.integers(-1, 4, 9000).astype(np.int32)
+    for order in (np.arange(9000), np.argsort(ids, kind="stable")):
+        given = backend.asarray(x[order]), backend.asarray(ids[order])
+        with parprims.explain() as calls:
+            found = backend.to_numpy(parprims.segment_reduce(*given, 5, method=kernel))
+        assert (calls[0].method, calls[0].canonical) == ("kernel", True)
+        for segment in range(5):
+            alone = parprims.sum(backend.asarray(x[ids == segment]), method=kernel)
+            np.testing.assert_array_equal(found[segment], backend.to_numpy(alone))

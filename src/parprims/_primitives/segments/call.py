@@ -504,6 +504,8 @@ def departs_by_offsets(name: str, xp: Namespace, s: Segmented) -> str | None:
 
 def departs_by_ids(name: str, xp: Namespace, s: Segmented) -> str | None:
     """Return the same for reductions by ids."""
+    if name == "kernel" and s.grouped_by_kernel:
+        return None
     if name != "native" and _rounds(s):
         return "elements of a segment are grouped by their places along the whole axis"
     return exact(name, xp, s)

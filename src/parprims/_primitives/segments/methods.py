@@ -604,7 +604,8 @@ def _in_order(c: Segmented, arrays: tuple[Array, ...]) -> Part:
 def _by_ids_in_order(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the reductions by ids of elements that are sorted and then reduced by offsets."""
     function, arguments, options = _in_order(c, _ordered(xp, c, method).arrays)
-    return function(*arguments, method=method, **options)
+    in_blocks = method == "kernel" and c.grouped_by_kernel
+    return function(*arguments, method=Inside("canonical") if in_blocks else method, **options)
 
 
 def _parts_in_order(xp: Namespace, c: Segmented) -> list[Part]:
@@ -618,7 +619,12 @@ _SEVERAL_BY_IDS = by_parts("kernel", _by_ids_in_order, _parts_in_order)
 
 
 def _kernel_of_ids(xp: Namespace, c: Segmented) -> Method:
-    """Return the kernel method of a reduction by ids: for an array of numbers, or for all other elements."""
+    """Return the kernel method of a reduction by ids: for an array of numbers, or for all other elements.
+
+    Canonical reductions are by offsets too.
+    """
+    if c.grouped_by_kernel:
+        return _SEVERAL_BY_IDS
     assert _ONE_BY_IDS.refusal is not None
     matrices = is_own(c.op) and len(c.shape) > c.axis + 1 and c.count == 1 and _ONE_BY_IDS.refusal(xp, c) is not None
     return _SEVERAL_BY_IDS if matrices or c.count > 1 else _ONE_BY_IDS
