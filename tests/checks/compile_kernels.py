@@ -96,6 +96,7 @@ SPILLS = {
     "scan_columns<8, 32, 16, 2, CHAINED, Scan> add float64": _OCCUPANCY,
     "scan_columns<8, 32, 8, 1, CHAINED, Scan> recurrence complex128": _OCCUPANCY,
     "scan_columns<8, 32, 8, 1, LOOK_BACK, Scan> recurrence complex128": _OCCUPANCY,
+    "scan_segment_blocks<2048, false, true, 37888, Scan> segments recurrence float64": "32 bytes on sm_100",
     "scan_rows<256, 256, 3, 4, LOOK_BACK, false, 36912, Scan> adjoint float32": "8 bytes on sm_86 and sm_89",
     "scan_rows<256, 256, 3, 1, LOOK_BACK, false, 36912, Scan> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 7, 4, CHAINED, false, 28688, Scan> add float32 unaligned": _OCCUPANCY,
