@@ -75,6 +75,9 @@ class Specialisation:
         Whether the last component is the position, which no array holds.
     like : Specialisation, optional
         The specialisation that represents all those that differ in captured numbers alone.
+    rounds_products : bool
+        Whether products are rounded before they are added: otherwise copies of one operator may round in different
+        places, and a segment by offsets would differ from a line.
     """
 
     code: Traced
@@ -82,6 +85,7 @@ class Specialisation:
     functions: tuple[Any, ...] = ()
     positions: bool = False
     like: Specialisation | None = None
+    rounds_products: bool = False
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -150,6 +154,7 @@ class Specialisation:
             kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
         return "\n".join(
             (
+                *(["// with --fmad=false"] if self.rounds_products else []),
                 _cuda.device_source("_primitives/reduce/reduce.cu"),
                 self.definitions(),
                 "struct Inputs {",
@@ -171,7 +176,13 @@ def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Speciali
     if r.positions is not None:
         return Specialisation(code, (dtype_name(r.positions),), positions=True)
     # If an initial element follows, results keep the working dtype.
-    return Specialisation(code, code.results if r.initial is None else code.states)
+    results = code.results if r.initial is None else code.states
+    return Specialisation(code, results, rounds_products=_rounds_products(r))
+
+
+def _rounds_products(r: Reduction) -> bool:
+    """Return whether the call is canonical, and its map or operator may have products: sums alone have none."""
+    return r.canonical and (r.fn is not None or r.op is not BUILT_IN["add"])
 
 
 _specialisations: Memo[Specialisation] = Memo()
@@ -180,7 +191,7 @@ _specialisations: Memo[Specialisation] = Memo()
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     """Return the specialisation of a call, from the cache if possible; raise Untraceable if it has none."""
     fn, names = lasting_key(r.fn), dtype_names(r)
-    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
+    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions, _rounds_products(r))
     lasts = r.operation is not None and fn is not None
     known: Any = (r.operation, fn, *rest)
     cached = _specialisations.get(known) if lasts else None

@@ -17,6 +17,7 @@
 // A whole group of 256 elements has 8 rows of 32, if the operator commutes: lanes combine the elements of their column,
 // then their columns. Otherwise a lane combines 8 consecutive elements first. A last node without a neighbour moves up.
 // Wrong offsets give wrong results, but never accesses outside the arrays.
+// It is compiled with --fmad=false, as canonical reductions of lines are.
 //
 // N. J. Higham, The accuracy of floating point summation, SIAM J. Sci. Comput. 14, 1993.
 
