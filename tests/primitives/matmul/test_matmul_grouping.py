@@ -46,6 +46,8 @@ def test_a_row_does_not_see_the_others(backend, rng, by, op, dtype):
         pytest.skip("has no such dtype")
     if dtype == "complex64" and (op != "product" or by == "array"):
         pytest.skip("the library may round products of complex numbers once, and has no order for them")
+    if op == "own" and by == "canonical" and backend.name.startswith("jax"):
+        pytest.skip("kernels for GPUs need an identity, and XLA may round a b + c once")
     if op == "logaddexp" and by == "array" and backend.name.startswith("torch"):
         pytest.skip("PyTorch's exponentials depend on the place of an element in memory")
     for k in LENGTHS:
