@@ -88,7 +88,7 @@ PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 _C, _R, _S, _O = (
     "_cuda/device/common.cuh",
     "_primitives/reduce/reduce.cu",
-    "_primitives/scan/scan.cu",
+    "_primitives/scan/kernels/scan.cu",
     "_primitives/sort/sort.cu",
 )
 _D, _OT = "_cuda/device/digits.cuh", "_primitives/sort/sort_tiles.cu"

@@ -142,7 +142,7 @@ def test_types_of_entries():
 
 LAYOUTS = {
     "_primitives/reduce/cuda.py": {"_LAYOUTS"},
-    "_primitives/scan/cuda.py": {"_LAYOUTS"},
+    "_primitives/scan/cuda.py": {"_IN_BLOCKS", "_LAYOUTS"},
     "_primitives/tridiagonal/cuda.py": {"_SHAPES"},
 }
 """Shapes of calls for which kernels are compiled, which nobody measured."""

@@ -247,7 +247,7 @@ def maps(grid: Grid, product: bool) -> Maps:
 # ---- Sums as floats ---------------------------------------------------------------------------------------------
 
 
-def _odd(xp: Namespace, total: Array, shift: int, most_bits: int, scale: _Scale) -> tuple[Array, Array]:
+def _odd(xp: Namespace, total: Array, *, shift: int, most_bits: int, scale: _Scale) -> tuple[Array, Array]:
     """Return integers of at most ``most_bits`` bits, and their scales, that round as the given integers do.
 
     Whatever is cut off makes the last bit 1. Floats with at least two bits fewer then round to the same.
@@ -260,7 +260,7 @@ def _odd(xp: Namespace, total: Array, shift: int, most_bits: int, scale: _Scale)
     return total, power
 
 
-def _sum_of_words(xp: Namespace, first: Array, second: Array, width: int, scale: _Scale) -> tuple[Array, Array]:
+def _sum_of_words(xp: Namespace, first: Array, second: Array, *, width: int, scale: _Scale) -> tuple[Array, Array]:
     """Return floats of 53 bits, and scales, nearest to first 2^width + second."""
     first, second = first + (second >> width), second & (2**width - 1)
     power = scale.raised(scale.zero(xp, first), width)
@@ -290,22 +290,22 @@ class _Scale:
         return power * 2.0**by if self.floats else power + by
 
 
-def _rounded(xp: Namespace, grid: Grid, words: tuple[Array, ...], name: str, scale: _Scale) -> tuple[Array, Array]:
+def _rounded(xp: Namespace, grid: Grid, words: tuple[Array, ...], name: str, *, scale: _Scale) -> tuple[Array, Array]:
     """Return floats that round to a dtype as sums of integers do, and their scales."""
     if grid.words == 2:
-        return _sum_of_words(xp, words[0], words[1], grid.second, scale)
-    number, power = _odd(xp, words[0], 10, 53 if name == "float32" else 23, scale)
+        return _sum_of_words(xp, words[0], words[1], width=grid.second, scale=scale)
+    number, power = _odd(xp, words[0], shift=10, most_bits=53 if name == "float32" else 23, scale=scale)
     return xp.astype(number, xp.float64), power
 
 
 def nearest_by_factors(
-    xp: Namespace, grid: Grid, words: tuple[Array, ...], factors: tuple[Array, Array], dtype: Any
+    xp: Namespace, grid: Grid, words: tuple[Array, ...], factors: tuple[Array, Array], *, dtype: Any
 ) -> Array:
     """Return what `nearest` returns, given two powers of two with the product 2^-exponent, in the language of kernels.
 
     With two words, their exponent is larger by the bits of the second.
     """
-    number, power = _rounded(xp, grid, words, dtype_name(dtype), _Scale(floats=True))
+    number, power = _rounded(xp, grid, words, dtype_name(dtype), scale=_Scale(floats=True))
     return _as_float(xp, number * power, factors, dtype)
 
 
@@ -314,7 +314,7 @@ def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], *, exponent: Ar
 
     A sum of zero is plus zero. 16-bit floats are rounded once too.
     """
-    number, more = _rounded(xp, grid, words, dtype_name(dtype), _Scale(floats=False))
+    number, more = _rounded(xp, grid, words, dtype_name(dtype), scale=_Scale(floats=False))
     if grid.words == 2:
         exponent = exponent + grid.second
     limit = xp.full_like(exponent, 1300)  # beyond it, floats are zero or infinite too

@@ -148,7 +148,7 @@ def _functions(on: Grid, dtype: str, result_dtype: str) -> Functions:
     def result(*given: Any) -> tuple[Any]:
         words, flags, factors = given[: on.words], given[on.words], given[-2:]
         xp = namespace_of(flags)
-        found = grid.nearest_by_factors(xp, on, words, factors, Dtype(result_dtype))
+        found = grid.nearest_by_factors(xp, on, words, factors, dtype=Dtype(result_dtype))
         infinite = xp.where(flags == 1, xp.full_like(found, math.inf), xp.full_like(found, -math.inf))
         return (xp.where(flags == 0, found, xp.where(flags == 3, xp.full_like(found, math.nan), infinite)),)
 

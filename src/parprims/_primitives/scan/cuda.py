@@ -136,7 +136,7 @@ def make_plan(
         vector = 1
         accesses = accesses_of(vector)
     strips, extents = None, Extents(outer, low, read=read, n=n, inner=inner)
-    stages_outputs, file = True, "_primitives/scan/scan.cu"
+    stages_outputs, file = True, "_primitives/scan/kernels/scan.cu"
     if geometry.in_blocks:
         blocks = cut_blocks(special, tuning, extents, vector=vector, accesses=accesses, across=columns)
         if blocks is None:  # a gap of one element behind each part takes less than one of a vector
@@ -144,7 +144,7 @@ def make_plan(
             accesses = accesses_of(vector)
             blocks = cut_blocks(special, tuning, extents, vector=vector, accesses=accesses, across=columns)
         assert blocks is not None, "see `refusal`"
-        work, stages_outputs, file = blocks, not columns, "_primitives/scan/scan_blocks.cu"
+        work, stages_outputs, file = blocks, not columns, "_primitives/scan/kernels/scan_blocks.cu"
     elif columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
         work = cut_columns(special, tuning, extents, vector=vector, least=adjacent)

@@ -259,7 +259,7 @@ def plan_scan_in_blocks(work: Work, tuning: scan_tiling.Tuning) -> _cuda.Plan | 
     numbers = _cuda.Numbers()
     lengths = {"lines": lines, "low": merged.low, "n": work.n, "segments": work.segments, "tiles": tiles}
     launch = _cuda.Launch(
-        special.source("_primitives/scan/scan_blocks.cu", accesses),
+        special.source("_primitives/scan/kernels/scan_blocks.cu", accesses),
         "scan_segment_blocks",
         (block, special.adds, work.reverse, shared, "Scan"),
         (
