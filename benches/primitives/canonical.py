@@ -1,6 +1,7 @@
 """Scans, recurrences and matrix products in the canonical grouping, on GPUs.
 
-Kernels for CPUs have no other grouping. For GPUs the cases stand beside those of the same sizes in `scan` and `matmul`.
+Compare each case with the case of `scan` or `matmul` that has the same size: that one runs the usual grouping. On CPUs
+kernels have the canonical grouping only, so there are no cases.
 """
 
 from __future__ import annotations

@@ -301,9 +301,10 @@ def _rounded(xp: Namespace, grid: Grid, words: tuple[Array, ...], name: str, *, 
 def nearest_by_factors(
     xp: Namespace, grid: Grid, words: tuple[Array, ...], factors: tuple[Array, Array], *, dtype: Any
 ) -> Array:
-    """Return what `nearest` returns, given two powers of two with the product 2^-exponent, in the language of kernels.
+    """Return the floats nearest to sums of integers, as `nearest` does, inside a kernel.
 
-    With two words, their exponent is larger by the bits of the second.
+    The product of the two factors is a power of two, the unit of the last integer: 2^-exponent for sums of one word,
+    and 2^-(exponent + grid.second) for sums of two words, with the exponent of `nearest`.
     """
     number, power = _rounded(xp, grid, words, dtype_name(dtype), scale=_Scale(floats=True))
     return _as_float(xp, number * power, factors, dtype)

@@ -38,8 +38,22 @@ BEFORE_PUBLISHING = ""
 # ---- The derivatives of a recurrence ----------------------------------------------------------------------------
 
 
+class _WithoutStarts(Checked):
+    """A checked call that scans all of its arrays, without an initial element."""
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """All arrays."""
+        return self.arrays
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """Nothing: there is no initial element."""
+        return ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Adjoint(Checked):
+class Adjoint(_WithoutStarts):
     """The derivatives of a linear recurrence with respect to b and, if its solution x is given, to a.
 
     The arrays are a, the derivative g with respect to x, and x, of one shape. With
@@ -52,23 +66,13 @@ class Adjoint(Checked):
     reverse: bool
 
     @property
-    def inputs(self) -> tuple[Array, ...]:
-        """All arrays."""
-        return self.arrays
-
-    @property
-    def starts(self) -> tuple[Array, ...]:
-        """Nothing: there is no initial element."""
-        return ()
-
-    @property
     def n(self) -> int:
         """The length along the axis."""
         return self.shape[self.axis]
 
     @property
     def in_blocks(self) -> bool:
-        """Never: derivatives have no canonical grouping."""
+        """Never: a canonical call makes its derivatives from canonical recurrences, without this kernel."""
         return False
 
 
@@ -116,7 +120,7 @@ class Functions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Mapped(Checked):
+class Mapped(_WithoutStarts):
     """A checked scan by functions, along an axis of arrays that broadcast to a shape.
 
     The result has one element more than the arrays, of no elements, if ``n`` says so.
@@ -128,16 +132,6 @@ class Mapped(Checked):
     n: int
     reverse: bool = False
     in_blocks: bool = False
-
-    @property
-    def inputs(self) -> tuple[Array, ...]:
-        """All arrays."""
-        return self.arrays
-
-    @property
-    def starts(self) -> tuple[Array, ...]:
-        """Nothing: there is no initial element."""
-        return ()
 
 
 def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
@@ -333,7 +327,8 @@ class _Definition:
     peeks : int, optional
         The number of that input; None if results do not depend on the next element.
     computed : tuple of str, optional
-        The dtypes in which functions take elements of the inputs, if not those of the states.
+        The dtypes to which elements of the inputs are cast before ``element`` and ``result`` take them. By default
+        these are the dtypes of the states.
     ignores_first : bool
         Whether the first input counts as zero in the first element of a line without a start.
     immutable : bool

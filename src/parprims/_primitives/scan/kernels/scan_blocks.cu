@@ -2,7 +2,8 @@
 // on the layout, on other lines, or on what follows. The grouping is that of grouping.py, which CPUs have too, and
 // which describes it: blocks of BLOCK elements, in them parts of 2048, 256 and 32 elements, and leaves of 4 in sums.
 //
-// The template parameters Scan, Inputs, Outputs and Starts are those of scan.cu. Scan::PEEKS is false. The others:
+// The head of scan.cu describes the template parameters Scan, Inputs, Outputs and Starts. Results here do not depend on
+// the next element: Scan::PEEKS is false. The other template parameters are
 //     BLOCK      elements of a block of the grouping, a power of two from 256 on
 //     SUMS       whether the operator is the addition of real floats
 //     VEC        elements that are copied as one vector; 1 with ACROSS
@@ -14,7 +15,8 @@
 // is one block. A tile across lines has 256 or 2048 elements of each of its lines, so that it is wide.
 //
 // Phases:
-//   1. The block copies its elements to shared memory. Every thread combines those of its part.
+//   1. The threads of a block copy the elements of their tile to shared memory. Then every thread combines the elements
+//      of its own part.
 //   2. Threads combine the parts before their own in the same 256 elements, then the groups of 256 in the same 2048, and
 //      then the groups of 2048 in the same block. If a block has several tiles, each publishes its state, or that of
 //      the group that ends with it, and waits for those before it.
@@ -54,12 +56,9 @@ DEVICE Optional<typename Op::State> combine(const Optional<typename Op::State>& 
     return {later.valid ? Op::combine(earlier.state, later.state) : earlier.state, true};
 }
 
-// Of WARPS warps so many look back.
-constexpr int windows(int warps) { return warps < 4 ? warps : 4; }
-
 // Decoupled look-back that combines strictly from left to right: returns the state before tile `number` of a line to
 // warp 0. The arguments are as for look_back in look_back.cuh. `window` is shared memory for 32 states of each of
-// `windows(WARPS)` warps.
+// looking_warps(WARPS) warps.
 //
 // Tiles are in groups of 32. The last tile of a group publishes the state behind the group. Warp w waits for the totals
 // of the w-th group before this tile's, warp 0 for the earlier ones of this tile's group. Then warp 0 begins with the
@@ -71,7 +70,7 @@ DEVICE Optional<typename Op::State> look_back_in_order(const TileStates<typename
                                                        Optional<typename Op::State> start,
                                                        typename Op::State* window) {
     using State = typename Op::State;
-    constexpr int LOOKING = windows(WARPS);
+    constexpr int LOOKING = looking_warps(WARPS);
     const int lane = threadIdx.x % WARP_SIZE, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
     const int place = number % WARP_SIZE;
     const unsigned group = number / WARP_SIZE;

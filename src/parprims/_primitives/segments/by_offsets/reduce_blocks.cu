@@ -1,5 +1,5 @@
-// Reduction of segments along one axis in the canonical grouping: the elements of a segment are combined as those of a
-// line alone, by the tree of reduce/grouping.py. So a result depends on the elements of its segment and on no others.
+// Reduction of segments along one axis, in the canonical grouping. The tree of reduce/grouping.py combines the elements
+// of each segment, as if the segment were a line alone. So a result depends on the elements of its own segment only.
 //
 // A "line" is one (o, :, j). Template parameters:
 //     WARPS      warps of a block
