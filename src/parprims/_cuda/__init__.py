@@ -12,6 +12,7 @@ from typing import overload
 from parprims._core.arrays import Array, Namespace, is_jax
 from parprims._core.memo import Memo
 from parprims._cuda import xla
+from parprims._cuda.chain import Step, chained
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.memory import (
     arranged,
@@ -139,10 +140,12 @@ __all__ = [
     "Pointer",
     "Run",
     "Runner",
+    "Step",
     "Struct",
     "Tuning",
     "arranged",
     "capability",
+    "chained",
     "contiguous",
     "device_index",
     "device_source",

@@ -146,6 +146,8 @@ class Launch:
     if_any : tuple of int
         The words of zeroed scratch, of 32 bits each, that say whether the launch has work: if all of these are
         zero when the launch starts, it changes no memory. Without such words, the launch always has work.
+    only_if : Pointer, optional
+        The address of a 32-bit word in memory. If it is zero when the launch starts, the launch ends at once.
     """
 
     source: str
@@ -161,6 +163,7 @@ class Launch:
     own_instructions: bool = False
     cluster: int = 1
     if_any: tuple[int, ...] = ()
+    only_if: Pointer | None = None
 
     @property
     def name(self) -> str:
@@ -170,7 +173,8 @@ class Launch:
     @property
     def statements(self) -> str:
         """The body of the kernel: the call of the template."""
-        return f"  {self.name}({', '.join(map(expression, self.parameters))});"
+        guard = "" if self.only_if is None else f"  if (*({expression(self.only_if)}) == 0) return;\n"
+        return f"{guard}  {self.name}({', '.join(map(expression, self.parameters))});"
 
     def architecture(self, arch: str) -> str:
         """Return the architecture to compile for, given the device's as sm_NN or compute_NN."""

@@ -105,6 +105,14 @@ class Language:
 CUDA = Language()
 
 
+class _WithNumbers(Language):
+    tells = False
+
+
+CUDA_WITH_NUMBERS = _WithNumbers()
+"""CUDA C++ in texts that hold all numbers."""
+
+
 def word_name(name: str, at: int) -> str:
     """Return the function of a CUDA text that returns a word of a captured number."""
     return f"{name}_{at}"

@@ -18,7 +18,7 @@ from parprims._core.options import dtype_named
 from parprims._dispatch.dispatch import directly
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
 from parprims._operators.function_key import lasting_key
-from parprims._operators.languages import C_TYPES, register_type
+from parprims._operators.languages import C_TYPES, CUDA, Language, register_type
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, capturing, segmented
 from parprims._operators.tracing import Untraceable, operator_struct, state_size
 from parprims._primitives.reduce import native
@@ -142,13 +142,18 @@ class Specialisation:
             )
         )
 
-    def source(self, vectorized: tuple[bool, ...]) -> str:
-        """Return the CUDA text of the kernels; ``vectorized`` flags the inputs that are read as vectors."""
+    def source(self, vectorized: tuple[bool, ...], constant: tuple[bool, ...]) -> str:
+        """Return the CUDA text of the kernels.
+
+        ``vectorized`` flags the inputs that are read as vectors, ``constant`` those with one element for a whole line.
+        """
         # Not the View of scans: a reduction reads elements by index, never in descending vectors, stores nothing
         # strided, and needs three strides in place of four, which leaves registers for its loads.
         kinds = [
-            f"StridedInput<{C_TYPES[name]}, {'true' if is_vector else 'false'}>"
-            for name, is_vector in zip(self.arrays, vectorized, strict=True)
+            f"ConstantInput<{C_TYPES[name]}>"
+            if is_constant
+            else f"StridedInput<{C_TYPES[name]}, {'true' if is_vector else 'false'}>"
+            for name, is_vector, is_constant in zip(self.arrays, vectorized, constant, strict=True)
         ]
         if self.positions:
             kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
@@ -156,6 +161,7 @@ class Specialisation:
             (
                 *(["// with --fmad=false"] if self.rounds_products else []),
                 _cuda.device_source("_primitives/reduce/reduce.cu"),
+                *([_cuda.device_source("_cuda/device/constant.cuh")] if any(constant) else []),
                 self.definitions(),
                 "struct Inputs {",
                 "    using Raw = Map::Raw;",
@@ -170,9 +176,9 @@ class Specialisation:
         )
 
 
-def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
+def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Specialisation:
     """Return the specialisation for the dtypes of inputs; raise Untraceable if there is none."""
-    code = traced(xp, r, inputs)
+    code = traced(xp, r, inputs, language)
     if r.positions is not None:
         return Specialisation(code, (dtype_name(r.positions),), positions=True)
     # If an initial element follows, results keep the working dtype.
@@ -327,9 +333,21 @@ class _Lines:
         return self.lengths[2] > 1
 
     @property
+    def constant(self) -> tuple[bool, ...]:
+        """Whether each input has one element for a whole line, and not every input has."""
+        found = tuple([self.lengths[1] > 1 and along == 0 for _, along, _ in self.strides])
+        return found if not all(found) else (False,) * len(found)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of an element of each input that has several for a line."""
+        pairs = zip(self.special.itemsizes, self.constant, strict=True)
+        return [size for size, is_constant in pairs if not is_constant]
+
+    @property
     def element(self) -> int:
-        """The bytes of an element of all inputs."""
-        return sum(self.special.itemsizes)
+        """The bytes of an element of all these inputs."""
+        return sum(self.sizes)
 
     @property
     def rolled(self) -> bool:
@@ -360,7 +378,7 @@ class _Lines:
         """Return the lines with the vectors in which threads read them."""
         special, tuning, (_, n, inner) = self.special, self.tuning, self.lengths
         rolled, columns = self.rolled, self.columns
-        vector = 1 if rolled else min(16 // max(special.itemsizes), tuning.bytes_in_flight // (8 * self.element), 8)
+        vector = 1 if rolled else min(16 // max(self.sizes), tuning.bytes_in_flight // (8 * self.element), 8)
         vector = min(vector, max(1, 64 // special.register_bytes))
         if columns:
             # A thread keeps one total per column, in registers, which limits the number of columns.
@@ -369,7 +387,7 @@ class _Lines:
         while vector > 1 and not (self.suits(vector) and (not columns or inner % vector == 0)):
             vector //= 2
         if vector == 1 and not columns and not rolled and self.single:
-            vector = min(4, 16 // max(special.itemsizes))  # elements of vectors are loaded one by one
+            vector = min(4, 16 // max(self.sizes))  # elements of vectors are loaded one by one
         vectorized = tuple([self._is_vectorized(index, vector) for index in range(len(self.strides))])
         return dataclasses.replace(self, vector=vector, vectorized=vectorized)
 
@@ -380,9 +398,12 @@ class _Lines:
         return step == 1 and is_aligned(self.addresses[index], strides, vector, self.special.itemsizes[index])
 
     def suits(self, vector: int) -> bool:
-        """Return whether all inputs are read as vectors, or constant along them."""
+        """Return whether all inputs are read as vectors, or constant along them or along lines."""
         fastest = 2 if self.columns else 1
-        return all(one[fastest] == 0 or self._is_vectorized(at, vector) for at, one in enumerate(self.strides))
+        return all(
+            constant or one[fastest] == 0 or self._is_vectorized(at, vector)
+            for at, (one, constant) in enumerate(zip(self.strides, self.constant, strict=True))
+        )
 
     def tiles(self, by: _Division) -> int:
         """Return the number of stretches of lines that a block takes."""
@@ -448,7 +469,7 @@ class _Lines:
         whole = n == by.loads * by.lanes * self.vector // self.width
         shape = by.threads, by.runs, by.lanes, by.across, by.loads, self.vector, by.depth
         launch = _cuda.Launch(
-            special.source(self.vectorized),
+            special.source(self.vectorized, self.constant),
             "reduce_lines",
             (*shape, whole, self.columns, self.rolled, self.exact, "Op"),
             (*data, *tickets, *lengths, *counts),
@@ -478,7 +499,7 @@ def _plan_of_columns(lines: _Lines) -> _cuda.Plan:
     vectors = -(-inner // vector)
     most_across = min(threads, _cuda.power_of_two(vectors, up=True))
     # The most adjacent threads with the fewest of them idle.
-    least = _cuda.power_of_two(128 // (vector * min(special.itemsizes)), most=most_across)  # for reads of 128 bytes
+    least = _cuda.power_of_two(128 // (vector * min(lines.sizes)), most=most_across)  # for reads of 128 bytes
     widths = [most_across >> shift for shift in range(4) if most_across >> shift >= least]
     idle = min(-(-vectors // one) * one for one in widths)
     most_across = next(one for one in widths if -(-vectors // one) * one == idle)

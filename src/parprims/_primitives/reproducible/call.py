@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parprims import _cpu, _cuda
 from parprims._core.arrays import (
     Array,
     Namespace,
@@ -21,14 +19,12 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     mode,
-    namespace_of,
 )
 from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
-from parprims._dispatch.dispatch import Inside, Method
+from parprims._dispatch.dispatch import Method
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
-from parprims._operators.foreign.names import Dtype
-from parprims._operators.operator import BUILT_IN, Operator
+from parprims._operators.operator import BUILT_IN
 from parprims._primitives.reduce.call import checked as checked_reduction
 from parprims._primitives.reduce.call import checked_pair as checked_dot_product
 from parprims._primitives.reduce.call import conjugate_product, result_dtypes
@@ -185,17 +181,9 @@ def compute(xp: Namespace, c: Sum, method: str) -> Array:
     ((shape, dtype),) = c.results
     if 0 in c.shape:
         return xp.zeros(shape, dtype=dtype, device=device(c.arrays[0]))
-    found = largest(xp, c, method)
-    if method == "kernel" and in_kernels(xp, c.arrays):
-        dtypes, passes = tuple([dtype_name(x.dtype) for x in c.arrays]), _passes(c, method)
-        on = dataclasses.astuple(c.grid)
-        factors = of_lines(functools.partial(_factors, on, dtypes), found, c.axes)
-        totals = added(passes, (*c.arrays, *factors), c.axes, method)
-        (result,) = of_lines(functools.partial(_results, on, dtypes, c.dtype), (*found, *totals), c.axes)
-    else:
-        tops = tops_of(xp, found, [x.dtype for x in c.arrays])
-        totals = integers(xp, c, tops, method)
-        result = rounded(xp, c.grid, tops, totals, dtype=dtype)
+    tops = tops_of(xp, largest(xp, c, method), [x.dtype for x in c.arrays])
+    totals = integers(xp, c, tops, method)
+    result = rounded(xp, c.grid, tops, totals, dtype=dtype)
     return result if tuple(result.shape) == shape else xp.reshape(result, shape)
 
 
@@ -239,41 +227,6 @@ def added(
     """Return the sums of the maps of terms and their factors. The axes stay."""
     totals = [map_reduce(one, *given, op=op, axis=axes, keepdims=True, method=method) for one, op in passes]
     return totals[0] if isinstance(totals[0], tuple) else tuple(totals)
-
-
-# ---- Numbers of each line, by one kernel ------------------------------------------------------------------------
-
-
-def in_kernels(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
-    """Return whether kernels for GPUs compute with arrays, outside of programs."""
-    return not is_jax(xp) and not _cpu.on_cpu(xp, arrays) and _cuda.refusal(xp, arrays) is None
-
-
-def of_lines(
-    function: Callable[..., tuple[Any, ...]], arrays: tuple[Array, ...], axes: tuple[int, ...]
-) -> tuple[Array, ...]:
-    """Return a function of arrays that have one element along axes: a launch in place of one for each operation.
-
-    The function is a `functools.partial` of one of this package and of plain values, so that it can be remembered.
-    """
-    found = map_reduce(function, *arrays, op=_ONLY, axis=axes, keepdims=True, method=Inside("kernel"))
-    return found if isinstance(found, tuple) else (found,)
-
-
-_ONLY = Operator(lambda earlier, _: earlier, name="first")
-"""The operator of one element."""
-
-
-def _factors(on: tuple[int, ...], dtypes: tuple[str, ...], *found: Any) -> tuple[Any, ...]:
-    """Return the factors of `on_grid` for arrays of these dtypes, given the largest magnitudes of lines."""
-    xp = namespace_of(found[0])
-    return on_grid(xp, Grid(*on), (), tops_of(xp, found, [*map(Dtype, dtypes)]), in_kernel=True)
-
-
-def _results(on: tuple[int, ...], dtypes: tuple[str, ...], dtype: str, *given: Any) -> tuple[Any, ...]:
-    """Return the sums in a dtype, given the largest magnitudes of lines of arrays, and the sums of integers."""
-    xp, found, totals = namespace_of(given[0]), given[: len(dtypes)], given[len(dtypes) :]
-    return (rounded(xp, Grid(*on), tops_of(xp, found, [*map(Dtype, dtypes)]), totals, dtype=Dtype(dtype)),)
 
 
 def rounded(xp: Namespace, on: Grid, tops: list[Top], totals: tuple[Array, ...], *, dtype: Any) -> Array:

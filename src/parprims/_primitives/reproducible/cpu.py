@@ -55,7 +55,7 @@ def texts_of(names: tuple[str, ...], result: str, on: Grid, *, first: int = 0) -
         text.function("most_bits()", (f"return {23 if dtype_bits(result) == 16 else 53}",)),
         text.function("rounds_alone()", (f"return {result == 'float32'}",)),
         text.function("finish(outputs, i, result)", (f"store_to(10, outputs[0], i, {stored(result, code)})",)),
-        text.loops("_primitives/reproducible/reproducible_loops.py"),
+        text.loops("_primitives/reproducible/loops/reproducible_loops.py"),
     )
 
 

@@ -185,23 +185,40 @@ def flags_of(xp: Any, value: Any) -> Any:
     return xp.astype(~(value < 0), xp.int64) + xp.astype(~(value > 0), xp.int64) * _INT64_FLAG
 
 
+def _integer(xp: Any, scaled: Any) -> Any:
+    """Return the integer nearest to a scaled value."""
+    return xp.astype(xp.round(scaled), xp.int64)
+
+
 def _word(xp: Any, value: Any, scaled: Any) -> Any:
     """Return the integer nearest to a scaled value, or the flags of a value that is not finite."""
-    return xp.where(xp.isfinite(value), xp.astype(xp.round(scaled), xp.int64), flags_of(xp, value))
+    return xp.where(xp.isfinite(value), _integer(xp, scaled), flags_of(xp, value))
 
 
 def _rest(xp: Any, value: Any, scaled: Any, second: Any) -> Any:
     """Return the second integer of a scaled value."""
-    rest = xp.astype(xp.round((scaled - xp.round(scaled)) * second), xp.int64)
+    rest = _integer(xp, (scaled - xp.round(scaled)) * second)
     return xp.where(xp.isfinite(value), rest, xp.zeros_like(rest))
 
 
 @dataclasses.dataclass(frozen=True)
 class Maps:
-    """Maps from elements and factors to integers: each integer alone, and all integers of an element."""
+    """Maps from elements and factors to integers.
+
+    Parameters
+    ----------
+    each : tuple of callable
+        Makes each integer alone. The first is the flags of an element that is not finite.
+    all : callable
+        Makes all integers.
+    finite : callable
+        Makes all integers of a finite element, as a tuple. For elements of float32, and for none of their products, it
+        takes two factors of float32.
+    """
 
     each: tuple[Callable[..., Any], ...]
     all: Callable[..., Any]
+    finite: Callable[..., tuple[Any, ...]]
 
 
 @functools.cache
@@ -218,6 +235,13 @@ def maps(grid: Grid, product: bool) -> Maps:
         xp = namespace_of(x)
         value = xp.astype(x, xp.float64) * xp.astype(y, xp.float64)  # exact
         return _word(xp, value, value * factor)
+
+    def finite_word(x: Any, factor: Any, factor2: Any) -> tuple[Any]:
+        return (_integer(namespace_of(x), x * factor * factor2),)
+
+    def finite_word_of_product(x: Any, y: Any, factor: Any) -> tuple[Any]:
+        xp = namespace_of(x)
+        return (_integer(xp, xp.astype(x, xp.float64) * xp.astype(y, xp.float64) * factor),)
 
     def scaled(x: Any, factor: Any, factor2: Any) -> tuple[Any, Any]:
         return x, x * factor * factor2
@@ -238,10 +262,15 @@ def maps(grid: Grid, product: bool) -> Maps:
         xp, pair = namespace_of(x), value_and_scaled(x, *others)
         return _word(xp, *pair), _rest(xp, *pair, second)
 
+    def two_finite_words(x: Any, *others: Any) -> tuple[Any, Any]:
+        xp, (_, scaled) = namespace_of(x), value_and_scaled(x, *others)
+        whole = xp.round(scaled)
+        return xp.astype(whole, xp.int64), _integer(xp, (scaled - whole) * second)
+
     if grid.words == 2:
-        return Maps((first_word, second_word), two_words)
+        return Maps((first_word, second_word), two_words, two_finite_words)
     word = one_word_of_product if product else one_word
-    return Maps((word,), word)
+    return Maps((word,), word, finite_word_of_product if product else finite_word)
 
 
 # ---- Sums as floats ---------------------------------------------------------------------------------------------
@@ -260,19 +289,14 @@ def _odd(xp: Namespace, total: Array, *, shift: int, most_bits: int, scale: _Sca
     return total, power
 
 
-def _sum_of_words(xp: Namespace, first: Array, second: Array, *, width: int, scale: _Scale) -> tuple[Array, Array]:
-    """Return floats of 53 bits, and scales, nearest to first 2^width + second."""
+def _sum_of_words(xp: Namespace, first: Array, second: Array, *, width: int) -> Array:
+    """Return the floats of 53 bits nearest to first + second 2^-width, for less than 2^62."""
     first, second = first + (second >> width), second & (2**width - 1)
-    power = scale.raised(scale.zero(xp, first), width)
-    for shift in (16, 16, 16, 8, 4, 2, 1):  # until the first integer has 62 bits, or all bits
-        short = xp.where(first < 0, ~first, first) < 2 ** (62 - shift)
-        moved = (first << shift) | (second >> (width - shift))
-        first = xp.where(short, moved, first)
-        second = xp.where(short, (second << shift) & (2**width - 1), second)
-        power = xp.where(short, scale.raised(power, -shift), power)
-    first = first | xp.astype(second != 0, first.dtype)
-    high, low = xp.astype(first >> 32, xp.float64), xp.astype(first & (2**32 - 1), xp.float64)
-    return high * 2.0**32 + low, power
+    high, low = xp.astype(first >> 32, xp.float64) * 2.0**32, xp.astype(first & (2**32 - 1), xp.float64)
+    whole = high + low
+    # Exact: an integer of few bits, which is 0 unless the sum has more than 53, and a fraction of at most 43 bits.
+    rest = (low - (whole - high)) + xp.astype(second, xp.float64) * 2.0**-width
+    return whole + rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,9 +315,9 @@ class _Scale:
 
 
 def _rounded(xp: Namespace, grid: Grid, words: tuple[Array, ...], name: str, *, scale: _Scale) -> tuple[Array, Array]:
-    """Return floats that round to a dtype as sums of integers do, and their scales."""
+    """Return floats that round to a dtype as sums of integers do, in units of the first, and their scales."""
     if grid.words == 2:
-        return _sum_of_words(xp, words[0], words[1], width=grid.second, scale=scale)
+        return _sum_of_words(xp, words[0], words[1], width=grid.second), scale.zero(xp, words[0])
     number, power = _odd(xp, words[0], shift=10, most_bits=53 if name == "float32" else 23, scale=scale)
     return xp.astype(number, xp.float64), power
 
@@ -303,21 +327,27 @@ def nearest_by_factors(
 ) -> Array:
     """Return the floats nearest to sums of integers, as `nearest` does, inside a kernel.
 
-    The product of the two factors is a power of two, the unit of the last integer: 2^-exponent for sums of one word,
-    and 2^-(exponent + grid.second) for sums of two words, with the exponent of `nearest`.
+    The product of the two factors is a power of two, the unit of the first integer: 2^-exponent of `nearest`.
     """
     number, power = _rounded(xp, grid, words, dtype_name(dtype), scale=_Scale(floats=True))
     return _as_float(xp, number * power, factors, dtype)
 
 
+def nearest_of_floats(xp: Namespace, total: Array, factors: tuple[Array, Array]) -> Array:
+    """Return the float32 nearest to a sum of integers of elements of float32, inside a kernel.
+
+    The factors are of float32. Elements are multiples of the least subnormal number, and so is their sum: where it is
+    subnormal, it is exact, and elsewhere the conversion of the integer rounds it.
+    """
+    return xp.astype(total, xp.float32) * factors[0] * factors[1]
+
+
 def nearest(xp: Namespace, grid: Grid, words: tuple[Array, ...], *, exponent: Array, dtype: Any) -> Array:
-    """Return the floats of a dtype nearest to sums of integers times 2^-exponent.
+    """Return the floats of a dtype nearest to sums of integers times 2^-exponent, the unit of the first.
 
     A sum of zero is plus zero. 16-bit floats are rounded once too.
     """
     number, more = _rounded(xp, grid, words, dtype_name(dtype), scale=_Scale(floats=False))
-    if grid.words == 2:
-        exponent = exponent + grid.second
     limit = xp.full_like(exponent, 1300)  # beyond it, floats are zero or infinite too
     exponent = xp.where(exponent - more > limit, limit, xp.where(exponent - more < -limit, -limit, exponent - more))
     return _as_float(xp, number, halves(xp, -exponent), dtype)

@@ -29,7 +29,7 @@ def _texts(c: SegmentSums) -> tuple[str, ...]:
         *texts_of((dtype_name(c.arrays[0].dtype),), c.dtype, c.grid),
         text.function("place(inputs, i)", ("return int64(load(inputs[1], i))",)),
         text.function("width(numbers)", (f"return {1 if inner == 1 else 'numbers[1]'}",)),
-        text.loops("_primitives/reproducible/segments_loops.py"),
+        text.loops("_primitives/reproducible/loops/segments_loops.py"),
     )
 
 
@@ -114,7 +114,7 @@ def weights(_: Namespace, c: Weights) -> Callable[..., tuple[Array, Array]]:
         (
             *texts_of_histogram(names[0], edge, "int64", given=None if c.even else names[1], weight=None),
             *texts_of((names[-1],), c.dtype, c.grid, first=len(names) - 1),
-            _cpu.text.loops("_primitives/reproducible/weights_loops.py"),
+            _cpu.text.loops("_primitives/reproducible/loops/weights_loops.py"),
         ),
         tuple(names),
         (((bins,), c.dtype), ((bins + 1,), edge)),

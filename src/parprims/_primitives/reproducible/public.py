@@ -14,7 +14,7 @@ from parprims._dispatch.examples import Given, Sample
 from parprims._dispatch.primitive import Primitive
 from parprims._primitives.histogram.public import HISTOGRAM, in_graph_as
 from parprims._primitives.reduce.public import REDUCE, SUM
-from parprims._primitives.reproducible import call, cpu, groups_cpu, running, segments, weights
+from parprims._primitives.reproducible import call, cpu, cuda, groups_cpu, running, segments, weights
 from parprims._primitives.reproducible.call import OnGrid, Plain
 from parprims._primitives.scan.public import CUMULATIVE_SUM
 from parprims._primitives.segments.public import SEGMENT_REDUCE
@@ -24,6 +24,8 @@ from parprims._primitives.vecdot.public import VECDOT
 def _methods(name: str, room: Any) -> Methods:
     parts, native, array = (call.by_integers(one, room.compute, room.parts) for one in ("kernel", "native", "array"))
     in_lines = room in (call, running)
+    if in_lines:
+        parts = cuda.instead_of(parts, room.compute)
     prepare = cpu.prepare if in_lines else groups_cpu.segments if room is segments else groups_cpu.weights
     on_cpu = Method(prepare, cpu.refusal, quiet=True)
     in_program = in_programs(on_cpu, native, array, batched=cpu.batched if in_lines else None)

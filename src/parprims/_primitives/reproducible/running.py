@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name, namespace_of
-from parprims._core.layout import row_major
-from parprims._cuda import Plan
+from parprims._core.arrays import Array, Namespace, device, dtype_kind, dtype_name
 from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
-from parprims._operators.foreign.names import Dtype
-from parprims._operators.operator import Operator
-from parprims._primitives.reproducible import grid
 from parprims._primitives.reproducible.call import (
     OnGrid,
     Plain,
@@ -25,18 +17,11 @@ from parprims._primitives.reproducible.call import (
     check_sum,
     each_integer,
     each_rounded,
-    in_kernels,
     largest_finite,
-    of_lines,
-    on_grid,
     tops_of,
 )
-from parprims._primitives.reproducible.grid import Grid, Top, maps
-from parprims._primitives.scan import cuda
 from parprims._primitives.scan.call import checked as checked_scan
 from parprims._primitives.scan.public import cumulative_sum
-from parprims._primitives.scan.source import Functions, Mapped, specialisation
-from parprims._primitives.scan.tiling import TUNING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,8 +74,6 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
     if 0 in x.shape:
         return xp.zeros(shape, dtype=dtype, device=device(x))
     found = largest_finite(xp, x, (c.axis,), method)
-    if method == "kernel" and in_kernels(xp, c.arrays):
-        return _in_one_scan(xp, c, found)
     (top,) = tops_of(xp, found, [x.dtype])
 
     def scanned(words: Array) -> Array:
@@ -99,92 +82,6 @@ def compute(xp: Namespace, c: RunningSum, method: str) -> Array:
 
     sums = tuple(map(scanned, each_integer(xp, c.grid, x, top)))
     return each_rounded(xp, c.grid, top, sums, dtype=dtype)
-
-
-# ---- By one kernel for GPUs -------------------------------------------------------------------------------------
-
-
-def _in_one_scan(xp: Namespace, c: RunningSum, found: tuple[Array, ...]) -> Array:
-    """Return the running sums by a scan that makes integers of elements, and floats of sums of integers."""
-    (x,) = c.arrays
-    name = dtype_name(x.dtype)
-    factors = of_lines(functools.partial(_factors, dataclasses.astuple(c.grid), name), found, (c.axis,))
-    scan = Mapped(
-        arrays=(x, *factors),
-        functions=_functions(c.grid, name, c.dtype),
-        shape=tuple(x.shape),
-        axis=c.axis,
-        n=c.results[0][0][c.axis],
-    )
-    result: Array = cuda.prepare(xp, scan)(*scan.arrays)
-    return result
-
-
-def _factors(on: tuple[int, ...], dtype: str, found: Any) -> tuple[Any, ...]:
-    """Return the factors of elements, and two of results, given the largest magnitudes of lines."""
-    xp, own = namespace_of(found), Grid(*on)
-    top = Top.of(xp, found, Dtype(dtype))
-    of_results = grid.halves(xp, top.exponent - (own.first + own.second))
-    return *on_grid(xp, own, (), [top], in_kernel=True), *of_results
-
-
-@functools.cache
-def _functions(on: Grid, dtype: str, result_dtype: str) -> Functions:
-    """Return the functions of the scan, for arrays and results of these dtypes."""
-    integers = maps(on, False).each
-
-    def element(x: Any, *factors: Any) -> tuple[Any, ...]:
-        xp = namespace_of(x)
-        finite = xp.isfinite(x)
-        number = xp.where(finite, x, xp.zeros_like(x))
-        flags = xp.where(x > 0, xp.ones_like(x), xp.where(x < 0, xp.full_like(x, 2.0), xp.full_like(x, 3.0)))
-        flags = xp.where(finite, xp.zeros_like(x), flags)
-        return *[one(number, *factors[:-2]) for one in integers], xp.astype(flags, xp.int32)
-
-    def combine(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
-        words = [one + other for one, other in zip(earlier[:-1], later[:-1], strict=True)]
-        return *words, earlier[-1] | later[-1]
-
-    def result(*given: Any) -> tuple[Any]:
-        words, flags, factors = given[: on.words], given[on.words], given[-2:]
-        xp = namespace_of(flags)
-        found = grid.nearest_by_factors(xp, on, words, factors, dtype=Dtype(result_dtype))
-        infinite = xp.where(flags == 1, xp.full_like(found, math.inf), xp.full_like(found, -math.inf))
-        return (xp.where(flags == 0, found, xp.where(flags == 3, xp.full_like(found, math.nan), infinite)),)
-
-    return Functions(
-        op=Operator(combine, identity=(0,) * (on.words + 1), commutative=True, name="add", components=on.words + 1),
-        states=(*("int64",) * on.words, "int32"),
-        inputs=("float64" if dtype == "float64" else "float32", *("float64",) * (on.words + 2)),
-        output=result_dtype,
-        element=element,
-        result=result,
-    )
-
-
-def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plan of the scans, for arrays of each layout."""
-    from array_api_compat import numpy as xp
-
-    for dtype in ("float16", "float32", "float64"):
-        for shape, axis in (((1 << 24,), 0), ((512, 20_000), 1), ((1 << 16, 40), 1), ((1 << 14, 128), 0)):
-            on = Grid.of("float64" if dtype == "float64" else "float32", shape[axis])
-            functions, lines = _functions(on, dtype, dtype), (*shape[:axis], 1, *shape[axis + 1 :])
-            for more in (0, 1):
-                scan = Mapped(arrays=(), functions=functions, shape=shape, axis=axis, n=shape[axis] + more)
-                inputs = (dtype, *("float64",) * (on.words + 2))
-                shapes = (shape, *(lines,) * (on.words + 2))
-                geometry = cuda.Geometry(
-                    shape=shape,
-                    axis=axis,
-                    reverse=False,
-                    n=scan.n,
-                    shapes=shapes,
-                    layouts=tuple([(row_major(one), 0) for one in shapes]),
-                )
-                plan = cuda.make_plan(specialisation(xp, scan, inputs, ()), TUNING[90], geometry)
-                assert plan is not None
-                yield f"running sum {dtype}{' include_initial' * more}", plan
 
 
 # ---- Derivatives ------------------------------------------------------------------------------------------------

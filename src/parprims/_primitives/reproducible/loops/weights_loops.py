@@ -15,10 +15,16 @@ import numpy as np
 
 from parprims._cpu.templates.declarations import int64, load, select, store
 from parprims._primitives.histogram.histogram_loops import find_bins
-from parprims._primitives.reproducible.reproducible_loops import both_integers, power, rounded, rounded_pair, top_of
+from parprims._primitives.reproducible.loops.reproducible_loops import (
+    both_integers,
+    power,
+    rounded,
+    rounded_pair,
+    top_of,
+)
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.reproducible.reproducible_loops import (
+    from parprims._primitives.reproducible.loops.reproducible_loops import (
         exponent,
         finish,
         infinity,

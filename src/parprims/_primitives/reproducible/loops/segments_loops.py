@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parprims._cpu.templates.declarations import Arrays, Numbers, float64, int64, load, select, store
-from parprims._primitives.reproducible.reproducible_loops import (
+from parprims._primitives.reproducible.loops.reproducible_loops import (
     add_integers,
     both_integers,
     power,
@@ -24,7 +24,7 @@ from parprims._primitives.reproducible.reproducible_loops import (
 )
 
 if TYPE_CHECKING:  # functions that are written for a call
-    from parprims._primitives.reproducible.reproducible_loops import (
+    from parprims._primitives.reproducible.loops.reproducible_loops import (
         exponent,
         finish,
         infinity,

@@ -1,0 +1,597 @@
+"""Sums and running sums with the same bits everywhere by CUDA kernels: all launches of a call in one plan.
+
+A sum must know the largest magnitude of a line before it can round an element. Long lines are read once all the same: a
+sample of a line makes a guess, a launch adds the elements on the grid of the guess and finds the largest magnitude too,
+and only lines with a wrong guess are added again. Shorter lines are read twice. A running sum looks for the largest
+magnitude first. Its scan assumes that all elements are finite, and another scan replaces it where they are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from array_api_compat import numpy as _numpy
+
+from parprims import _cpu, _cuda
+from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, mode, namespace_of
+from parprims._core.layout import Layout, broadcast_strides, fold, row_major
+from parprims._dispatch.composite import Compose
+from parprims._dispatch.dispatch import Inside, Method
+from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
+from parprims._operators.foreign.names import Dtype
+from parprims._operators.languages import CUDA_WITH_NUMBERS
+from parprims._operators.operator import BUILT_IN, Operator
+from parprims._primitives.reduce import cuda as reduce_cuda
+from parprims._primitives.reduce.call import Reduction
+from parprims._primitives.reproducible import call, cpu, grid
+from parprims._primitives.reproducible.call import OnGrid, Sum, on_grid, tops_of
+from parprims._primitives.reproducible.grid import MAGNITUDES, Grid, Top, maps
+from parprims._primitives.reproducible.running import RunningSum
+from parprims._primitives.scan import cuda as scan_cuda
+from parprims._primitives.scan.source import Functions, Mapped, specialisation
+from parprims._primitives.scan.tiling import TUNING as SCAN_TUNING
+
+_SAMPLED = 1 << 19
+"""The fewest elements of a line for which a sample makes a guess."""
+
+_ADJACENT = 32
+"""The adjacent elements that a sample takes at a time."""
+
+_SAMPLE = 1 << 17
+"""The most elements of a sample; it has at most one in 16 of a line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """An array as a reduction reads it: its name, its dtype, its strides along lines and along a line, its address."""
+
+    name: str
+    dtype: str
+    strides: tuple[int, ...]
+    address: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lines:
+    """Lines of n elements, in an array of lines of the shape ``kept``.
+
+    Parameters
+    ----------
+    tuning : Tuning
+        How reductions divide their work.
+    kept, n
+        The shape of the array of lines, and the length of a line.
+    arrays : tuple of _Read
+        The arrays of the call.
+    """
+
+    tuning: reduce_cuda.Tuning
+    kept: tuple[int, ...]
+    n: int
+    arrays: tuple[_Read, ...]
+
+    @staticmethod
+    def of(
+        tuning: reduce_cuda.Tuning,
+        shape: tuple[int, ...],
+        axes: tuple[int, ...],
+        arrays: Sequence[tuple[str, tuple[int, ...], Layout]],
+    ) -> _Lines | None:
+        """Return the lines along axes of arrays, each given by dtype, shape and layout; None if there is no stride."""
+        strides = [broadcast_strides(steps, own, len(shape)) for _, own, (steps, _) in arrays]
+        kept, combined = fold(shape, axes, strides, reorder=True)
+        if len(kept) > 2 or len(combined) > 1:
+            return None
+        n, along = combined[0] if combined else (1, (0,) * len(arrays))
+        reads = [
+            _Read(f"in{at}", dtype, (*[steps[at] for _, steps in kept], along[at]), address)
+            for at, (dtype, _, (_, address)) in enumerate(arrays)
+        ]
+        return _Lines(tuning, tuple([length for length, _ in kept]), n, tuple(reads))
+
+    def one(self, name: str, dtype: str) -> _Read:
+        """Return an array that has one element for each line."""
+        return _Read(name, dtype, (*row_major(self.kept), 0))
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        op: str | Operator,
+        reads: Sequence[_Read],
+        outputs: Sequence[str],
+        *,
+        length: int = 1,
+    ) -> _cuda.Step | None:
+        """Return the reduction of a function of arrays along their last axis, of this length."""
+        dtypes = tuple([one.dtype for one in reads])
+        r = _reduction(function, op, (*self.kept, length))
+        layouts = tuple([(one.strides, one.address) for one in reads])
+        plan = reduce_cuda.make_plan(_special(function, op, dtypes), self.tuning, r, layouts)
+        return None if plan is None else _cuda.Step(plan, tuple([one.name for one in reads]), tuple(outputs))
+
+    def sampled(self, function: Callable[..., Any], x: _Read, output: str) -> _cuda.Step | None:
+        """Return the maxima of a function of a sample of each line: one for each of the places of adjacent elements."""
+        count = min(_SAMPLE, self.n // 16) // _ADJACENT
+        *outward, along = x.strides
+        read = dataclasses.replace(x, strides=(*outward, along, self.n // count * along))
+        own = dataclasses.replace(self, kept=(*self.kept, _ADJACENT))
+        return own.step(function, "maximum", [read], [output], length=count)
+
+
+def _reduction(function: Callable[..., Any], op: str | Operator, shape: tuple[int, ...]) -> Reduction:
+    return Reduction(
+        arrays=(),
+        shape=shape,
+        fn=function,
+        single=True,
+        op=BUILT_IN[op] if isinstance(op, str) else op,
+        axes=(len(shape) - 1,),
+        keepdims=True,
+    )
+
+
+@functools.cache
+def _special(function: Callable[..., Any], op: str | Operator, dtypes: tuple[str, ...]) -> reduce_cuda.Specialisation:
+    return reduce_cuda.specialise(_numpy, _reduction(function, op, (1,)), dtypes, CUDA_WITH_NUMBERS)
+
+
+def _integer(dtype: str) -> str:
+    """Return the integer dtype with the width of a dtype of floats, in which kernels read bits of floats."""
+    return f"int{dtype_bits(dtype)}"
+
+
+_ONLY = Operator(lambda earlier, _: earlier, name="first")
+"""The operator of lines of one element."""
+
+
+@functools.cache
+def _largest_and_totals(largest: int, totals: int) -> Operator:
+    """Return the operator that keeps the largest of the first components, and adds the others."""
+
+    def combine(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        xp, pairs = namespace_of(one[0]), list(zip(one, other, strict=True))
+        return *[xp.maximum(*pair) for pair in pairs[:largest]], *[a + b for a, b in pairs[largest:]]
+
+    return Operator(combine, commutative=True, name="largest and totals", components=largest + totals)
+
+
+@functools.cache
+def _smallest(components: int) -> Operator:
+    """Return the operator that keeps the smallest of each component."""
+
+    def combine(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([namespace_of(a).minimum(a, b) for a, b in zip(one, other, strict=True)])
+
+    return Operator(combine, commutative=True, name="smallest", components=components)
+
+
+# ---- Sums -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """The grid of a sum, the dtypes of its arrays, and that of its result."""
+
+    on: Grid
+    names: tuple[str, ...]
+    result: str
+
+    @property
+    def product(self) -> bool:
+        """Whether the terms are products."""
+        return len(self.names) == 2
+
+    @property
+    def guesses(self) -> int:
+        """The number of factors of finite elements."""
+        return 2 if self.on.words == 1 and not self.product else self.factors
+
+    @property
+    def factors(self) -> int:
+        """The number of factors of elements that may not be finite."""
+        return 1 if self.on.words == 1 else 1 + len(self.names)
+
+    @property
+    def guess_dtype(self) -> str:
+        """The dtype of factors of finite elements."""
+        return "float32" if self.on.words == 1 and not self.product else "float64"
+
+    def tops(self, found: Sequence[Any]) -> list[Top]:
+        """Return the tops, given the bits of the largest magnitudes."""
+        return tops_of(namespace_of(found[0]), tuple(found), [*map(Dtype, self.names)])
+
+    def factors_of(self, tops: list[Top]) -> tuple[Any, ...]:
+        """Return the factors of elements."""
+        return on_grid(namespace_of(tops[0].exponent), self.on, (), tops, in_kernel=True)
+
+    def guesses_of(self, tops: list[Top]) -> tuple[Any, ...]:
+        """Return the factors of finite elements. They fall as magnitudes rise, and are zeros in other lines."""
+        if self.guess_dtype == "float64":
+            return self.factors_of(tops)
+        (top,), xp = tops, namespace_of(tops[0].exponent)
+        return tuple(
+            [grid.or_else(xp, top.finite, one, 0) for one in _floats(xp, grid.halves(xp, self.on.first - top.exponent))]
+        )
+
+
+def _floats(xp: Any, values: Sequence[Any]) -> list[Any]:
+    return [xp.astype(one, xp.float32) for one in values]
+
+
+@functools.cache
+def _factors(kind: _Kind) -> Callable[..., Any]:
+    return lambda *found: kind.factors_of(kind.tops(found))
+
+
+@functools.cache
+def _guesses(kind: _Kind) -> Callable[..., Any]:
+    return lambda *found: kind.guesses_of(kind.tops(found))
+
+
+@functools.cache
+def _largest_and_integers(kind: _Kind) -> Callable[..., Any]:
+    """Return the map of elements and guessed factors to their magnitudes and integers."""
+    count = len(kind.names)
+
+    def of(*given: Any) -> tuple[Any, ...]:
+        return *[abs(x) for x in given[:count]], *maps(kind.on, kind.product).finite(*given)
+
+    return of
+
+
+@functools.cache
+def _checks(kind: _Kind) -> Callable[..., Any]:
+    """Return the function of guessed factors and magnitudes that says whether to add again, and by which factors."""
+
+    def of(*given: Any) -> tuple[Any, ...]:
+        guesses, tops = given[: kind.guesses], kind.tops(given[kind.guesses :])
+        xp = namespace_of(guesses[0])
+        is_right = tops[0].finite
+        for one in tops[1:]:
+            is_right = is_right & one.finite
+        for guess, factor in zip(guesses, kind.guesses_of(tops), strict=True):
+            is_right = is_right & (guess == factor)
+        return xp.astype(~is_right, xp.int32), *kind.factors_of(tops)
+
+    return of
+
+
+@functools.cache
+def _results(kind: _Kind, again: bool) -> Callable[..., Any]:
+    """Return the function of magnitudes and of sums of integers that makes the results.
+
+    With ``again``, a mark comes first and other sums come last, which count where the mark is not zero.
+    """
+    count, words = len(kind.names), kind.on.words
+
+    def of(*given: Any) -> Any:
+        xp, mark, given = namespace_of(given[0]), given[0], given[again:]
+        found, totals, others = given[:count], given[count : count + words], given[count + words :]
+        if again:
+            totals = tuple([xp.where(mark != 0, other, one) for one, other in zip(totals, others, strict=True)])
+        return call.rounded(xp, kind.on, kind.tops(found), totals, dtype=Dtype(kind.result))
+
+    return of
+
+
+def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
+    """Return the plan of sums along lines."""
+    kind = _Kind(c.grid, tuple([one.dtype for one in lines.arrays]), c.dtype)
+    words = range(kind.on.words)
+    found = [lines.one(f"largest{at}", _integer(name)) for at, name in enumerate(kind.names)]
+    factors = [lines.one(f"factor{at}", "float64") for at in range(kind.factors)]
+    totals = [lines.one(f"total{at}", "int64") for at in words]
+    again = [lines.one(f"again{at}", "int64") for at in words]
+    added, op = maps(kind.on, kind.product).all, "add" if kind.on.words == 1 else grid.ADD_WORDS
+    patterns = [dataclasses.replace(x, dtype=_integer(x.dtype)) for x in lines.arrays]
+    magnitudes = [MAGNITUDES[dtype_bits(name)] for name in kind.names]
+
+    def names(reads: Sequence[_Read]) -> list[str]:
+        return [one.name for one in reads]
+
+    samples: list[_cuda.Step | None] = [None] * len(found)
+    if lines.n >= _SAMPLED:
+        pairs = zip(magnitudes, patterns, strict=True)
+        samples = [lines.sampled(each, x, f"sample{at}") for at, (each, x) in enumerate(pairs)]
+    if None in samples:
+        steps = [
+            lines.step(each, "maximum", [x], [one.name], length=lines.n)
+            for each, x, one in zip(magnitudes, patterns, found, strict=True)
+        ]
+        steps += [
+            lines.step(_factors(kind), _ONLY, found, names(factors)),
+            lines.step(added, op, (*lines.arrays, *factors), names(totals), length=lines.n),
+            lines.step(_results(kind, False), _ONLY, (*found, *totals), ["result"]),
+        ]
+    else:
+        guesses = [lines.one(f"guess{at}", kind.guess_dtype) for at in range(kind.guesses)]
+        places = (*row_major((*lines.kept, _ADJACENT)),)
+        sampled = [_Read(f"sample{at}", one.dtype, places) for at, one in enumerate(found)]
+        both = _largest_and_totals(len(found), kind.on.words)
+        mark = lines.one("mark", "int32")
+        steps = [
+            *samples,
+            lines.step(_guesses(kind), _smallest(kind.guesses), sampled, names(guesses), length=_ADJACENT),
+            lines.step(
+                _largest_and_integers(kind),
+                both,
+                (*lines.arrays, *guesses),
+                names([*found, *totals]),
+                length=lines.n,
+            ),
+            lines.step(_checks(kind), _ONLY, (*guesses, *found), names([mark, *factors])),
+            _marked(lines.step(added, op, (*lines.arrays, *factors), names(again), length=lines.n)),
+            lines.step(_results(kind, True), _ONLY, (mark, *found, *totals, *again), ["result"]),
+        ]
+    ready = [step for step in steps if step is not None]
+    if len(ready) < len(steps):
+        return None
+    ((shape, _),) = c.results
+    return _cuda.chained(ready, names(lines.arrays), [("result", shape, c.dtype)])
+
+
+def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
+    """Return a reduction of the lines that have a mark, in the array "mark"."""
+    if step is None:
+        return None
+    (launch,) = step.plan.launches
+    launch = dataclasses.replace(
+        launch,
+        source=launch.source + _cuda.device_source("_primitives/reproducible/marked_lines.cuh"),
+        template="reduce_marked_lines",
+        parameters=(_cuda.Pointer(f"in{step.plan.inputs}", "const int"), *launch.parameters),
+    )
+    plan = dataclasses.replace(step.plan, launches=(launch,), inputs=step.plan.inputs + 1)
+    return dataclasses.replace(step, plan=plan, inputs=(*step.inputs, "mark"))
+
+
+# ---- Running sums -----------------------------------------------------------------------------------------------
+
+
+def _largest_finite(x: Any) -> tuple[Any, Any]:
+    """Return the magnitude of an element that is finite, else zero, and a flag of one that is not."""
+    xp = namespace_of(x)
+    finite = xp.isfinite(x)
+    return xp.where(finite, abs(x), xp.zeros_like(x)), xp.astype(~finite, xp.int32)
+
+
+def _larger(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    return namespace_of(one[0]).maximum(one[0], other[0]), one[1] | other[1]
+
+
+_LARGER = Operator(_larger, commutative=True, name="larger", components=2)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _factor_dtype(on: Grid) -> str:
+    return "float32" if on.words == 1 else "float64"
+
+
+@functools.cache
+def _factors_of_scan(kind: _Kind) -> Callable[..., Any]:
+    """Return the function of the largest magnitude that makes two factors of elements, and two of results."""
+
+    def of(found: Any) -> tuple[Any, ...]:
+        xp, on = namespace_of(found), kind.on
+        (top,) = kind.tops((found,))
+        pairs = *grid.halves(xp, on.first - top.exponent), *grid.halves(xp, top.exponent - on.first)
+        return tuple(_floats(xp, pairs)) if on.words == 1 else pairs
+
+    return of
+
+
+@functools.cache
+def _functions(kind: _Kind, flags: bool) -> Functions:
+    """Return the functions of the scan. With ``flags``, elements need not be finite."""
+    on, name = kind.on, kind.names[0]
+    integers = maps(on, False).finite
+
+    def element(x: Any, factor: Any, factor2: Any, *_: Any) -> tuple[Any, ...]:
+        xp = namespace_of(x)
+        if not flags:
+            return integers(x, factor, factor2)
+        finite = xp.isfinite(x)
+        number = xp.where(finite, x, xp.zeros_like(x))
+        flag = xp.where(x > 0, xp.ones_like(x), xp.where(x < 0, xp.full_like(x, 2.0), xp.full_like(x, 3.0)))
+        flag = xp.where(finite, xp.zeros_like(x), flag)
+        return *integers(number, factor, factor2), xp.astype(flag, xp.int32)
+
+    def combine(earlier: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
+        words = [one + other for one, other in zip(earlier[: on.words], later[: on.words], strict=True)]
+        return (*words, earlier[-1] | later[-1]) if flags else tuple(words)
+
+    def result(*given: Any) -> tuple[Any]:
+        words, factors = given[: on.words], given[-2:]
+        xp = namespace_of(words[0])
+        if kind.result == "float32":
+            found = grid.nearest_of_floats(xp, words[0], factors)
+        else:
+            wide = tuple([xp.astype(one, xp.float64) for one in factors])
+            found = grid.nearest_by_factors(xp, on, words, wide, dtype=Dtype(kind.result))
+        if not flags:
+            return (found,)
+        flag = given[on.words]
+        infinite = xp.where(flag == 1, xp.full_like(found, math.inf), xp.full_like(found, -math.inf))
+        return (xp.where(flag == 0, found, xp.where(flag == 3, xp.full_like(found, math.nan), infinite)),)
+
+    op, count = BUILT_IN["add"], on.words + flags
+    if count > 1:
+        op = Operator(combine, identity=(0,) * count, commutative=True, name="add", components=count)
+    return Functions(
+        op=op,
+        states=(*("int64",) * on.words, *("int32",) * flags),
+        inputs=("float64" if name == "float64" else "float32", *(_factor_dtype(on),) * 4),
+        output=kind.result,
+        element=element,
+        result=result,
+    )
+
+
+def _plan_of_scans(
+    c: RunningSum, lines: _Lines, tuning: Any, given: tuple[str, tuple[int, ...], Layout]
+) -> _cuda.Plan | None:
+    """Return the plan of running sums of an array, given by its dtype, shape and layout."""
+    (x,), (_, shape, layout) = lines.arrays, given
+    kind = _Kind(c.grid, (x.dtype,), c.dtype)
+    found, flag = lines.one("largest", _integer(x.dtype)), lines.one("flag", "int32")
+    factors = [lines.one(f"factor{at}", _factor_dtype(kind.on)) for at in range(4)]
+    steps = [
+        lines.step(_largest_finite, _LARGER, [x], [found.name, flag.name], length=lines.n),
+        lines.step(_factors_of_scan(kind), _ONLY, [found], [one.name for one in factors]),
+    ]
+    count = math.prod(lines.kept)
+    if count > 1:
+        flags = dataclasses.replace(lines, kept=())
+        steps.append(flags.step(_same, "maximum", [_Read("flag", "int32", (1,))], ["any"], length=count))
+    of_lines = (*shape[: c.axis], 1, *shape[c.axis + 1 :])
+    geometry = scan_cuda.Geometry(
+        shape=shape,
+        axis=c.axis,
+        reverse=False,
+        n=c.results[0][0][c.axis],
+        shapes=(shape, *(of_lines,) * 4),
+        layouts=(layout, *((row_major(of_lines), 0),) * 4),
+    )
+    for flags_too in (False, True):
+        plan = scan_cuda.make_plan(_special_scan(kind, flags_too, geometry.n > shape[c.axis]), tuning, geometry)
+        steps.append(
+            None
+            if plan is None
+            else _cuda.Step(
+                plan,
+                (x.name, *[one.name for one in factors]),
+                ("result",),
+                only_if=("any" if count > 1 else "flag") if flags_too else None,
+            )
+        )
+    ready = [step for step in steps if step is not None]
+    if len(ready) < len(steps):
+        return None
+    return _cuda.chained(ready, [x.name], [("result", c.results[0][0], c.dtype)])
+
+
+@functools.cache
+def _special_scan(kind: _Kind, flags: bool, begins: bool) -> Any:
+    functions = _functions(kind, flags)
+    scan = Mapped(arrays=(), functions=functions, shape=(2,), axis=0, n=2 + begins)
+    return specialisation(_numpy, scan, (kind.names[0], *(_factor_dtype(kind.on),) * 4), ())
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+_Prepare = Callable[[Namespace, Any], Callable[..., Any]]
+
+
+def instead_of(parts: Method, compute: Compose) -> Method:
+    """Return the method that computes on GPUs by one plan, and by parts elsewhere.
+
+    Programs of JAX hold what ``compute`` does by the method ``array``, for other devices.
+    """
+
+    def prepare(xp: Namespace, c: OnGrid) -> Callable[..., Any]:
+        by_parts = parts.prepare(xp, c)
+        if _cpu.on_cpu(xp, c.arrays) or 0 in _shape(c) or _cuda.refusal(xp, c.arrays) is not None:
+            return by_parts
+        bare = c.on(*(None,) * len(c.arrays))
+
+        def find(arrays: tuple[Array, ...]) -> _cuda.Run | None:
+            return _runner(xp, bare, arrays, in_program=lambda: _in_program(xp, bare, compute, prepare))
+
+        return _cuda.only(_cuda.on_readable(xp, c.arrays, find, lambda *arrays: (by_parts(*arrays),)))
+
+    return dataclasses.replace(parts, prepare=prepare)
+
+
+def _shape(c: OnGrid) -> tuple[int, ...]:
+    """Return the shape of the terms."""
+    return c.shape if isinstance(c, Sum) else tuple(c.arrays[0].shape)
+
+
+def _runner(xp: Namespace, bare: Any, arrays: tuple[Array, ...], *, in_program: _cuda.InProgram) -> _cuda.Run | None:
+    """Return a function that carries out the plan on arrays like these, or None if there is no plan for them."""
+    layouts = tuple([_cuda.layout(xp, x) for x in arrays])
+    given = tuple([(dtype_name(x.dtype), tuple(x.shape), layout) for x, layout in zip(arrays, layouts, strict=True)])
+
+    def plan() -> _cuda.Plan | None:
+        c, tuning = bare.on(*arrays), _cuda.tuned_for(reduce_cuda.TUNING, xp, arrays[0])
+        axes = c.axes if isinstance(c, Sum) else (c.axis,)
+        lines = _Lines.of(tuning, _shape(c), axes, given)
+        if lines is None:
+            return None
+        if isinstance(c, Sum):
+            return _plan_of_sums(c, lines)
+        return _plan_of_scans(c, lines, _cuda.tuned_for(SCAN_TUNING, xp, arrays[0]), given[0])
+
+    place = (bare.shape, bare.axes) if isinstance(bare, Sum) else bare.axis
+    key = (type(bare), bare.grid, bare.results, place, given)
+    return _cuda.ready(xp, arrays[0], key, plan=plan, in_program=in_program)
+
+
+def _in_program(xp: Namespace, bare: Any, compute: Compose, prepare: _Prepare) -> tuple[_cuda.Run, _cuda.Run]:
+    """Return the two functions that a program of JAX has in the place of the plan."""
+    wide = mode(xp)  # JAX calls these functions later, perhaps in another mode
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        with dtypes_of_64_bits(wide):
+            return (call.in_wide(compute)(xp, bare.on(*arrays), Inside("array")),)
+
+    def of_row(*arrays: Array) -> tuple[Array, ...]:
+        return (prepare(xp, bare.on(*arrays))(*arrays),)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        with dtypes_of_64_bits(wide):
+            more = cpu.batched(xp, bare, arrays)
+            return _cuda.row_by_row(of_row)(*arrays) if more is None else (prepare(xp, more)(*more.arrays),)
+
+    return otherwise, batched
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+_SHAPES = (((1 << 24,), 0), ((512, 20_000), 1), ((16, 1 << 20), 1), ((1 << 16, 40), 1), ((1 << 14, 128), 0))
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of sums, dot products and running sums, for lines of each kind."""
+    for name in ("float16", "float32", "float64"):
+        working = "float64" if name == "float64" else "float32"
+        for shape, axis in _SHAPES:
+            given = name, shape, (row_major(shape), 0)
+            kept = (*shape[:axis], *shape[axis + 1 :])
+            for arrays in ((given,), (given, given)):
+                lines = _Lines.of(reduce_cuda.TUNING[90], shape, (axis,), arrays)
+                assert lines is not None
+                c = Sum(
+                    arrays=(None,) * len(arrays),
+                    results=((kept, Dtype(name)),),
+                    shape=shape,
+                    axes=(axis,),
+                    keepdims=False,
+                    terms=shape[axis],
+                    working=working,
+                )
+                plan = _plan_of_sums(c, lines)
+                assert plan is not None
+                yield f"{'dot product' if c.product else 'sum'} everywhere {name}", plan
+            lines = _Lines.of(reduce_cuda.TUNING[90], shape, (axis,), (given,))
+            assert lines is not None
+            for more in (0, 1):
+                longer = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
+                running = RunningSum(
+                    arrays=(None,),
+                    results=((longer, Dtype(name)),),
+                    axis=axis,
+                    include_initial=bool(more),
+                    terms=shape[axis],
+                    working=working,
+                )
+                plan = _plan_of_scans(running, lines, SCAN_TUNING[90], given)
+                assert plan is not None
+                yield f"running sum everywhere {name}{' include_initial' * more}", plan

@@ -1,0 +1,1 @@
+"""Loops of sums with the same bits everywhere, on CPUs."""
