@@ -352,9 +352,15 @@ def _between_pages(x: np.ndarray) -> np.ndarray:
     """Return a copy that begins, or every other time ends, where a page does that ends the process if it is touched.
 
     It is as far from a multiple of 16 as it was, and so less than 16 bytes from the page. Views with gaps stay as they
-    are.
+    are, and of a broadcast array its elements are copied.
     """
-    if not x.flags.c_contiguous or x.size == 0:
+    if x.size == 0:
+        return x
+    repeated = [step == 0 and length > 1 for step, length in zip(x.strides, x.shape, strict=True)]
+    if any(repeated):
+        once = x[tuple([slice(0, 1) if one else slice(None) for one in repeated])]
+        return np.broadcast_to(_between_pages(once), x.shape)
+    if not x.flags.c_contiguous:
         return x
     page = mmap.PAGESIZE
     size = -(-(x.nbytes + 16) // page) * page
