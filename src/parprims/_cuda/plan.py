@@ -335,26 +335,24 @@ def included(file: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def device_source(file: str) -> str:
-    """Return the CUDA text of a package file, with each file that it includes, directly or not, in it once.
+def device_source(*files: str) -> str:
+    """Return the CUDA text of package files, with each file that they include, directly or not, in it once.
 
     NVRTC sees one text, so that a cached result cannot be stale.
     """
-    folder, seen = importlib.resources.files("parprims"), {file}
+    folder, seen = importlib.resources.files("parprims"), set()
 
     def whole(file: str) -> str:
-        files = iter(included(file))
+        seen.add(file)
+        headers = iter(included(file))
 
         def text_of(_: re.Match[str]) -> str:
-            header = next(files)
-            if header in seen:
-                return ""
-            seen.add(header)
-            return f"{whole(header)}\n"
+            header = next(headers)
+            return "" if header in seen else f"{whole(header)}\n"
 
         return _INCLUDE.sub(text_of, folder.joinpath(file).read_text(encoding="utf-8"))
 
-    return whole(file)
+    return "\n".join([whole(file) for file in files])
 
 
 def with_include_lines(text: str) -> str:

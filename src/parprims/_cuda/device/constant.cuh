@@ -1,4 +1,7 @@
 // One array with one element for a whole line, which a thread loads once.
+
+#include "common.cuh"
+
 template <class T>
 struct ConstantInput {
     const T* base;

@@ -56,6 +56,9 @@ TUNING = _cuda.tunings(Tuning, __name__)
 """By compute capability; `_cuda.tuned` returns the entry of other devices."""
 
 
+FILE, CONSTANT = "_primitives/reduce/reduce.cu", "_cuda/device/constant.cuh"
+"""The files of the kernels, and of inputs with one element for a whole line."""
+
 # ---- Specialisation ---------------------------------------------------------------------------------------------
 
 
@@ -160,8 +163,7 @@ class Specialisation:
         return "\n".join(
             (
                 *(["// with --fmad=false"] if self.rounds_products else []),
-                _cuda.device_source("_primitives/reduce/reduce.cu"),
-                *([_cuda.device_source("_cuda/device/constant.cuh")] if any(constant) else []),
+                _cuda.device_source(FILE, *[CONSTANT] * any(constant)),
                 self.definitions(),
                 "struct Inputs {",
                 "    using Raw = Map::Raw;",

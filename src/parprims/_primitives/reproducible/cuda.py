@@ -45,6 +45,9 @@ _SAMPLE = 1 << 17
 """The most elements of a sample; it has at most one in 16 of a line."""
 
 
+_MARKED = "_primitives/reproducible/marked_lines.cuh"
+
+
 @dataclasses.dataclass(frozen=True)
 class _Read:
     """An array as a reduction reads it: its name, its dtype, its strides along lines and along a line, its address."""
@@ -338,10 +341,10 @@ def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
     """Return a reduction of the lines that have a mark, in the array "mark"."""
     if step is None:
         return None
-    (launch,) = step.plan.launches
+    (launch,), files = step.plan.launches, (reduce_cuda.FILE, reduce_cuda.CONSTANT)
     launch = dataclasses.replace(
         launch,
-        source=launch.source + _cuda.device_source("_primitives/reproducible/marked_lines.cuh"),
+        source=launch.source.replace(_cuda.device_source(*files), _cuda.device_source(*files, _MARKED)),
         template="reduce_marked_lines",
         parameters=(_cuda.Pointer(f"in{step.plan.inputs}", "const int"), *launch.parameters),
     )
@@ -350,20 +353,6 @@ def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
 
 
 # ---- Running sums -----------------------------------------------------------------------------------------------
-
-
-def _largest_finite(x: Any) -> tuple[Any, Any]:
-    """Return the magnitude of an element that is finite, else zero, and a flag of one that is not."""
-    xp = namespace_of(x)
-    finite = xp.isfinite(x)
-    return xp.where(finite, abs(x), xp.zeros_like(x)), xp.astype(~finite, xp.int32)
-
-
-def _larger(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    return namespace_of(one[0]).maximum(one[0], other[0]), one[1] | other[1]
-
-
-_LARGER = Operator(_larger, commutative=True, name="larger", components=2)
 
 
 def _same(x: Any) -> Any:
@@ -376,13 +365,16 @@ def _factor_dtype(on: Grid) -> str:
 
 @functools.cache
 def _factors_of_scan(kind: _Kind) -> Callable[..., Any]:
-    """Return the function of the largest magnitude that makes two factors of elements, and two of results."""
+    """Return the function of the largest magnitude that says whether it is not finite, and makes the factors.
+
+    There are two factors of elements, and two of results.
+    """
 
     def of(found: Any) -> tuple[Any, ...]:
         xp, on = namespace_of(found), kind.on
         (top,) = kind.tops((found,))
         pairs = *grid.halves(xp, on.first - top.exponent), *grid.halves(xp, top.exponent - on.first)
-        return tuple(_floats(xp, pairs)) if on.words == 1 else pairs
+        return xp.astype(~top.finite, xp.int32), *(_floats(xp, pairs) if on.words == 1 else pairs)
 
     return of
 
@@ -439,17 +431,25 @@ def _plan_of_scans(
 ) -> _cuda.Plan | None:
     """Return the plan of running sums of an array, given by its dtype, shape and layout."""
     (x,), (_, shape, layout) = lines.arrays, given
-    kind = _Kind(c.grid, (x.dtype,), c.dtype)
-    found, flag = lines.one("largest", _integer(x.dtype)), lines.one("flag", "int32")
-    factors = [lines.one(f"factor{at}", _factor_dtype(kind.on)) for at in range(4)]
-    steps = [
-        lines.step(_largest_finite, _LARGER, [x], [found.name, flag.name], length=lines.n),
-        lines.step(_factors_of_scan(kind), _ONLY, [found], [one.name for one in factors]),
-    ]
-    count = math.prod(lines.kept)
-    if count > 1:
-        flags = dataclasses.replace(lines, kept=())
-        steps.append(flags.step(_same, "maximum", [_Read("flag", "int32", (1,))], ["any"], length=count))
+    kind, count = _Kind(c.grid, (x.dtype,), c.dtype), math.prod(lines.kept)
+    pattern, found = dataclasses.replace(x, dtype=_integer(x.dtype)), lines.one("largest", _integer(x.dtype))
+    magnitudes = MAGNITUDES[dtype_bits(x.dtype)], grid.finite_magnitude(x.dtype)
+    factors = [f"factor{at}" for at in range(4)]
+    any_flag = "flag" if count == 1 else "any"
+
+    def factored(magnitude: Callable[..., Any], flag: str, only_if: str | None) -> list[_cuda.Step | None]:
+        """Return the steps to the factors for the largest of these magnitudes."""
+        two = [
+            lines.step(magnitude, "maximum", [pattern], [found.name], length=lines.n),
+            lines.step(_factors_of_scan(kind), _ONLY, [found], [flag, *factors]),
+        ]
+        return [None if step is None else dataclasses.replace(step, only_if=only_if) for step in two]
+
+    def of_flags() -> _cuda.Step | None:
+        """Return the step that tells whether any line has a flag."""
+        one_line = dataclasses.replace(lines, kept=())
+        return one_line.step(_same, "maximum", [_Read("flag", "int32", (1,))], [any_flag], length=count)
+
     of_lines = (*shape[: c.axis], 1, *shape[c.axis + 1 :])
     geometry = scan_cuda.Geometry(
         shape=shape,
@@ -459,18 +459,19 @@ def _plan_of_scans(
         shapes=(shape, *(of_lines,) * 4),
         layouts=(layout, *((row_major(of_lines), 0),) * 4),
     )
-    for flags_too in (False, True):
-        plan = scan_cuda.make_plan(_special_scan(kind, flags_too, geometry.n > shape[c.axis]), tuning, geometry)
-        steps.append(
-            None
-            if plan is None
-            else _cuda.Step(
-                plan,
-                (x.name, *[one.name for one in factors]),
-                ("result",),
-                only_if=("any" if count > 1 else "flag") if flags_too else None,
-            )
-        )
+
+    def scanned(flags: bool, only_if: str | None) -> _cuda.Step | None:
+        """Return the scan."""
+        plan = scan_cuda.make_plan(_special_scan(kind, flags, geometry.n > shape[c.axis]), tuning, geometry)
+        return None if plan is None else _cuda.Step(plan, (x.name, *factors), ("result",), only_if)
+
+    steps = [
+        *factored(magnitudes[0], "flag", None),
+        scanned(False, None),
+        *([of_flags()] if count > 1 else []),
+        *factored(magnitudes[1], "none", any_flag),
+        scanned(True, any_flag),
+    ]
     ready = [step for step in steps if step is not None]
     if len(ready) < len(steps):
         return None

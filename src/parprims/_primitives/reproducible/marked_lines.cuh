@@ -1,5 +1,8 @@
 // reduce_lines (see reduce.cu) for the blocks that have a line whose mark is not zero. Results of other blocks are left
 // as they are. Marks have the order of results.
+
+#include "../reduce/reduce.cu"
+
 template <int THREADS, int RUNS, int LANES, int COLUMNS, int LOADS, int VEC, int DEPTH, bool WHOLE, bool ACROSS,
           bool ROLLED, bool EXACT, class Op, class Inputs, class Outputs>
 DEVICE void reduce_marked_lines(const int* marks, const Inputs& in, const Outputs& out, unsigned* tickets,
