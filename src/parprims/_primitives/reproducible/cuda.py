@@ -226,19 +226,14 @@ def _floats(xp: Any, values: Sequence[Any]) -> list[Any]:
 
 
 @functools.cache
-def _factors(kind: _Kind) -> Callable[..., Any]:
-    return lambda *found: kind.factors_of(kind.tops(found))
-
-
-@functools.cache
 def _guesses(kind: _Kind) -> Callable[..., Any]:
     return lambda *found: kind.guesses_of(kind.tops(found))
 
 
 @functools.cache
-def _largest_and_integers(kind: _Kind) -> Callable[..., Any]:
-    """Return the map of elements and guessed factors to their magnitudes and integers."""
-    count = len(kind.names)
+def _integers(kind: _Kind, largest: bool) -> Callable[..., Any]:
+    """Return the map of elements and guessed factors to their integers, with their magnitudes before if ``largest``."""
+    count = len(kind.names) * largest
 
     def of(*given: Any) -> tuple[Any, ...]:
         return *[abs(x) for x in given[:count]], *maps(kind.on, kind.product).finite(*given)
@@ -247,35 +242,46 @@ def _largest_and_integers(kind: _Kind) -> Callable[..., Any]:
 
 
 @functools.cache
-def _checks(kind: _Kind) -> Callable[..., Any]:
-    """Return the function of guessed factors and magnitudes that says whether to add again, and by which factors."""
+def _all_integers(kind: _Kind) -> Callable[..., Any]:
+    """Return the map of elements and factors to their integers, which are flags of elements that are not finite."""
 
     def of(*given: Any) -> tuple[Any, ...]:
-        guesses, tops = given[: kind.guesses], kind.tops(given[kind.guesses :])
-        xp = namespace_of(guesses[0])
-        is_right = tops[0].finite
-        for one in tops[1:]:
-            is_right = is_right & one.finite
-        for guess, factor in zip(guesses, kind.guesses_of(tops), strict=True):
-            is_right = is_right & (guess == factor)
-        return xp.astype(~is_right, xp.int32), *kind.factors_of(tops)
+        found = maps(kind.on, kind.product).all(*given)
+        return found if isinstance(found, tuple) else (found,)
 
     return of
 
 
 @functools.cache
-def _results(kind: _Kind, again: bool) -> Callable[..., Any]:
-    """Return the function of magnitudes and of sums of integers that makes the results.
+def _checks(kind: _Kind, guessed: bool) -> Callable[..., Any]:
+    """Return the function of magnitudes that says whether to add again, and by which factors.
 
-    With ``again``, a mark comes first and other sums come last, which count where the mark is not zero.
+    With ``guessed``, guessed factors come before the magnitudes, and lines are added again if they are wrong. Otherwise
+    the function returns these factors too.
+    """
+
+    def of(*given: Any) -> tuple[Any, ...]:
+        guesses, tops = given[: kind.guesses * guessed], kind.tops(given[kind.guesses * guessed :])
+        xp = namespace_of(given[0])
+        is_right, right = Top.of_products(tops).finite, kind.guesses_of(tops)
+        for guess, factor in zip(guesses, right, strict=False):
+            is_right = is_right & (guess == factor)
+        return xp.astype(~is_right, xp.int32), *kind.factors_of(tops), *([] if guessed else right)
+
+    return of
+
+
+@functools.cache
+def _results(kind: _Kind) -> Callable[..., Any]:
+    """Return the function that makes the results of a mark, magnitudes, and two sums of each integer.
+
+    The second ones count where the mark is not zero.
     """
     count, words = len(kind.names), kind.on.words
 
-    def of(*given: Any) -> Any:
-        xp, mark, given = namespace_of(given[0]), given[0], given[again:]
-        found, totals, others = given[:count], given[count : count + words], given[count + words :]
-        if again:
-            totals = tuple([xp.where(mark != 0, other, one) for one, other in zip(totals, others, strict=True)])
+    def of(mark: Any, *given: Any) -> Any:
+        xp, found, totals, others = namespace_of(mark), given[:count], given[count:-words], given[-words:]
+        totals = tuple([xp.where(mark != 0, other, one) for one, other in zip(totals, others, strict=True)])
         return call.rounded(xp, kind.on, kind.tops(found), totals, dtype=Dtype(kind.result))
 
     return of
@@ -286,50 +292,47 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
     kind = _Kind(c.grid, tuple([one.dtype for one in lines.arrays]), c.dtype)
     words = range(kind.on.words)
     found = [lines.one(f"largest{at}", _integer(name)) for at, name in enumerate(kind.names)]
-    factors = [lines.one(f"factor{at}", "float64") for at in range(kind.factors)]
-    totals = [lines.one(f"total{at}", "int64") for at in words]
-    again = [lines.one(f"again{at}", "int64") for at in words]
-    added, op = maps(kind.on, kind.product).all, "add" if kind.on.words == 1 else grid.ADD_WORDS
+    guesses = [lines.one(f"guess{at}", kind.guess_dtype) for at in range(kind.guesses)]
+    mark, factors = lines.one("mark", "int32"), [lines.one(f"factor{at}", "float64") for at in range(kind.factors)]
+    totals, again = ([lines.one(f"{name}{at}", "int64") for at in words] for name in ("total", "again"))
     patterns = [dataclasses.replace(x, dtype=_integer(x.dtype)) for x in lines.arrays]
     magnitudes = [MAGNITUDES[dtype_bits(name)] for name in kind.names]
+    exact = _all_integers(kind)
+    op = _largest_and_totals(0, kind.on.words)
 
     def names(reads: Sequence[_Read]) -> list[str]:
         return [one.name for one in reads]
 
-    samples: list[_cuda.Step | None] = [None] * len(found)
+    samples: list[_cuda.Step | None] = []
     if lines.n >= _SAMPLED:
         pairs = zip(magnitudes, patterns, strict=True)
         samples = [lines.sampled(each, x, f"sample{at}") for at, (each, x) in enumerate(pairs)]
-    if None in samples:
-        steps = [
-            lines.step(each, "maximum", [x], [one.name], length=lines.n)
-            for each, x, one in zip(magnitudes, patterns, found, strict=True)
-        ]
-        steps += [
-            lines.step(_factors(kind), _ONLY, found, names(factors)),
-            lines.step(added, op, (*lines.arrays, *factors), names(totals), length=lines.n),
-            lines.step(_results(kind, False), _ONLY, (*found, *totals), ["result"]),
-        ]
-    else:
-        guesses = [lines.one(f"guess{at}", kind.guess_dtype) for at in range(kind.guesses)]
-        places = (*row_major((*lines.kept, _ADJACENT)),)
+    if samples and None not in samples:
+        places = row_major((*lines.kept, _ADJACENT))
         sampled = [_Read(f"sample{at}", one.dtype, places) for at, one in enumerate(found)]
         both = _largest_and_totals(len(found), kind.on.words)
-        mark = lines.one("mark", "int32")
-        steps = [
+        first = [
             *samples,
             lines.step(_guesses(kind), _smallest(kind.guesses), sampled, names(guesses), length=_ADJACENT),
             lines.step(
-                _largest_and_integers(kind),
-                both,
-                (*lines.arrays, *guesses),
-                names([*found, *totals]),
-                length=lines.n,
+                _integers(kind, True), both, (*lines.arrays, *guesses), names([*found, *totals]), length=lines.n
             ),
-            lines.step(_checks(kind), _ONLY, (*guesses, *found), names([mark, *factors])),
-            _marked(lines.step(added, op, (*lines.arrays, *factors), names(again), length=lines.n)),
-            lines.step(_results(kind, True), _ONLY, (mark, *found, *totals, *again), ["result"]),
+            lines.step(_checks(kind, True), _ONLY, (*guesses, *found), names([mark, *factors])),
         ]
+    else:
+        first = [
+            *[
+                lines.step(each, "maximum", [x], [one.name], length=lines.n)
+                for each, x, one in zip(magnitudes, patterns, found, strict=True)
+            ],
+            lines.step(_checks(kind, False), _ONLY, found, names([mark, *factors, *guesses])),
+            lines.step(_integers(kind, False), op, (*lines.arrays, *guesses), names(totals), length=lines.n),
+        ]
+    steps = [
+        *first,
+        _marked(lines.step(exact, op, (*lines.arrays, *factors), names(again), length=lines.n)),
+        lines.step(_results(kind), _ONLY, (mark, *found, *totals, *again), ["result"]),
+    ]
     ready = [step for step in steps if step is not None]
     if len(ready) < len(steps):
         return None
