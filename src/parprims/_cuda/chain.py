@@ -82,8 +82,12 @@ def _launches(step: Step, places: dict[str, Pointer], numbers: Numbers) -> list[
             return Pointer(place.memory, one.type, elements=elements, bytes=place.bytes)
         return one
 
-    only_if = None if step.only_if is None else dataclasses.replace(places[step.only_if], type="const int")
-    return [
-        dataclasses.replace(one, parameters=tuple(map(moved, one.parameters)), only_if=only_if)
-        for one in step.plan.launches
-    ]
+    def placed(one: Launch) -> Launch:
+        return dataclasses.replace(
+            one,
+            parameters=tuple(map(moved, one.parameters)),
+            only_if=None if step.only_if is None else dataclasses.replace(places[step.only_if], type="const int"),
+            then=tuple(map(placed, one.then)),
+        )
+
+    return list(map(placed, step.plan.launches))

@@ -148,6 +148,8 @@ class Launch:
         zero when the launch starts, it changes no memory. Without such words, the launch always has work.
     only_if : Pointer, optional
         The address of a 32-bit word in memory. If it is zero when the launch starts, the launch ends at once.
+    then : tuple of Launch
+        Calls of other templates of this source, which every block makes after its own, one after another.
     """
 
     source: str
@@ -164,6 +166,7 @@ class Launch:
     cluster: int = 1
     if_any: tuple[int, ...] = ()
     only_if: Pointer | None = None
+    then: tuple[Launch, ...] = ()
 
     @property
     def name(self) -> str:
@@ -172,9 +175,10 @@ class Launch:
 
     @property
     def statements(self) -> str:
-        """The body of the kernel: the call of the template."""
+        """The body of the kernel: the call of the template, and the calls after it."""
         guard = "" if self.only_if is None else f"  if (*({expression(self.only_if)}) == 0) return;\n"
-        return f"{guard}  {self.name}({', '.join(map(expression, self.parameters))});"
+        own = f"{guard}  {self.name}({', '.join(map(expression, self.parameters))});"
+        return "\n  __syncthreads();\n".join([own, *[one.statements for one in self.then]])
 
     def architecture(self, arch: str) -> str:
         """Return the architecture to compile for, given the device's as sm_NN or compute_NN."""

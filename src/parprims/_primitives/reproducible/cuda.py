@@ -42,10 +42,7 @@ _ADJACENT = 32
 """The adjacent elements that a sample takes at a time."""
 
 _SAMPLE = 1 << 17
-"""The most elements of a sample; it has at most one in 16 of a line."""
-
-
-_MARKED = "_primitives/reproducible/marked_lines.cuh"
+"""The most elements of a sample; it has at most one in 8 of a line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +115,7 @@ class _Lines:
 
     def sampled(self, function: Callable[..., Any], x: _Read, output: str) -> _cuda.Step | None:
         """Return the maxima of a function of a sample of each line: one for each of the places of adjacent elements."""
-        count = min(_SAMPLE, self.n // 16) // _ADJACENT
+        count = min(_SAMPLE, self.n // 8) // _ADJACENT
         *outward, along = x.strides
         read = dataclasses.replace(x, strides=(*outward, along, self.n // count * along))
         own = dataclasses.replace(self, kept=(*self.kept, _ADJACENT))
@@ -160,6 +157,11 @@ def _largest_and_totals(largest: int, totals: int) -> Operator:
         return *[xp.maximum(*pair) for pair in pairs[:largest]], *[a + b for a, b in pairs[largest:]]
 
     return Operator(combine, commutative=True, name="largest and totals", components=largest + totals)
+
+
+@functools.cache
+def _as_tuple(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: (function(*given),)
 
 
 @functools.cache
@@ -307,7 +309,8 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
     if lines.n >= _SAMPLED:
         pairs = zip(magnitudes, patterns, strict=True)
         samples = [lines.sampled(each, x, f"sample{at}") for at, (each, x) in enumerate(pairs)]
-    if samples and None not in samples:
+    is_sampled = bool(samples) and None not in samples
+    if is_sampled:
         places = row_major((*lines.kept, _ADJACENT))
         sampled = [_Read(f"sample{at}", one.dtype, places) for at, one in enumerate(found)]
         both = _largest_and_totals(len(found), kind.on.words)
@@ -322,7 +325,7 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
     else:
         first = [
             *[
-                lines.step(each, "maximum", [x], [one.name], length=lines.n)
+                lines.step(_as_tuple(each), _largest_and_totals(1, 0), [x], [one.name], length=lines.n)
                 for each, x, one in zip(magnitudes, patterns, found, strict=True)
             ],
             lines.step(_checks(kind, False), _ONLY, found, names([mark, *factors, *guesses])),
@@ -337,22 +340,85 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
     if len(ready) < len(steps):
         return None
     ((shape, _),) = c.results
-    return _cuda.chained(ready, names(lines.arrays), [("result", shape, c.dtype)])
+    plan = _cuda.chained(ready, names(lines.arrays), [("result", shape, c.dtype)])
+    if is_sampled:
+        return plan
+    return _together(plan, ready, [*[False] * len(found), True, False, False, True])
 
 
 def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
     """Return a reduction of the lines that have a mark, in the array "mark"."""
     if step is None:
         return None
-    (launch,), files = step.plan.launches, (reduce_cuda.FILE, reduce_cuda.CONSTANT)
+    (launch,) = step.plan.launches
     launch = dataclasses.replace(
         launch,
-        source=launch.source.replace(_cuda.device_source(*files), _cuda.device_source(*files, _MARKED)),
+        source=_HEAD + _definitions(launch),
         template="reduce_marked_lines",
         parameters=(_cuda.Pointer(f"in{step.plan.inputs}", "const int"), *launch.parameters),
     )
     plan = dataclasses.replace(step.plan, launches=(launch,), inputs=step.plan.inputs + 1)
     return dataclasses.replace(step, plan=plan, inputs=(*step.inputs, "mark"))
+
+
+# ---- One launch of several steps --------------------------------------------------------------------------------
+
+_HEAD = _cuda.device_source(reduce_cuda.FILE, reduce_cuda.CONSTANT, "_primitives/reproducible/lines.cuh")
+"""The text before the definitions of steps."""
+
+
+def _definitions(launch: _cuda.Launch) -> str:
+    """Return the definitions of a reduction: its text behind the files."""
+    heads = _HEAD, _cuda.device_source(reduce_cuda.FILE, reduce_cuda.CONSTANT), _cuda.device_source(reduce_cuda.FILE)
+    head = next(head for head in heads if launch.source.startswith(head))
+    return launch.source.removeprefix(head)
+
+
+def _lines_of_block(step: _cuda.Step) -> tuple[int, int] | None:
+    """Return the numbers of outer and of inner lines that a block reduces; None if several blocks share a line."""
+    (launch,) = step.plan.launches
+    threads, runs, lanes, columns, _, vector, _, _, across, *_ = launch.arguments
+    if next(one.value for one in step.plan.numbers if one.name == "chunks") > 1:
+        return None
+    return int(threads) // (int(runs) * int(lanes) * int(columns)), int(columns) * (int(vector) if across else 1)
+
+
+def _together(plan: _cuda.Plan, steps: Sequence[_cuda.Step], maps_lines: Sequence[bool]) -> _cuda.Plan:
+    """Return a chain of steps as one launch, if every block has whole lines, and the same lines in every step.
+
+    ``maps_lines`` flags the steps that compute on numbers of each line.
+    """
+    reductions = [step for step, is_map in zip(steps, maps_lines, strict=True) if not is_map]
+    found = {_lines_of_block(step) for step in reductions}
+    launches = [launch for launch, is_map in zip(plan.launches, maps_lines, strict=True) if not is_map]
+    if len(found) > 1 or None in found or len({(one.grid, one.block) for one in launches}) > 1:
+        return plan
+    (of_block,) = found
+    assert of_block is not None
+    *_, outer, _, inner = launches[0].parameters[:7]
+
+    def named(one: Any, at: int) -> Any:
+        return _cuda.Struct(*one.fields, type=f"step{at}::{one.type}") if isinstance(one, _cuda.Struct) else one
+
+    def made(launch: _cuda.Launch, at: int, is_map: bool) -> _cuda.Launch:
+        parameters = tuple([named(one, at) for one in launch.parameters])
+        arguments = (*launch.arguments[:-1], f"step{at}::Op")
+        if is_map:
+            arguments, parameters = (*of_block, f"step{at}::Op"), (*parameters[:2], outer, inner)
+        template = "map_lines" if is_map else launch.template
+        return dataclasses.replace(launch, template=template, arguments=arguments, parameters=parameters)
+
+    each = [made(launch, at, is_map) for at, (launch, is_map) in enumerate(zip(plan.launches, maps_lines, strict=True))]
+    texts = [f"namespace step{at} {{\n{_definitions(one)}\n}}" for at, one in enumerate(plan.launches)]
+    residents = [one.resident_blocks for one in launches]
+    first = dataclasses.replace(
+        each[0],
+        source="\n".join([_HEAD, *texts]),
+        shared_bytes=max(one.shared_bytes for one in launches),
+        resident_blocks=min(residents),
+        then=tuple(each[1:]),
+    )
+    return dataclasses.replace(plan, launches=(first,))
 
 
 # ---- Running sums -----------------------------------------------------------------------------------------------
@@ -499,9 +565,15 @@ def instead_of(parts: Method, compute: Compose) -> Method:
     Programs of JAX hold what ``compute`` does by the method ``array``, for other devices.
     """
 
+    def is_planned(xp: Namespace, c: OnGrid) -> bool:
+        return not _cpu.on_cpu(xp, c.arrays) and 0 not in _shape(c) and _cuda.refusal(xp, c.arrays) is None
+
+    def slower(xp: Namespace, c: OnGrid) -> str | None:
+        return None if is_planned(xp, c) or parts.slower is None else parts.slower(xp, c)
+
     def prepare(xp: Namespace, c: OnGrid) -> Callable[..., Any]:
         by_parts = parts.prepare(xp, c)
-        if _cpu.on_cpu(xp, c.arrays) or 0 in _shape(c) or _cuda.refusal(xp, c.arrays) is not None:
+        if not is_planned(xp, c):
             return by_parts
         bare = c.on(*(None,) * len(c.arrays))
 
@@ -510,7 +582,7 @@ def instead_of(parts: Method, compute: Compose) -> Method:
 
         return _cuda.only(_cuda.on_readable(xp, c.arrays, find, lambda *arrays: (by_parts(*arrays),)))
 
-    return dataclasses.replace(parts, prepare=prepare)
+    return dataclasses.replace(parts, prepare=prepare, slower=slower)
 
 
 def _shape(c: OnGrid) -> tuple[int, ...]:
