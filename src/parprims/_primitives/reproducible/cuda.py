@@ -38,7 +38,7 @@ from parprims._primitives.scan.tiling import TUNING as SCAN_TUNING
 _SAMPLED = 1 << 19
 """The fewest elements of a line for which a sample makes a guess."""
 
-_ADJACENT = 32
+_ADJACENT = 8
 """The adjacent elements that a sample takes at a time."""
 
 _SAMPLE = 1 << 17
@@ -193,7 +193,7 @@ class _Kind:
     @property
     def guesses(self) -> int:
         """The number of factors of finite elements."""
-        return 2 if self.on.words == 1 and not self.product else self.factors
+        return 2 if self.on.words == 1 else self.factors
 
     @property
     def factors(self) -> int:
@@ -214,13 +214,21 @@ class _Kind:
         return on_grid(namespace_of(tops[0].exponent), self.on, (), tops, in_kernel=True)
 
     def guesses_of(self, tops: list[Top]) -> tuple[Any, ...]:
-        """Return the factors of finite elements. They fall as magnitudes rise, and are zeros in other lines."""
-        if self.guess_dtype == "float64":
+        """Return the factors of finite elements, which are zeros in other lines.
+
+        No factor rises with a magnitude, and each depends on the magnitudes of one array.
+        """
+        if self.on.words == 2:
             return self.factors_of(tops)
-        (top,), xp = tops, namespace_of(tops[0].exponent)
-        return tuple(
-            [grid.or_else(xp, top.finite, one, 0) for one in _floats(xp, grid.halves(xp, self.on.first - top.exponent))]
-        )
+        xp = namespace_of(tops[0].exponent)
+        if self.product:
+            first, second = tops
+            each = grid.power(xp, self.on.first - first.exponent), grid.power(xp, -second.exponent)
+            pairs = list(zip(tops, each, strict=True))
+        else:
+            (top,) = tops
+            pairs = [(top, one) for one in _floats(xp, grid.halves(xp, self.on.first - top.exponent))]
+        return tuple([grid.or_else(xp, top.finite, one, 0) for top, one in pairs])
 
 
 def _floats(xp: Any, values: Sequence[Any]) -> list[Any]:
@@ -317,8 +325,11 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
         first = [
             *samples,
             lines.step(_guesses(kind), _smallest(kind.guesses), sampled, names(guesses), length=_ADJACENT),
-            lines.step(
-                _integers(kind, True), both, (*lines.arrays, *guesses), names([*found, *totals]), length=lines.n
+            _with_registers(
+                lines.step(
+                    _integers(kind, True), both, (*lines.arrays, *guesses), names([*found, *totals]), length=lines.n
+                ),
+                blocks=2 if kind.on.words == 2 else 3,
             ),
             lines.step(_checks(kind, True), _ONLY, (*guesses, *found), names([mark, *factors])),
         ]
@@ -344,6 +355,16 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
     if is_sampled:
         return plan
     return _together(plan, ready, [*[False] * len(found), True, False, False, True])
+
+
+def _with_registers(step: _cuda.Step | None, *, blocks: int) -> _cuda.Step | None:
+    """Return a reduction of which at most so many blocks need to fit on a multiprocessor."""
+    if step is None:
+        return None
+    launches = tuple(
+        [dataclasses.replace(one, resident_blocks=min(one.resident_blocks, blocks)) for one in step.plan.launches]
+    )
+    return dataclasses.replace(step, plan=dataclasses.replace(step.plan, launches=launches))
 
 
 def _marked(step: _cuda.Step | None) -> _cuda.Step | None:

@@ -212,8 +212,8 @@ class Maps:
     all : callable
         Makes all integers.
     finite : callable
-        Makes all integers of a finite element, as a tuple. For elements of float32, and for none of their products, it
-        takes two factors of float32.
+        Makes all integers of a finite element, as a tuple. For one integer it takes two factors, which are of float32
+        unless elements are products.
     """
 
     each: tuple[Callable[..., Any], ...]
@@ -239,9 +239,9 @@ def maps(grid: Grid, product: bool) -> Maps:
     def finite_word(x: Any, factor: Any, factor2: Any) -> tuple[Any]:
         return (_integer(namespace_of(x), x * factor * factor2),)
 
-    def finite_word_of_product(x: Any, y: Any, factor: Any) -> tuple[Any]:
+    def finite_word_of_product(x: Any, y: Any, factor: Any, factor2: Any) -> tuple[Any]:
         xp = namespace_of(x)
-        return (_integer(xp, xp.astype(x, xp.float64) * xp.astype(y, xp.float64) * factor),)
+        return (_integer(xp, xp.astype(x, xp.float64) * xp.astype(y, xp.float64) * factor * factor2),)
 
     def scaled(x: Any, factor: Any, factor2: Any) -> tuple[Any, Any]:
         return x, x * factor * factor2
