@@ -36,9 +36,10 @@ than one device, of ``python -m benches.devices.larger --json``.
 """
 
 
-def laws_table() -> str:
-    """Return the table of the laws of bits, of the record that ``python -m tests.trust.laws`` writes."""
-    columns = json.loads((ROOT / "docs" / "laws.json").read_text())["columns"]
+def laws_table(*, gpu: bool) -> str:
+    """Return a table of the laws of bits, of the record that ``python -m tests.trust.laws`` writes."""
+    record = json.loads((ROOT / "docs" / "laws.json").read_text())
+    columns = (record["gpu"] if gpu else record)["columns"]
     words = {True: "yes", False: "**no**", None: "-"}
     lines = [f"| law | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
     for law in next(iter(columns.values())):
@@ -77,7 +78,8 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "docs" / "performance.md", "losses", losses.by_auto(file["records"])
     yield ROOT / "docs" / "performance.md", "losses of kernels", losses.by_kernels(file["records"])
     yield ROOT / "docs" / "support.md", "support", support.long_table()
-    yield ROOT / "docs" / "reproducibility.md", "laws", laws_table()
+    yield ROOT / "docs" / "reproducibility.md", "laws", laws_table(gpu=False)
+    yield ROOT / "docs" / "reproducibility.md", "laws on a GPU", laws_table(gpu=True)
     yield ROOT / "docs" / "start.md", "releases", releases.table()
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())

@@ -1,4 +1,4 @@
-"""The laws of bits, tried on this library and on others: ``python -m tests.trust.laws`` writes docs/laws.json.
+"""The laws of bits, tried on this library and on others: ``python -m tests.trust.laws [--gpu]`` writes docs/laws.json.
 
 A law is a function of a call and of random numbers. It returns whether the bits are those that the law asks for. The
 table on the page "Reproducibility" shows which calls keep which laws, and tests/core/test_canonical.py holds this
@@ -11,6 +11,7 @@ import importlib.metadata
 import inspect
 import json
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,16 +201,57 @@ def _tensor(x: np.ndarray) -> Any:
     return torch.from_numpy(x if all(step > 0 for step in x.strides) else x.copy())
 
 
+def columns_of_gpus() -> Iterator[tuple[str, dict[str, Call]]]:
+    """Yield the columns for a GPU: CuPy's arrays, and the libraries by their own routines."""
+    import cupy
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    yield "`canonical`", own(_on_gpu, cupy.asnumpy, method="canonical")
+    yield "`everywhere`", own(_on_gpu, cupy.asnumpy, reproducible="everywhere")
+    yield f"CuPy {cupy.__version__}", of_library(cupy, _on_gpu, cupy.asnumpy)
+    yield f"JAX {jax.__version__}", of_library(jnp, jnp.asarray, np.asarray)
+
+    def tensor(x: np.ndarray) -> Any:
+        return torch.from_dlpack(_on_gpu(x))
+
+    yield f"PyTorch {torch.__version__.partition('+')[0]}", of_library(torch, tensor, lambda x: x.cpu().numpy())
+
+
+def _on_gpu(x: np.ndarray) -> Any:
+    """Return an array of CuPy with the strides of an array, unless they are negative."""
+    import cupy
+
+    if any(step < 0 for step in x.strides) or 0 in x.shape:
+        return cupy.asarray(x)
+    last = sum((length - 1) * step for length, step in zip(x.shape, x.strides, strict=True))
+    memory = cupy.zeros(last // x.itemsize + 1, x.dtype)
+    found = cupy.lib.stride_tricks.as_strided(memory, x.shape, x.strides)
+    found[...] = cupy.asarray(np.ascontiguousarray(x))
+    return found
+
+
+def tried(columns: Iterator[tuple[str, dict[str, Call]]]) -> dict[str, dict[str, bool | None]]:
+    """Try every law with every column."""
+    found = {}
+    for name, calls in columns:
+        found[name] = {f"{operation}: {words}": kept(calls, operation, law) for operation, words, law in LAWS}
+        print(name, found[name], flush=True)
+    return found
+
+
 def main() -> None:
-    """Try every law with every column, and write the record."""
-    found = {
-        name: {f"{operation}: {words}": kept(calls, operation, law) for operation, words, law in LAWS}
-        for name, calls in columns()
-    }
-    record = {"processor": platform.machine(), "terms": "float32", "lengths": LENGTHS, "columns": found}
+    """Try every law with every column, and write the record. With ``--gpu``, write its part for a GPU."""
+    record = json.loads(RECORD.read_text())
+    if "--gpu" in sys.argv[1:]:
+        import cupy
+
+        device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        record["gpu"] = {"device": device, "columns": tried(columns_of_gpus())}
+    else:
+        record |= {"processor": platform.machine(), "terms": "float32", "lengths": LENGTHS, "columns": tried(columns())}
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    for law in next(iter(found.values())):
-        print(law, *(one[law] for one in found.values()))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ import pytest
 
 import parprims
 from parprims._primitives.reproducible import cuda
+from parprims._primitives.reproducible.grid import MAGNITUDES, Grid
 from tests.conftest import ON_GPU
 from tests.primitives.reproducible.test_reproducible_sums import EVERYWHERE, agree, arrays, terms
 
-ADJACENT = 32
 PLACES = ("nowhere", "first", "between", "last", "ascending")
 
 
 def left_out(_test, given):
     """Return the sentence why a case is not tested, or nothing."""
-    return "" if given.get("backend", "emulated") in ON_GPU else "the plans are those of GPUs"
+    return "" if given.get("backend", ON_GPU[0]) in ON_GPU else "the plans are those of GPUs"
 
 
 @pytest.fixture
@@ -59,6 +59,25 @@ def test_guesses(backend, run, rng, short_samples, *, name, place, value, lines,
     got = run(parprims.vecdot, own, arrays(backend, y), method="kernel", **EVERYWHERE)
     with np.errstate(all="ignore"):
         agree(backend.to_numpy(got), parprims.vecdot(x, y, method="array", **EVERYWHERE))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("name", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("kind", ["normal", "wide", "tiny", "huge", "zeros"])
+def test_a_sample_with_the_largest_magnitudes_guesses_right(rng, kind, name, product):
+    """Wherever each array has its largest: then no line is added again, which takes as long as the sum itself."""
+    working = "float64" if name == "float64" else "float32"
+    kind_of_sum = cuda._Kind(Grid.of(working, 1000), (name,) * (1 + product), name)
+    x = [terms(one, name, 64, rng) for one in (kind, "wide")][: 1 + product]
+    found = [MAGNITUDES[8 * one.itemsize](one.view(f"i{one.itemsize}")) for one in x]
+    with np.errstate(all="ignore"):
+        of_sample = [one.min() for one in cuda._guesses(kind_of_sum)(*found)]
+        mark, *_ = cuda._checks(kind_of_sum, True)(
+            *map(np.asarray, of_sample), *[np.asarray(one.max()) for one in found]
+        )
+    assert len(of_sample) == kind_of_sum.guesses
+    assert mark == 0
 
 
 @pytest.mark.optimised
