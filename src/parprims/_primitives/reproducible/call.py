@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parprims import _cpu, _cuda
 from parprims._core.arrays import (
     Array,
     Namespace,
@@ -19,12 +21,14 @@ from parprims._core.arrays import (
     dtype_name,
     is_jax,
     mode,
+    namespace_of,
 )
 from parprims._dispatch.composite import Compose, Composed, Part, by_parts, stand_in
-from parprims._dispatch.dispatch import Method
+from parprims._dispatch.dispatch import Inside, Method
 from parprims._dispatch.primitive import Arguments
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
-from parprims._operators.operator import BUILT_IN
+from parprims._operators.foreign.names import Dtype
+from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce.call import checked as checked_reduction
 from parprims._primitives.reduce.call import checked_pair as checked_dot_product
 from parprims._primitives.reduce.call import conjugate_product, result_dtypes
@@ -265,6 +269,78 @@ def _below_4(xp: Namespace, top: Top) -> tuple[Array, Array]:
     """Return two powers of two that scale elements to less than 4; the second is 1."""
     factor = grid.power(xp, 2 - top.exponent)
     return factor, xp.ones_like(factor)
+
+
+# ---- Functions of elements, by one kernel -----------------------------------------------------------------------
+
+
+def in_kernels(xp: Namespace, arrays: tuple[Array, ...], method: str) -> bool:
+    """Return whether kernels for GPUs compute with arrays, outside of programs, by this method."""
+    return method == "kernel" and not is_jax(xp) and not _cpu.on_cpu(xp, arrays) and _cuda.refusal(xp, arrays) is None
+
+
+def by_one_kernel(function: Callable[..., tuple[Any, ...]], *arrays: Array) -> tuple[Array, ...]:
+    """Return a function of the elements of arrays, which broadcast: a launch in place of one for each operation.
+
+    The function is a `functools.partial` of one of this package and of plain values, so that it can be remembered.
+    """
+    whole = [x[..., None] for x in arrays]
+    found: tuple[Array, ...] = map_reduce(function, *whole, op=ONLY, axis=-1, method=Inside("kernel"))
+    return found
+
+
+ONLY = Operator(lambda earlier, _: earlier, name="first")
+"""The operator of lines of one element."""
+
+
+def factors_of(on: Grid, dtype: str, found: Array) -> tuple[Array, ...]:
+    """Return the factors of `integers_of`, given the bits of the largest magnitudes of floats of a dtype."""
+    return by_one_kernel(functools.partial(_factors, dataclasses.astuple(on), dtype), found)
+
+
+def integers_of(on: Grid, x: Array, factors: tuple[Array, ...], *, flags: bool = False) -> tuple[Array, ...]:
+    """Return the integers of every element, which of elements that are not finite are flags.
+
+    With ``flags`` these integers are zeros, and flags of all elements come last.
+    """
+    function = _integers_and_flags if flags else _integers
+    return by_one_kernel(functools.partial(function, dataclasses.astuple(on)), x, *factors)
+
+
+def sums_of(on: Grid, dtype: Any, found: Array, totals: tuple[Array, ...], *, of: str, flags: bool = False) -> Array:
+    """Return the sums in a dtype, given the largest magnitudes of floats of the dtype ``of``, and sums of integers."""
+    function = _sums_by_flags if flags else _sums
+    on_and_dtypes = dataclasses.astuple(on), of, dtype_name(dtype)
+    (result,) = by_one_kernel(functools.partial(function, *on_and_dtypes), found, *totals)
+    return result
+
+
+def _factors(on: tuple[int, ...], dtype: str, found: Any) -> tuple[Any, ...]:
+    xp = namespace_of(found)
+    return on_grid(xp, Grid(*on), (), tops_of(xp, (found,), [Dtype(dtype)]), in_kernel=True)
+
+
+def _integers(on: tuple[int, ...], *given: Any) -> tuple[Any, ...]:
+    found = maps(Grid(*on), False).all(*given)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _integers_and_flags(on: tuple[int, ...], x: Any, *factors: Any) -> tuple[Any, ...]:
+    xp = namespace_of(x)
+    finite, flags = xp.isfinite(x), flags_of(xp, x)
+    words = _integers(on, xp.where(finite, x, xp.zeros_like(x)), *factors)
+    return *words, xp.where(finite, xp.zeros_like(flags), flags)
+
+
+def _sums(on: tuple[int, ...], of: str, dtype: str, found: Any, *totals: Any) -> tuple[Any, ...]:
+    xp = namespace_of(found)
+    return (rounded(xp, Grid(*on), tops_of(xp, (found,), [Dtype(of)]), totals, dtype=Dtype(dtype)),)
+
+
+def _sums_by_flags(on: tuple[int, ...], of: str, dtype: str, found: Any, *totals: Any) -> tuple[Any, ...]:
+    xp = namespace_of(found)
+    (top,) = tops_of(xp, (found,), [Dtype(of)])
+    return (each_rounded(xp, Grid(*on), top, totals, dtype=Dtype(dtype)),)
 
 
 # ---- Integers of each element -----------------------------------------------------------------------------------

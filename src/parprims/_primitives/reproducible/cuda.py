@@ -28,7 +28,7 @@ from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce import cuda as reduce_cuda
 from parprims._primitives.reduce.call import Reduction
 from parprims._primitives.reproducible import call, cpu, grid
-from parprims._primitives.reproducible.call import OnGrid, Sum, on_grid, tops_of
+from parprims._primitives.reproducible.call import ONLY, OnGrid, Sum, on_grid, tops_of
 from parprims._primitives.reproducible.grid import MAGNITUDES, Grid, Top, maps
 from parprims._primitives.reproducible.running import RunningSum
 from parprims._primitives.scan import cuda as scan_cuda
@@ -142,10 +142,6 @@ def _special(function: Callable[..., Any], op: str | Operator, dtypes: tuple[str
 def _integer(dtype: str) -> str:
     """Return the integer dtype with the width of a dtype of floats, in which kernels read bits of floats."""
     return f"int{dtype_bits(dtype)}"
-
-
-_ONLY = Operator(lambda earlier, _: earlier, name="first")
-"""The operator of lines of one element."""
 
 
 @functools.cache
@@ -331,7 +327,7 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
                 ),
                 blocks=2 if kind.on.words == 2 else 3,
             ),
-            lines.step(_checks(kind, True), _ONLY, (*guesses, *found), names([mark, *factors])),
+            lines.step(_checks(kind, True), ONLY, (*guesses, *found), names([mark, *factors])),
         ]
     else:
         first = [
@@ -339,13 +335,13 @@ def _plan_of_sums(c: Sum, lines: _Lines) -> _cuda.Plan | None:
                 lines.step(_as_tuple(each), _largest_and_totals(1, 0), [x], [one.name], length=lines.n)
                 for each, x, one in zip(magnitudes, patterns, found, strict=True)
             ],
-            lines.step(_checks(kind, False), _ONLY, found, names([mark, *factors, *guesses])),
+            lines.step(_checks(kind, False), ONLY, found, names([mark, *factors, *guesses])),
             lines.step(_integers(kind, False), op, (*lines.arrays, *guesses), names(totals), length=lines.n),
         ]
     steps = [
         *first,
         _marked(lines.step(exact, op, (*lines.arrays, *factors), names(again), length=lines.n)),
-        lines.step(_results(kind), _ONLY, (mark, *found, *totals, *again), ["result"]),
+        lines.step(_results(kind), ONLY, (mark, *found, *totals, *again), ["result"]),
     ]
     ready = [step for step in steps if step is not None]
     if len(ready) < len(steps):
@@ -531,7 +527,7 @@ def _plan_of_scans(
         """Return the steps to the factors for the largest of these magnitudes."""
         two = [
             lines.step(magnitude, "maximum", [pattern], [found.name], length=lines.n),
-            lines.step(_factors_of_scan(kind), _ONLY, [found], [flag, *factors]),
+            lines.step(_factors_of_scan(kind), ONLY, [found], [flag, *factors]),
         ]
         return [None if step is None else dataclasses.replace(step, only_if=only_if) for step in two]
 

@@ -10,7 +10,19 @@ from parprims._dispatch.composite import Part, stand_in
 from parprims._dispatch.primitive import Arguments
 from parprims._primitives.reduce.public import reduce
 from parprims._primitives.reproducible import grid
-from parprims._primitives.reproducible.call import OnGrid, Plain, as_terms, check_count, check_real, check_sum, on_grid
+from parprims._primitives.reproducible.call import (
+    OnGrid,
+    Plain,
+    as_terms,
+    check_count,
+    check_real,
+    check_sum,
+    factors_of,
+    in_kernels,
+    integers_of,
+    on_grid,
+    sums_of,
+)
 from parprims._primitives.reproducible.grid import MAGNITUDES, Top, maps
 from parprims._primitives.search.public import searchsorted
 from parprims._primitives.segments.call import Wider, checked_by_ids, checked_by_offsets
@@ -87,14 +99,18 @@ def compute(xp: Namespace, c: SegmentSums, method: str) -> Array:
         result: Array = function(*arguments, method=method, **options)
         return result
 
-    magnitude = MAGNITUDES[dtype_bits(x.dtype)]
-    top = Top.of(xp, reduced(magnitude(bits(xp, x)), "maximum"), x.dtype)
+    found = reduced(MAGNITUDES[dtype_bits(x.dtype)](bits(xp, x)), "maximum")
     ids = where if c.by_ids else _ids(xp, c)
     ids = xp.clip(xp.astype(ids, xp.int64), 0, c.segments - 1)
 
     def of_elements(values: Array) -> Array:
         return xp.take(values, ids, axis=c.axis)
 
+    if in_kernels(xp, c.arrays, method):
+        factors = tuple(map(of_elements, factors_of(c.grid, dtype_name(x.dtype), found)))
+        totals = tuple([reduced(one, "add") for one in integers_of(c.grid, x, factors)])
+        return sums_of(c.grid, dtype, found, totals, of=dtype_name(x.dtype))
+    top = Top.of(xp, found, x.dtype)
     spread = Top(of_elements(top.exponent), of_elements(top.finite))
     given = on_grid(xp, c.grid, (x,), [spread], in_kernel=False)
     totals = tuple([reduced(one(*given), "add") for one in maps(c.grid, False).each])

@@ -20,7 +20,11 @@ from parprims._primitives.reproducible.call import (
     check_real,
     each_integer,
     each_rounded,
+    factors_of,
+    in_kernels,
+    integers_of,
     largest_finite,
+    sums_of,
     tops_of,
 )
 
@@ -81,10 +85,19 @@ def compute(xp: Namespace, c: Weights, method: str) -> tuple[Array, Array]:
 
     if 0 in weights.shape:
         return added(weights)
-    (top,) = tops_of(xp, largest_finite(xp, weights, tuple(range(weights.ndim)), method), [weights.dtype])
-    found = [added(one) for one in each_integer(xp, c.grid, weights, top)]
-    totals = tuple([xp.astype(counts, xp.int64) for counts, _ in found])
-    return xp.reshape(each_rounded(xp, c.grid, top, totals, dtype=dtype), (c.bins,)), found[0][1]
+    largest = largest_finite(xp, weights, tuple(range(weights.ndim)), method)
+    if in_kernels(xp, c.arrays, method):
+        name = dtype_name(weights.dtype)
+        integers = integers_of(c.grid, weights, factors_of(c.grid, name, *largest), flags=True)
+        found = list(map(added, integers))
+        totals = tuple([counts for counts, _ in found])
+        sums = sums_of(c.grid, dtype, xp.reshape(*largest, (1,)), totals, of=name, flags=True)
+    else:
+        (top,) = tops_of(xp, largest, [weights.dtype])
+        found = list(map(added, each_integer(xp, c.grid, weights, top)))
+        totals = tuple([xp.astype(counts, xp.int64) for counts, _ in found])
+        sums = each_rounded(xp, c.grid, top, totals, dtype=dtype)
+    return xp.reshape(sums, (c.bins,)), found[0][1]
 
 
 def plain(c: Weights) -> Callable[..., tuple[Array, Array]]:
