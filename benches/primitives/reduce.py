@@ -227,6 +227,14 @@ def others(scale: Scale):
     for k in scale.pick((20,), (20, 24), (20, 24, 28)):
         make = functools.partial(vecdot_problem, n=2**k)
         yield Case("vecdot", f"vecdot, 2^{k}", make, parprims.vecdot, VECDOT_PEERS, ceiling="read")
+    k = scale.pick(18, 24, 27)
+    yield Case(
+        "vecdot",
+        f"same bits everywhere, 2^{k}",
+        functools.partial(vecdot_problem, n=2**k),
+        functools.partial(parprims.vecdot, reproducible="everywhere"),
+        VECDOT_PEERS,
+    )
     k = scale.pick(18, 24, 28)
     yield Case(
         "max",

@@ -142,4 +142,18 @@ def cases(scale: Scale) -> list[Case]:
     make = functools.partial(rows_by_numbers, n=rows, columns=columns, segments=several)
     name = f"2^{k - 8} rows of {columns}, {several} segments"
     found.append(Case("segment_reduce", name, make, run, peers, skip=skip))
+    k -= 4
+    found.append(
+        Case(
+            "segment_reduce",
+            f"same bits everywhere, 1000 segments, 2^{k}",
+            functools.partial(by_numbers, n=2**k, segments=1000, op="add"),
+            functools.partial(parprims.segment_reduce, num_segments=1000, reproducible="everywhere"),
+            {
+                "torch": functools.partial(by_torch, segments=1000, op="add"),
+                "cupy": functools.partial(by_cupy, segments=1000, op="add"),
+            },
+            skip=skip,
+        )
+    )
     return found
