@@ -108,8 +108,8 @@ def check_a_sort_sends_what_belongs_elsewhere():
         assert total <= search_bytes(digits(16, 1, lengths), 1, lengths) <= total + len(search)
 
 
-# The keys of a device from which the search for the cuts sends at most a hundredth of the exchanged keys.
-LARGE = {2: 20, 4: 20, 8: 20, 16: 20, 17: 20, 64: 20, 128: 20, 256: 21, 512: 22, 1024: 24}
+# The binary logarithm of the keys of a row on a device from which the search for the cuts sends at most a hundredth of the exchanged keys.
+LARGE = {2: 20, 4: 20, 8: 20, 16: 20, 17: 20, 64: 20, 128: 20, 256: 21, 512: 23, 1024: 24}
 
 
 def check_a_search_sends_a_hundredth_of_the_keys():
@@ -130,8 +130,8 @@ def check_a_search_sends_a_hundredth_of_the_keys():
 def test_a_search_sends_a_hundredth_of_the_keys(count, width):
     for length in (2 ** LARGE[count], 3 * 2 ** LARGE[count], 2**28):
         for rows in (1, 8):
-            lengths = (length // rows,) * count
-            exchanged = length * width // 8 * (count - 1) // count
+            lengths = (length,) * count
+            exchanged = rows * length * width // 8 * (count - 1) // count
             sizes = digits(width, rows, lengths)
             assert sum(sizes) == width
             assert 100 * search_bytes(sizes, rows, lengths) <= exchanged

@@ -25,8 +25,8 @@ _CANDIDATES = 2**16
 A round takes the time of its search steps and its message, which hardly depends on the number of candidates.
 """
 
-_LARGE = 2**20
-"""The keys of a part from which the search sends at most a hundredth of the bytes that the keys take."""
+_LONG = 2**20
+"""The length of a part from which few bytes of the search count, and below which few rounds do."""
 
 FEW = 16
 """The most parts that gather the counts beside all cuts. More parts trade them: more messages, each P times smaller."""
@@ -105,9 +105,9 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
             dtype=lowest.dtype,
             device=device(rows[0]),
         )
-        return _ask(_Saved(rows, shape, cut), 0)
+        return ask(_Saved(rows, shape, cut), 0)
 
-    def _ask(saved: _Saved, at: int) -> Any:
+    def ask(saved: _Saved, at: int) -> Any:
         xp, cut = namespace_of(saved.rows[0]), saved.cut
         steps = xp.arange(1, 2 ** sizes[at], dtype=cut.dtype, device=device(cut)) * _wrapped(xp, units[at], cut.dtype)
         candidates = cut[:, :, None] + steps
@@ -121,7 +121,7 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
             fits = totals[0] <= _starts(place, saved.cut)[1:-1, None]
             last = xp.sum(xp.astype(fits, dtype), axis=-1, dtype=dtype)
             saved = dataclasses.replace(saved, cut=saved.cut + last * _wrapped(xp, units[at], dtype))
-            return _ask(saved, at + 1) if at + 1 < len(sizes) else edges(saved)
+            return ask(saved, at + 1) if at + 1 < len(sizes) else edges(saved)
 
         return step
 
@@ -194,16 +194,16 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
 def digits(width: int, rows: int, lengths: tuple[int, ...]) -> list[int]:
     """Return the numbers of bits of the digits of a key. The search has a round for each digit.
 
-    Of large parts these are the fewest rounds that send at most a hundredth of the bytes that the exchange of random
-    keys sends, or digits of one bit, which send the fewest bytes.
+    For long parts these are the fewest rounds that send at most a hundredth of the bytes that the exchange of random
+    keys sends; if there are none, a round for each bit, which sends the fewest bytes.
     """
-    cuts, elements = rows * (len(lengths) - 1), rows * sum(lengths) // len(lengths)
-    nbytes = elements * width // 8 * (len(lengths) - 1) // len(lengths)
-    most = min(max(elements, 2**8 * cuts), _CANDIDATES)
+    length, others = sum(lengths) // len(lengths), len(lengths) - 1
+    exchanged = rows * length * width // 8 * others // len(lengths)
+    most = min(max(rows * length, 2**8 * rows * others), _CANDIDATES)
     for count in range(-(-width // 16), width):
         sizes = [width // count + (at < width % count) for at in range(count)]
-        small = elements < _LARGE or 100 * search_bytes(sizes, rows, lengths) <= nbytes
-        if cuts * (2 ** sizes[0] - 1) <= most and small:
+        cheap = length < _LONG or 100 * search_bytes(sizes, rows, lengths) <= exchanged
+        if cheap and rows * others * (2 ** sizes[0] - 1) <= most:
             return sizes
     return [1] * width
 
