@@ -60,26 +60,25 @@ def check_keys_of_every_kind_on_any_number_of_devices():
 
 
 def check_splits_of_hostile_keys():
-    """Every device gets exactly its keys, whether the counts beside the cuts are gathered or traded."""
+    """Every device gets exactly its keys, by short and long searches: counts are gathered or traded, steps in a loop."""
     from parprims._devices import jax_mesh, sorts
 
     cases = hostile(N, np.random.default_rng(30))
-    kept = sorts.FEW
-    try:
-        for count, few in ((2, 16), (8, 16), (8, 1)):
-            sorts.FEW = few
+    for count, long in ((2, False), (8, False), (8, True)):
+        mesh = mesh_of(count)
+        with pytest.MonkeyPatch.context() as patch:
             jax_mesh._programs._found.clear()
-            mesh = mesh_of(count)
+            if long:
+                patch.setattr(sorts, "FEW", 1)
+                patch.setattr(sorts, "_UNROLLED", 0)
             for name, x in cases.items():
-                order = stable(x, descending=few == 1)
-                keys, index = parprims.sort_by_key(put(x, mesh, "i"), put(np.arange(N), mesh, "i"), descending=few == 1)
-                for shard in keys.addressable_shards:
-                    assert shard.data.shape == (N // count,)
-                assert np.asarray(index).tolist() == order.tolist(), (count, few, name)
-                assert np.asarray(keys).tobytes() == x[order].tobytes(), (count, few, name)
-    finally:
-        sorts.FEW = kept
-        jax_mesh._programs._found.clear()
+                order = stable(x, descending=long)
+                given = put(x, mesh, "i"), put(np.arange(N), mesh, "i")
+                keys, index = parprims.sort_by_key(*given, descending=long)
+                assert {shard.data.shape for shard in keys.addressable_shards} == {(N // count,)}
+                assert np.asarray(index).tolist() == order.tolist(), (count, long, name)
+                assert np.asarray(keys).tobytes() == x[order].tobytes(), (count, long, name)
+    jax_mesh._programs._found.clear()
 
 
 def check_rows_and_columns():

@@ -16,6 +16,7 @@ from typing import Any
 
 from parprims._core.arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
 from parprims._devices.communicator import Exchange, Gather, Place, Reduce, Sorted, Step, Trade
+from parprims._libraries.steps import repeated
 from parprims._primitives.sort.call import bits, index_dtype, moved, ordered_integers
 from parprims._primitives.sort.public import sort, sort_by_key
 
@@ -27,6 +28,9 @@ A round takes the time of its search steps and its message, which hardly depends
 
 _LONG = 2**20
 """The length of a part from which few bytes of the search count, and below which few rounds do."""
+
+_UNROLLED = 8
+"""The most rounds whose search steps are unrolled in a program of JAX."""
 
 FEW = 16
 """The most parts that gather the counts beside all cuts. More parts trade them: more messages, each P times smaller."""
@@ -90,6 +94,7 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
     sizes = digits(call.width, call.rows, lengths)
     units = [2 ** (call.width - behind) for behind in itertools.accumulate(sizes)]
     in_order = functools.partial(_in_order, descending=descending, method=call.method)
+    count_below = functools.partial(below, descending=descending, loop=len(sizes) > _UNROLLED)
 
     def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
         xp = namespace_of(arrays[0])
@@ -112,7 +117,7 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
         steps = xp.arange(1, 2 ** sizes[at], dtype=cut.dtype, device=device(cut)) * _wrapped(xp, units[at], cut.dtype)
         candidates = cut[:, :, None] + steps
         keys = xp.reshape(candidates, (cut.shape[0], math.prod(candidates.shape[1:])))
-        counts = xp.reshape(below(xp, saved.rows[0], keys, descending), tuple(candidates.shape))
+        counts = xp.reshape(count_below(xp, saved.rows[0], keys), tuple(candidates.shape))
         return Reduce((_short(xp, counts, sum(lengths)),)), saved
 
     def narrow(at: int) -> Step:
@@ -128,8 +133,8 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
     def edges(saved: _Saved) -> Any:
         """Ask all parts for their keys below each edge between pieces, and equal to it."""
         xp, keys = namespace_of(saved.rows[0]), saved.rows[0]
-        lower = below(xp, keys, saved.cut, descending)
-        equal = below(xp, keys, saved.cut, descending, equal=True) - lower
+        lower = count_below(xp, keys, saved.cut)
+        equal = count_below(xp, keys, saved.cut, equal=True) - lower
         none = xp.zeros((keys.shape[0], 1), dtype=lower.dtype, device=device(lower))
         lower, equal = xp.concat([none, lower, none + keys.shape[1]], axis=1), xp.concat([none, equal, none], axis=1)
         counts = _short(xp, xp.stack([lower, equal], axis=-1), max(lengths))  # of shape (rows, parts + 1, 2)
@@ -327,8 +332,13 @@ def key_width(dtype: Any) -> int:
     return 1 if dtype_kind(dtype) == "bool" else dtype_bits(dtype)
 
 
-def below(xp: Namespace, keys: Array, bounds: Array, descending: bool, *, equal: bool = False) -> Array:
-    """Return the number of keys of each sorted row below each wanted integer; with ``equal``, not above it."""
+def below(
+    xp: Namespace, keys: Array, bounds: Array, descending: bool, *, equal: bool = False, loop: bool = False
+) -> Array:
+    """Return the number of keys of each sorted row below each wanted integer; with ``equal``, not above it.
+
+    With ``loop`` a program of JAX holds one step of the search. It compiles sooner, and may take longer.
+    """
     n = keys.shape[1]
     dtype = index_dtype(xp)
     counts = xp.zeros(tuple(bounds.shape), dtype=dtype, device=device(bounds))
@@ -336,13 +346,17 @@ def below(xp: Namespace, keys: Array, bounds: Array, descending: bool, *, equal:
         return counts
     flat = xp.reshape(keys, (-1,))
     first = xp.arange(keys.shape[0], dtype=dtype, device=device(bounds))[:, None] * n
-    step = 1 << (n.bit_length() - 1)
-    while step:
-        next_one = counts + step
+
+    def step(at: Any, counts: Array) -> Array:
+        next_one = counts + (1 << (n.bit_length() - 1 - at))
         index = xp.reshape(first + xp.minimum(next_one, xp.full_like(next_one, n)) - 1, (-1,))
-        probe = moved(xp, flat, lambda one, index=index: xp.take(one, index, axis=0))  # type: ignore[misc]
+        probe = moved(xp, flat, lambda one: xp.take(one, index, axis=0))
         probe = xp.reshape(ordered(xp, probe, descending), tuple(bounds.shape))
         is_below = probe <= bounds if equal else probe < bounds
-        counts = xp.where(is_below & (next_one <= n), next_one, counts)
-        step //= 2
+        return xp.where(is_below & (next_one <= n), next_one, counts)
+
+    if loop:
+        return repeated(xp, n.bit_length(), step, counts)
+    for at in range(n.bit_length()):
+        counts = step(at, counts)
     return counts
