@@ -108,7 +108,8 @@ def check_a_sort_sends_what_belongs_elsewhere():
         assert total <= search_bytes(digits(16, 1, lengths), 1, lengths) <= total + len(search)
 
 
-# The binary logarithm of the keys of a row on a device from which the search for the cuts sends at most a hundredth of the exchanged keys.
+# The search for the cuts sends at most a hundredth of the bytes of the exchange, from 2 to this power keys of a row on a
+# device, by the number of devices.
 LARGE = {2: 20, 4: 20, 8: 20, 16: 20, 17: 20, 64: 20, 128: 20, 256: 21, 512: 23, 1024: 24}
 
 

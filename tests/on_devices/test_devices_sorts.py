@@ -60,7 +60,7 @@ def check_keys_of_every_kind_on_any_number_of_devices():
 
 
 def check_splits_of_hostile_keys():
-    """Every device gets exactly its keys, by short and long searches: counts are gathered or traded, steps in a loop."""
+    """Every device gets exactly its keys, by short searches and by long: counts gathered or traded, steps in a loop."""
     from parprims._devices import jax_mesh, sorts
 
     cases = hostile(N, np.random.default_rng(30))
