@@ -1,12 +1,14 @@
-"""What `explain` says moves between devices, against the programs that XLA compiles for 8 to 64 of them."""
+"""What `explain` says moves between devices, against the programs that XLA compiles for 2 to 64 of them."""
 
 import math
+import pathlib
 import re
 
 import numpy as np
 import pytest
 
 import parprims
+from benches.devices import model
 from parprims._devices.sorts import digits, search_bytes
 from tests.on_devices.test_devices_scans import mesh_of, put
 from tests.on_jax import test_jax
@@ -93,9 +95,8 @@ def check_a_sort_sends_what_belongs_elsewhere():
             text = jax.jit(lambda x: parprims.sort(x)).lower(x).compile().as_text()
         (one,) = calls
         found = collectives(text)
-        *traded, block = sorted(
-            found["all-to-all"]
-        )  # of one round: a sixteenth more than random elements need, and a little
+        # A block of one round has a sixteenth more than random elements need, and a little.
+        *traded, block = sorted(found["all-to-all"])
         assert length * 2 <= block <= (-(-length * 17 // (16 * count)) + 4 * math.isqrt(length)) * count * 2
         *search, exchange = one.steps
         assert exchange.nbytes == length * 2 * (count - 1) // count
@@ -108,8 +109,8 @@ def check_a_sort_sends_what_belongs_elsewhere():
         assert total <= search_bytes(digits(16, 1, lengths), 1, lengths) <= total + len(search)
 
 
-# The search for the cuts sends at most a hundredth of the bytes of the exchange, from 2 to this power keys of a row on a
-# device, by the number of devices.
+# By the number of devices: from 2 to this power keys of a row on a device, the search for the cuts sends at most a
+# hundredth of the bytes of the exchange.
 LARGE = {2: 20, 4: 20, 8: 20, 16: 20, 17: 20, 64: 20, 128: 20, 256: 21, 512: 23, 1024: 24}
 
 
@@ -135,7 +136,19 @@ def test_a_search_sends_a_hundredth_of_the_keys(count, width):
             exchanged = rows * length * width // 8 * (count - 1) // count
             sizes = digits(width, rows, lengths)
             assert sum(sizes) == width
-            assert 100 * search_bytes(sizes, rows, lengths) <= exchanged
+            sent = search_bytes(sizes, rows, lengths)
+            assert 100 * sent <= exchanged
+            total = 4 if length * count < 2**31 else 8
+            beside_cuts = 8 * (count**2 - 1) if count <= 16 else 24 * (count - 1)
+            totals = 2 * (count - 1) ** 2 * rows * total * (sum(2**size for size in sizes) - len(sizes)) // count
+            assert sent == totals + rows * beside_cuts  # the formula of docs/devices.md
+
+
+@pytest.mark.once
+def test_the_docs_have_what_the_model_prints():
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+    for table in (model.table(), model.searches()):
+        assert "\n".join(table) in text
 
 
 if __name__ == "__main__":
