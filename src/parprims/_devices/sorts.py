@@ -144,6 +144,7 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
         return Trade((xp.permute_dims(pairs, (1, 0, 2, 3)),)), saved
 
     def gathered(place: Place, saved: _Saved, counts: tuple[Array, ...]) -> Any:
+        """Exchange the pieces, whose bounds in all parts follow from the counts of all parts."""
         xp = namespace_of(saved.rows[0])
         bounds = _bounds(xp, counts[0], _starts(place, saved.cut))  # of shape (parts, rows, parts + 1)
         own = xp.arange(2, device=device(bounds)) + place.rank
@@ -159,6 +160,7 @@ def sorts(call: SortCall, lengths: tuple[int, ...]) -> list[Step]:
         return Trade((_short(xp, arriving[..., 0], max(lengths)),)), dataclasses.replace(saved, arriving=arriving)
 
     def divided(place: Place, saved: _Saved, begins: tuple[Array, ...]) -> Any:
+        """Ask all parts for the lengths of their longest pieces."""
         xp, n = namespace_of(saved.rows[0]), saved.rows[0].shape[1]
         begin = cast(xp, xp.permute_dims(begins[0], (1, 0)), index_dtype(xp))
         leaving = xp.concat([begin, xp.full_like(begin[:, :1], n)], axis=1)
