@@ -1,5 +1,7 @@
 """A model of the time of a call on many devices: ``python -m benches.devices.model`` prints what docs/devices.md shows.
 
+The tables are the sizes of parts that divide the work well, and the bytes of the search of a sort.
+
 What a device computes takes the time of its bytes at the rate at which one device does it. A message takes a latency
 and the time of its bytes at the rate of the slowest link. Messages and bytes are those that `explain` tells, which
 tests/on_devices/test_devices_model.py holds against compiled programs.
@@ -10,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+
+from parprims._devices.sorts import FEW, digits, search_bytes
 
 READ, SCAN, SORT, MERGE, SOLVE = 4.5e12, 3.54e12, 53e9, 3.1e12, 2.1e12
 """Bytes a second that one H200 reads, that it reads and writes in a scan; keys of 32 bits a second that it sorts; bytes
@@ -29,6 +33,15 @@ def message(devices: int, nbytes: float) -> float:
         return 0.0
     hops = max(math.log2(devices / HOST), 0.0)
     return LATENCY + HOP * hops + nbytes / (LINK if devices <= HOST else NETWORK)
+
+
+def search(each: float, devices: int) -> list[float]:
+    """Return the bytes of each message of the search of a sort of keys of 32 bits, so many on each device."""
+    lengths = (int(each),) * devices
+    sizes, others = digits(32, 1, lengths), devices - 1
+    beside_cuts = [8 * (devices + 1) * others] if devices <= FEW else [16 * others, 4 * others, 4 * others]
+    counts = search_bytes(sizes, 1, lengths) - sum(beside_cuts)
+    return [*(counts * (2**size - 1) / sum(2**one - 1 for one in sizes) for size in sizes), *beside_cuts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +95,7 @@ MODELS = (
             each / SORT
             + math.ceil(math.log2(p)) * 8 * each / MERGE
             + 8 * each * (p - 1) / p / SCAN  # the blocks that are cut out
-            + 4 * message(p, 2**19 * (p - 1))
+            + sum(message(p, nbytes) for nbytes in search(each, p))
             + message(p, 17 / 16 * 4 * each * (p - 1) / p)
         ),
     ),
@@ -113,5 +126,27 @@ def table() -> list[str]:
     return lines
 
 
+def searches() -> list[str]:
+    """Return the lines of the table of searches."""
+    lines = [
+        "| P | at most 1 % from | messages | sent by a device | of the exchanged bytes |",
+        "|---|---|---|---|---|",
+    ]
+    for p in (2, 4, 8, 16, 64, 128, 256, 512, 1024):
+        dear = [k for k in range(20, 32) if max(share(2**k, p, width) for width in (16, 32, 64)) > 0.01]
+        least = max(dear, default=19) + 1
+        messages = search(2**24, p)
+        cells = [f"2^{least}", len(messages), f"{sum(messages) / 1000:.0f} KB", f"{100 * share(2**24, p, 32):.2f} %"]
+        lines.append(f"| {p} | " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def share(each: int, devices: int, width: int) -> float:
+    """Return the bytes of the search of a sort, over those that the exchange of random keys of this width sends."""
+    lengths = (each,) * devices
+    sent = search_bytes(digits(width, 1, lengths), 1, lengths)
+    return sent / (each * width / 8 * (devices - 1) / devices)
+
+
 if __name__ == "__main__":
-    print("\n".join(table()))
+    print("\n".join((*table(), "", *searches())))

@@ -9,6 +9,7 @@ import pytest
 
 import parprims
 from tests.support import devices
+from tests.support.sort_keys import hostile, stable
 
 RNG = np.random.default_rng(28)
 X, Y = RNG.standard_normal((2, 40))
@@ -197,6 +198,25 @@ def test_the_number_of_tasks_is_linear():
             assert sixteen <= 16 * 16 + 16 * 60
         else:
             assert sixteen <= 2 * eight, name
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("seed", range(2))
+def test_splits_of_hostile_keys(seed):
+    """In chunks of any lengths, so many that they gather the counts beside the cuts, or trade them."""
+    core, dask = pytest.importorskip("dask"), pytest.importorskip("dask.array")
+    rng = np.random.default_rng(seed)
+    for name, x in hostile(60, rng).items():
+        cuts = np.sort(rng.integers(0, len(x) + 1, rng.choice([1, 5, 20])))
+        chunks = tuple(np.diff([0, *cuts, len(x)]).tolist())
+        descending = bool(rng.integers(2))
+        order = stable(x, descending)
+        given = (dask.from_array(one, chunks=(chunks,)) for one in (x, np.arange(len(x))))
+        keys, index = parprims.sort_by_key(*given, descending=descending)
+        assert keys.chunks == index.chunks == (tuple(filter(None, chunks)),)
+        keys, index = core.compute(keys, index, scheduler="sync")
+        assert index.tolist() == order.tolist(), (name, chunks)
+        assert keys.tobytes() == x[order].tobytes(), (name, chunks)
 
 
 @pytest.mark.once

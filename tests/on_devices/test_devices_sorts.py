@@ -8,6 +8,7 @@ from parprims._primitives.search import merge_cuda as search_merge_cuda
 from tests.on_devices.test_devices_scans import mesh_of, put
 from tests.on_jax import test_jax
 from tests.support import devices
+from tests.support.sort_keys import hostile, stable
 
 jax = test_jax.jax
 
@@ -40,16 +41,6 @@ WHOLE = {
 }
 
 
-def stable(x, descending):
-    """Return the stable order of x: NaN last, or first if descending, and zeros equal."""
-    value = x.astype(np.float64) if x.dtype.kind != "u" else x
-    nan = value != value
-    groups = {}
-    for index, key in enumerate(zip(nan.tolist(), np.where(nan, 0, value).tolist(), strict=True)):
-        groups.setdefault(key, []).append(index)
-    return np.array([index for key in sorted(groups, reverse=descending) for index in groups[key]])
-
-
 def check_keys_of_every_kind_on_any_number_of_devices():
     for count in (1, 2, 3, 4, 8):
         mesh = mesh_of(count, "Auto" if count == 4 else "Explicit")
@@ -66,6 +57,28 @@ def check_keys_of_every_kind_on_any_number_of_devices():
             if (count, name) == (8, "equal"):
                 assert np.asarray(parprims.argsort(put(x, mesh, "i"))).tolist() == list(range(N))
                 assert np.asarray(parprims.sort(put(x, mesh, "i"))).tobytes() == x.tobytes()
+
+
+def check_splits_of_hostile_keys():
+    """Every device gets exactly its keys, by short searches and by long: counts gathered or traded, steps in a loop."""
+    from parprims._devices import jax_mesh, sorts
+
+    cases = hostile(N, np.random.default_rng(30))
+    for count, long in ((2, False), (8, False), (8, True)):
+        mesh = mesh_of(count)
+        with pytest.MonkeyPatch.context() as patch:
+            jax_mesh._programs._found.clear()
+            if long:
+                patch.setattr(sorts, "FEW", 1)
+                patch.setattr(sorts, "_UNROLLED", 0)
+            for name, x in cases.items():
+                order = stable(x, descending=long)
+                given = put(x, mesh, "i"), put(np.arange(N), mesh, "i")
+                keys, index = parprims.sort_by_key(*given, descending=long)
+                assert {shard.data.shape for shard in keys.addressable_shards} == {(N // count,)}
+                assert np.asarray(index).tolist() == order.tolist(), (count, long, name)
+                assert np.asarray(keys).tobytes() == x[order].tobytes(), (count, long, name)
+    jax_mesh._programs._found.clear()
 
 
 def check_rows_and_columns():
@@ -192,10 +205,20 @@ def check_parts_that_arrive_are_merged():
     """By the steps that a kernel merges in, here computed by what stands for it on a CPU."""
     import jax
 
-    kept = search_merge_cuda.refusal, search_merge_cuda.merger
-    search_merge_cuda.refusal = lambda *_: None
-    search_merge_cuda.merger = lambda *_, otherwise, **__: otherwise
-    try:
+    kept, order = jax.lax.ppermute, []
+
+    def sent(*arguments):
+        order.append("sent")
+        return kept(*arguments)
+
+    def merger(*_, otherwise, **__):
+        order.append("merged")
+        return otherwise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_merge_cuda, "refusal", lambda *_: None)
+        patch.setattr(search_merge_cuda, "merger", merger)
+        patch.setattr(jax.lax, "ppermute", sent)
         for count, shape in ((2, (4, 64)), (4, (1, 128)), (8, (2, 256))):
             mesh = mesh_of(count)
             n = shape[1]
@@ -214,12 +237,12 @@ def check_parts_that_arrive_are_merged():
                 assert (np.asarray(found) == np.take_along_axis(keys, expected, 1)).all(), (count, name)
             text = program.lower(*given).compile().as_text()
             assert text.count(" collective-permute(") >= count - 1
+            assert order[:3] == ["sent", "sent", "merged"]  # keys and values; no merge waits for later pieces
+            order.clear()
         x = RNG.standard_normal(96).astype(np.float32)
         weights = np.arange(96, dtype=np.float32)
         one = jax.grad(lambda x: (parprims.sort(x) * weights).sum())
         np.testing.assert_allclose(jax.jit(one)(put(x, mesh_of(2), "i")), one(jax.numpy.asarray(x)), rtol=1e-6)
-    finally:
-        search_merge_cuda.refusal, search_merge_cuda.merger = kept
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls
+from parprims._devices import calls, sorts
 from tests.support import devices
+from tests.support.sort_keys import hostile, stable
 
 
 def test_in_processes(backend, subtests, tmp_path):
@@ -162,6 +163,40 @@ def check_plain_tensors_of_uneven_and_empty_parts():
         with parprims.explain() as told:
             parprims.scan(part(b), axis_name=group)
         assert [(one.devices, len(one.steps)) for one in told] == [(len(lengths), 1)]
+
+
+def check_sorts_of_hostile_keys():
+    """In parts of uneven lengths, which gather the counts beside the cuts, or trade them."""
+    import torch
+
+    cases = hostile(N, np.random.default_rng(31))
+    kept = sorts.FEW
+    try:
+        for (group, rank, lengths), few in zip(groups(), (16, 1, 1), strict=True):
+            sorts.FEW = few
+            for name, x in cases.items():
+                order = stable(x, descending=few == 1)
+                keys, index = parprims.sort_by_key(
+                    cut(torch.asarray(x, device=where()), lengths, rank),
+                    cut(torch.arange(N, device=where()), lengths, rank),
+                    descending=few == 1,
+                    axis_name=group,
+                )
+                assert index.tolist() == cut(order, lengths, rank).tolist(), (name, lengths)
+                assert keys.cpu().numpy().tobytes() == cut(x[order], lengths, rank).tobytes(), (name, lengths)
+    finally:
+        sorts.FEW = kept
+
+
+def check_a_short_part_beside_a_long_one():
+    """All parts search by digits of the same lengths, which do not follow from the local part."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.asarray(np.random.default_rng(32).standard_normal(10**5).astype(np.float32), device=where())
+    lengths = (10, *[0] * (dist.get_world_size() - 2), 10**5 - 10)
+    found = parprims.sort(cut(x, lengths, dist.get_rank()), axis_name=dist.group.WORLD)
+    assert torch.equal(found, cut(torch.sort(x).values, lengths, dist.get_rank()))
 
 
 def check_one_element_of_any_stride():

@@ -6,6 +6,7 @@ The file is long because it is the one table of all primitives for all engines.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,7 @@ from parprims._core.options import as_dtypes, check_entries, dtype_named
 from parprims._core.promotion import check_casts
 from parprims._core.scalars import as_array, is_scalar
 from parprims._devices import tridiagonals
-from parprims._devices.communicator import Quick, Step
+from parprims._devices.communicator import Quick, Step, steps_of
 from parprims._devices.products import circulating_columns, circulating_factor, counts, inner_product
 from parprims._devices.scans import (
     ScanCall,
@@ -47,7 +48,7 @@ from parprims._devices.scans import (
     scans,
     with_arrays,
 )
-from parprims._devices.sorts import digit_bits, key_width, sorts
+from parprims._devices.sorts import SortCall, key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, in_front, option_key, part_of, together
 from parprims._dispatch.dispatch import SPLIT, MethodRefused
 from parprims._dispatch.primitive import Arguments, declared
@@ -366,21 +367,22 @@ def sorted_(engine: Engine, asked: Arguments) -> tuple[Array, ...]:
     shape = engine.part_shape(keys, split)
     rows = math.prod(n for index, n in enumerate(keys.shape) if index != axis)
     is_local = not (keyed and indices) and (not over or rows == 0)
-    driver = sorts(
+    call = SortCall(
         axis=axis,
         descending=descending,
+        method=method,
         keyed=keyed,
         indices=indices,
-        method=method,
         width=key_width(keys.dtype),
-        digit=digit_bits(math.prod(shape) // max(shape[axis], 1) * (engine.count(over) - 1), math.prod(shape)),
+        rows=math.prod(n for index, n in enumerate(shape) if index != axis),
     )
+    driver = without_messages(plain) if is_local else functools.partial(sorts, call)
     work = Work(
         primitive=primitive,
         arrays=arrays,
         inputs=(split,) * len(arrays),
         outputs=split,
-        stages=(Stage(over, engine.length((keys,), axis, keys.ndim), without_messages(plain) if is_local else driver),),
+        stages=(Stage(over, engine.length((keys,), axis, keys.ndim), driver),),
         plain=plain,
         key=key,
         canonical=True,
@@ -618,13 +620,17 @@ def _of_elements(
 def _computed_apart(engine: Engine, work: Work, outputs: list[Split]) -> tuple[Array, ...]:
     """Compute a work, and return its results; ``outputs`` has the split of each."""
     *stages, stage = work.stages
-    *steps, last = stage.steps
 
-    def listed(*arguments: Any) -> Any:
-        message, results = last(*arguments)
-        return message, list(results)
+    def driver(lengths: tuple[int, ...]) -> list[Step]:
+        *steps, last = steps_of(stage.steps, lengths)
 
-    changed = dataclasses.replace(stage, steps=[*steps, listed])
+        def listed(*arguments: Any) -> Any:
+            message, results = last(*arguments)
+            return message, list(results)
+
+        return [*steps, listed]
+
+    changed = dataclasses.replace(stage, steps=driver)
     plain = work.plain
     return tuple(
         engine.compute(

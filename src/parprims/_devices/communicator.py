@@ -20,6 +20,14 @@ from parprims._core.jax_arrays import is_traced
 
 Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
 
+Driver = Sequence[Step] | Callable[[tuple[int, ...]], Sequence[Step]]
+"""The steps of a driver, or a function that returns them for the lengths of all parts."""
+
+
+def steps_of(driver: Driver, lengths: tuple[int, ...]) -> Sequence[Step]:
+    """Return the steps of a driver for parts of these lengths."""
+    return driver(lengths) if callable(driver) else driver
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -124,6 +132,13 @@ class Gather:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reduce:
+    """Requests the sums of the arrays of all devices, which are of integers."""
+
+    arrays: tuple[Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Shift:
     """Requests the arrays of the device whose rank is ``by`` higher, modulo the number of devices."""
 
@@ -131,29 +146,35 @@ class Shift:
     by: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Requests a part of every device's arrays, and sends each device its part of the local arrays.
+    """Requests a piece of every device's arrays, and sends each device its piece of the local arrays.
 
     Parameters
     ----------
     arrays : tuple of array
         The local arrays, of shape (rows, local length).
-    bounds : array
-        The bounds of the parts, of shape (devices, rows, devices + 1): for each row of each device, the begin of the
-        part for each device, and the end of the last part.
+    leaving : array
+        The bounds of the pieces in the local arrays, of shape (rows, devices + 1): for each row the begin of the piece
+        for each device, and the end of the last piece.
+    arriving : array
+        The begin and the end of the piece for this device in the arrays of every device, of shape (devices, rows, 2).
+    longest : array
+        For each row the length of the longest piece that moves to another device, between any devices.
     lengths : tuple of int
-        The number of elements of a row that each device receives. The reply holds the parts of all devices in their
-        order.
+        The number of elements of a row that each device receives. The reply holds the pieces of all devices in
+        their order.
     sort : callable
         Sorts the rows of the reply by the first array.
     descending : bool or None
         The order in which each device's rows are sorted; a kernel may then merge them, and the reply is `Sorted`. None
-        requests the parts unmerged.
+        requests the pieces unmerged.
     """
 
     arrays: tuple[Array, ...]
-    bounds: Array
+    leaving: Array
+    arriving: Array
+    longest: Array
     lengths: tuple[int, ...]
     sort: Callable[[tuple[Array, ...]], tuple[Array, ...]]
     descending: bool | None
@@ -175,7 +196,7 @@ class Trade:
     arrays: tuple[Array, ...]
 
 
-Message = Gather | Shift | Exchange | Trade
+Message = Gather | Reduce | Shift | Exchange | Trade
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +206,7 @@ class Collective:
     Parameters
     ----------
     name : str
-        ``gather``, ``shift`` or ``exchange``.
+        ``gather``, ``reduce``, ``shift`` or ``exchange``.
     nbytes : int
         The bytes that a device sends to other devices; the mean over the devices if this depends on the data.
     """
@@ -208,6 +229,9 @@ class Communicator(Protocol):
     def gather(self, message: Gather) -> tuple[Array, ...]:
         """Return the reply to a message."""
 
+    def reduce(self, message: Reduce) -> tuple[Array, ...]:
+        """Return the reply to a message."""
+
     def shift(self, message: Shift) -> tuple[Array, ...]:
         """Return the reply to a message."""
 
@@ -218,11 +242,11 @@ class Communicator(Protocol):
         """Return the reply to a message."""
 
 
-def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
+def run(driver: Driver, devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
     """Return the results of a driver on the local parts, and its collective operations."""
     place, collectives = Place(devices.rank, lengths), []
     saved, reply = parts, None
-    for step in steps:
+    for step in steps_of(driver, lengths):
         message, saved = step(place, saved, reply)
         if message is not None:
             reply = _reply(message, devices, place)
@@ -236,7 +260,7 @@ devices, and the data for the remaining steps. Without remaining steps, these da
 
 
 def run_quick(
-    steps: Sequence[Step],
+    steps: Driver,
     quick: Sequence[Quick],
     devices: Communicator,
     lengths: tuple[int, ...],
@@ -313,6 +337,8 @@ def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: 
 def _reply(message: Message, devices: Communicator, place: Place) -> tuple[Array, ...]:
     if isinstance(message, Gather):
         return devices.gather(message)
+    if isinstance(message, Reduce):
+        return devices.reduce(message)
     if isinstance(message, Shift):
         return devices.shift(message)
     if isinstance(message, Trade):
@@ -331,6 +357,8 @@ def collective(message: Message, place: Place, nbytes: int | None = None) -> Col
     others = place.count - 1
     if isinstance(message, Gather):
         return Collective("gather", nbytes * others)
+    if isinstance(message, Reduce):  # by a ring, which adds and then gathers
+        return Collective("reduce", 2 * nbytes * others // place.count)
     if isinstance(message, Shift):
         return Collective("shift", nbytes if place.count > 1 else 0)
     return Collective("exchange", nbytes * others // place.count)

@@ -7,8 +7,10 @@ every chunk sends a piece to every other.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -18,7 +20,20 @@ import numpy as np
 
 from parprims._core.arrays import Array, namespace_of
 from parprims._core.elements import flattened, rebuilt
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
+from parprims._devices.communicator import (
+    Driver,
+    Exchange,
+    Gather,
+    Place,
+    Reduce,
+    Shift,
+    Step,
+    Trade,
+    collective,
+    run,
+    size,
+    steps_of,
+)
 from parprims._devices.work import Names, Record, Split, Stage, Work, every, groups, length, replaced
 from parprims._dispatch.dispatch import chosen
 from parprims._dispatch.primitive import Arguments
@@ -261,6 +276,11 @@ class _Dry:
         self.kinds.append(message)
         return tuple(namespace_of(x).stack([x] * self.count) for x in message.arrays)
 
+    def reduce(self, message: Reduce) -> tuple[Array, ...]:
+        """Return the sums of copies of the local arrays, one for each part."""
+        self.kinds.append(message)
+        return tuple(x * self.count for x in message.arrays)
+
     def shift(self, message: Shift) -> tuple[Array, ...]:
         """Return the local arrays."""
         self.kinds.append(message)
@@ -292,7 +312,7 @@ def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | Non
                 length_of_part = math.prod(lengths[name] for name in stage.over)
                 part_lengths = (length_of_part,) * len(_lengths(stage.over))
             device = _Dry([], count=len(part_lengths))
-            result, _ = run(stage.steps, device, part_lengths, _tuple(parts))
+            result, _ = run(_steps(stage), device, part_lengths, _tuple(parts))
             kinds.append(device.kinds)
             parts = (*_tuple(parts), result) if stage.appended else result
     return parts, kinds
@@ -305,8 +325,8 @@ def _staged(
     cells: dict[tuple[int, ...], Any], stage: Stage, axis: list[int], messages: list[Any], *, sizes: list[int]
 ) -> dict[tuple[int, ...], Any]:
     """Return the delayed results of a stage at each position of the grid, given its delayed arrays there."""
-    lengths = _lengths(stage.over) if axis else (stage.length,)
     if not axis:
+        lengths = (stage.length,)
         results = {cell: _ALONE(stage.steps, lengths, parts) for cell, parts in cells.items()}
     else:
         results = {}
@@ -316,7 +336,7 @@ def _staged(
             for positions in itertools.product(*(range(sizes[index]) for index in axis)):
                 along = dict(zip(axis, positions, strict=True))
                 line.append(tuple(along.get(index, position) for index, position in enumerate(outer)))
-            for cell, result in zip(line, _line(stage, lengths, messages, [cells[one] for one in line]), strict=True):
+            for cell, result in zip(line, _line(stage, messages, [cells[one] for one in line]), strict=True):
                 results[cell] = result
     if stage.appended:
         return {cell: (*_tuple(cells[cell]), result) for cell, result in results.items()}
@@ -332,21 +352,27 @@ def _tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def _line(stage: Stage, lengths: tuple[int, ...], messages: list[Any], parts: list[Any]) -> list[Any]:
+def _steps(stage: Stage) -> Sequence[Step]:
+    """Return the steps of a stage for the lengths of its parts."""
+    return steps_of(stage.steps, _lengths(stage.over) if stage.over else (stage.length,))
+
+
+def _line(stage: Stage, messages: list[Any], parts: list[Any]) -> list[Any]:
     """Return the delayed results of all parts of an axis."""
+    lengths = _lengths(stage.over)
     places = [Place(rank, lengths) for rank in range(len(lengths))]
     saved, replies = [_PARTS(entry) for entry in parts], [None] * len(parts)
-    for step, message in itertools.zip_longest(stage.steps, messages):
+    for step, message in itertools.zip_longest(_steps(stage), messages):
         done = [_STEP(step, *entry) for entry in zip(places, saved, replies, strict=True)]
         if message is None:
             return [_SAVED(entry) for entry in done]
         saved = [_SAVED(entry) for entry in done]
         sent = [_SENT(entry) for entry in done]
-        replies = _replies(message, sent, lengths)
+        replies = _replies(message, sent)
     return saved
 
 
-def _replies(message: Any, sent: list[Any], lengths: tuple[int, ...]) -> list[Any]:
+def _replies(message: Any, sent: list[Any]) -> list[Any]:
     count = len(sent)
     if isinstance(message, Gather) and message.before is None:
         together = _STACKED(sent)
@@ -359,11 +385,14 @@ def _replies(message: Any, sent: list[Any], lengths: tuple[int, ...]) -> list[An
             states = _APPENDED(states, sent[rank])
             replies[rank] = _FILLED(states, count, bool(message.before))
         return replies
+    if isinstance(message, Reduce):
+        return [_SUMMED(sent)] * count
     if isinstance(message, Shift):
         return [sent[(rank + message.by) % count] for rank in range(count)]
     if isinstance(message, Exchange):
-        return [_JOINED([_PIECE(one, of, to) for of, one in enumerate(sent)]) for to in range(len(lengths))]
-    return [_TRADED([_BLOCK(one, to) for one in sent]) for to in range(count)]
+        return [_JOINED([_PIECE(one, to) for one in sent]) for to in range(count)]
+    together = _STACKED(sent)
+    return [_BLOCKS(together, to) for to in range(count)]
 
 
 def _step(step: Step, place: Place, saved: Any, reply: Any) -> tuple[Any, Any]:
@@ -371,13 +400,17 @@ def _step(step: Step, place: Place, saved: Any, reply: Any) -> tuple[Any, Any]:
         return step(place, saved, reply)
 
 
-def _alone(steps: Sequence[Step], lengths: tuple[int, ...], parts: Any) -> Any:
+def _alone(steps: Driver, lengths: tuple[int, ...], parts: Any) -> Any:
     with unwatched():
         return run(steps, _Dry([]), lengths, _tuple(parts))[0]
 
 
 def _stacked(sent: list[Any]) -> tuple[Array, ...]:
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*(message.arrays for message in sent), strict=True))
+
+
+def _summed(sent: list[Any]) -> tuple[Array, ...]:
+    return tuple(functools.reduce(operator.add, one) for one in zip(*(message.arrays for message in sent), strict=True))
 
 
 def _appended(states: Any, message: Any) -> list[Any]:
@@ -391,8 +424,8 @@ def _filled(states: list[Any], count: int, reverse: bool) -> tuple[Array, ...]:
     return tuple(namespace_of(one[0]).stack(one) for one in zip(*rows, strict=True))
 
 
-def _piece(message: Any, of: int, to: int) -> tuple[list[Array], ...]:
-    bounds = message.bounds[of]
+def _piece(message: Any, to: int) -> tuple[list[Array], ...]:
+    bounds = message.leaving
     return tuple(
         [row[int(bounds[at, to]) : int(bounds[at, to + 1])] for at, row in enumerate(x)] for x in message.arrays
     )
@@ -406,12 +439,8 @@ def _joined(pieces: list[Any]) -> tuple[Array, ...]:
     return tuple(joined)
 
 
-def _block(message: Any, to: int) -> tuple[Array, ...]:
-    return tuple(x[to, ...] for x in message.arrays)
-
-
-def _traded(blocks: list[Any]) -> tuple[Array, ...]:
-    return tuple(namespace_of(one[0]).stack(one) for one in zip(*blocks, strict=True))
+def _blocks(together: tuple[Array, ...], to: int) -> tuple[Array, ...]:
+    return tuple(x[:, to, ...] for x in together)
 
 
 def _leaf(result: Any, index: int) -> Array:
@@ -427,6 +456,6 @@ def _lazy(function: Callable[..., Any]) -> Any:
 
 
 _STEP, _ALONE, _STACKED, _APPENDED, _FILLED = [_lazy(one) for one in (_step, _alone, _stacked, _appended, _filled)]
-_PIECE, _JOINED, _BLOCK, _TRADED, _LEAF = [_lazy(one) for one in (_piece, _joined, _block, _traded, _leaf)]
+_PIECE, _JOINED, _BLOCKS, _SUMMED, _LEAF = [_lazy(one) for one in (_piece, _joined, _blocks, _summed, _leaf)]
 _BROADCAST, _PARTS = _lazy(_broadcast), _lazy(_tuple)
 _SENT, _SAVED = _lazy(lambda done: done[0]), _lazy(lambda done: done[1])

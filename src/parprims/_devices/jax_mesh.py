@@ -18,6 +18,7 @@ from parprims._devices.communicator import (
     Exchange,
     Gather,
     Place,
+    Reduce,
     Shift,
     Sorted,
     Trade,
@@ -33,6 +34,9 @@ from parprims._primitives.sort.public import sort_by_key
 
 _Run = tuple[tuple[Array, ...], Array, Array]
 """A run, which is sorted: the arrays that hold it, and for every row its begin and its length."""
+
+_Pieces = tuple[Array, Array, Array]
+"""The pieces of an exchange: `leaving`, the lengths of those that arrive, of shape (devices, rows), and `longest`."""
 
 
 LONGEST_BLOCK = 2**26
@@ -79,6 +83,12 @@ class Devices:
         gathered: Array = jax.lax.all_gather(x, self.names, to="invarying" if self.checked else "varying")
         return gathered
 
+    def reduce(self, message: Reduce) -> tuple[Array, ...]:
+        """Return the sums of the arrays of all devices."""
+        if self.count == 1:
+            return message.arrays
+        return tuple(jax.lax.psum(x, self.names) for x in self.varying(message.arrays))
+
     def shift(self, message: Shift) -> tuple[Array, ...]:
         """Return the arrays of the device ``by`` places further."""
         pairs = [((at + message.by) % self.count, at) for at in range(self.count)]
@@ -94,10 +104,11 @@ class Devices:
             return message.arrays
         if self._merges(message):
             return Sorted(self._merged(message, place))
-        return self._parts(message, place)
+        return self._parts(message, place.rank)
 
-    def _parts(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        return tuple(self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays)
+    def _parts(self, message: Exchange, rank: Array) -> tuple[Array, ...]:
+        pieces = message.leaving, _lengths(message.arriving), message.longest
+        return tuple(self._exchanged(x, pieces, message.lengths[0], rank) for x in message.arrays)
 
     def _merges(self, message: Exchange) -> bool:
         """Return whether a kernel merges the received rows: for a power of two devices, see `_merged`."""
@@ -106,21 +117,23 @@ class Devices:
         return search_merge_cuda.refusal(jax.numpy, message.arrays) is None
 
     def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
-        """Return the received rows in order: merged if each part fits a block, else sorted."""
+        """Return the received rows in order: merged if each piece fits a block, else sorted."""
 
-        def by_sorting(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
-            request = dataclasses.replace(message, arrays=arrays, bounds=bounds)
-            return self.varying(message.sort(self._parts(request, dataclasses.replace(place, rank=rank))))
+        def request(places: tuple[Array, ...], arrays: tuple[Array, ...]) -> Exchange:
+            leaving, arriving, longest = places
+            return dataclasses.replace(message, arrays=arrays, leaving=leaving, arriving=arriving, longest=longest)
+
+        def by_sorting(places: tuple[Array, ...], rank: Array, *arrays: Array) -> tuple[Array, ...]:
+            return self.varying(message.sort(self._parts(request(places, arrays), rank)))
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def merged(bounds: Array, rank: Array, *arrays: Array) -> tuple[Array, ...]:
-            n = arrays[0].shape[1]
-            block, away = self._blocks(n, jax.numpy.diff(bounds, axis=-1))
-            fits = jax.numpy.max(away) <= block
-            arrays = replaced_unless(fits, self.varying(arrays), lambda arrays: by_sorting(bounds, rank, *arrays))
+        def merged(places: tuple[Array, ...], rank: Array, *arrays: Array) -> tuple[Array, ...]:
+            block = self._block(arrays[0].shape[1])
+            fits = jax.numpy.max(places[2]) <= block
+            arrays = replaced_unless(fits, self.varying(arrays), lambda arrays: by_sorting(places, rank, *arrays))
             result: tuple[Array, ...] = jax.lax.cond(
                 fits,
-                lambda *arrays: self.varying(self._by_merging(message, arrays, bounds, rank, block=block)),
+                lambda *arrays: self.varying(self._by_merging(request(places, arrays), rank, block)),
                 lambda *arrays: arrays,
                 *arrays,
             )
@@ -130,25 +143,23 @@ class Devices:
         def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
             return jax.jvp(by_sorting, primals, tangents)
 
-        result: tuple[Array, ...] = merged(message.bounds, place.rank, *message.arrays)
+        places = message.leaving, message.arriving, message.longest
+        result: tuple[Array, ...] = merged(places, place.rank, *message.arrays)
         return result
 
-    def _by_merging(
-        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, rank: Array, *, block: int
-    ) -> tuple[Array, ...]:
+    def _by_merging(self, message: Exchange, rank: Array, block: int) -> tuple[Array, ...]:
         """Return the received runs, merged in pairs.
 
         In step s, the devices whose ranks differ by the bits of s exchange one block each. Neighbours in the list of
         runs are from neighbouring devices, after the first round of merges from neighbouring pairs, and so on. A bit of
         the local rank decides which of two runs comes first.
         """
-        xp = jax.numpy
+        xp, arrays, leaving, arriving = jax.numpy, message.arrays, message.leaving, message.arriving
         rows, n = arrays[0].shape
-        counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
-        last = n - block
+        counts = _lengths(arriving)
 
-        def begins(of: Any, to: Any) -> Array:
-            return xp.minimum(bounds[of, :, to], last)  # the begin of the block that holds the part, in every row
+        def begin_of_block(begins: Array) -> Array:  # the block holds the piece, and ends in the array
+            return xp.minimum(begins, n - block)
 
         def cut(x: Array, block_begins: Array) -> Array:  # of shape (rows, block)
             if rows == 1:
@@ -156,21 +167,20 @@ class Devices:
             positions = block_begins[:, None] + xp.arange(block, dtype=block_begins.dtype)
             return xp.take_along_axis(x, positions, axis=1, mode="promise_in_bounds")
 
-        runs = [(arrays, bounds[rank, :, rank], counts[rank, :, rank])]
+        runs = [(arrays, leaving[:, rank], counts[rank])]
         for step in range(1, self.count):
             pairs = [(at, at ^ step) for at in range(self.count)]
             partner = rank ^ step
-            at = begins(rank, partner)
+            at = begin_of_block(leaving[:, partner])
             got = tuple(jax.lax.ppermute(cut(x, at), self.names, pairs) for x in arrays)
-            runs.append((got, bounds[partner, :, rank] - begins(partner, rank), counts[partner, :, rank]))
-        level = 0
-        while len(runs) > 1:
-            second_first = xp.broadcast_to(rank >> level & 1, (rows,)).astype(bounds.dtype)
-            runs = [
-                self._merged_pair(message, first_run, second_run, second_first)
-                for first_run, second_run in zip(runs[::2], runs[1::2], strict=True)
-            ]
-            level += 1
+            begins = arriving[partner, :, 0]
+            runs.append((got, begins - begin_of_block(begins), counts[partner]))
+            level = 0
+            while (step + 1) >> level & 1 == 0:  # blocks of later steps may arrive in the meantime
+                second_run, first_run = runs.pop(), runs.pop()
+                second_first = xp.broadcast_to(rank >> level & 1, (rows,)).astype(leaving.dtype)
+                runs.append(self._merged_pair(message, first_run, second_run, second_first))
+                level += 1
         return runs[0][0]
 
     def _merged_pair(self, message: Exchange, first_run: _Run, second_run: _Run, second_first: Array) -> _Run:
@@ -207,24 +217,24 @@ class Devices:
         )
         return run(*arrays, places), xp.zeros_like(first_run[1]), first_run[2] + second_run[2]
 
-    def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
-        """Return the length of a block, enough for a part of random elements, and the counts that leave each device."""
-        away = jax.numpy.where(jax.numpy.eye(self.count, dtype=bool)[:, None, :], 0, counts)
-        return min(n, -(-n * 17 // (16 * self.count)) + 4 * math.isqrt(n)), away
+    def _block(self, n: int) -> int:
+        """Return the length of a block, enough for a piece of random elements."""
+        return min(n, -(-n * 17 // (16 * self.count)) + 4 * math.isqrt(n))
 
-    def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
-        """Return the parts of one array. The exchange permutes elements, so its derivative is the exchange back."""
+    def _exchanged(self, x: Array, pieces: _Pieces, length: int, rank: Array) -> Array:
+        """Return the pieces of one array. The exchange permutes elements, so its derivative is the exchange back."""
         if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
-            return self._in_rounds(x, bounds, length, place.rank)
-        counts = jax.numpy.diff(bounds, axis=-1)  # of shape (from, rows, to)
-        ends = jax.numpy.cumsum(counts.transpose(2, 1, 0), axis=-1)
-        bounds_back = jax.numpy.concat([jax.numpy.zeros_like(ends[..., :1]), ends], axis=-1)
+            return self._in_rounds(x, pieces, length, rank)
+        leaving, arriving, longest = pieces
+        ends = jax.numpy.cumsum(arriving.T, axis=-1)
+        leaving_back = jax.numpy.concat([jax.numpy.zeros_like(ends[:, :1]), ends], axis=-1)
+        pieces_back = leaving_back, jax.numpy.diff(leaving).T, longest
         n = x.shape[1]
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def exchanged(x: Array, bounds: Array, bounds_back: Array, rank: Array) -> Array:
-            del bounds_back
-            return self._in_rounds(x, bounds, length, rank)
+        def exchanged(x: Array, pieces: _Pieces, pieces_back: _Pieces, rank: Array) -> Array:
+            del pieces_back
+            return self._in_rounds(x, pieces, length, rank)
 
         def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
             moved_tangent = jax.custom_derivatives.linear_call(
@@ -236,25 +246,22 @@ class Devices:
             return exchanged(*primals), moved_tangent
 
         exchanged.defjvp(tangent)
-        result: Array = exchanged(x, bounds, bounds_back, place.rank)
+        result: Array = exchanged(x, pieces, pieces_back, rank)
         return result
 
-    def _in_rounds(self, x: Array, bounds: Array, length: int, rank: Any) -> Array:
-        """Return the parts of one array, sent in rounds of equal blocks until the longest part is complete.
+    def _in_rounds(self, x: Array, pieces: _Pieces, length: int, rank: Any) -> Array:
+        """Return the pieces of one array, sent in rounds of equal blocks until the longest piece is complete.
 
-        A part of random elements is one block unless it is very long. The part that stays on this device is copied.
+        A piece of random elements is one block unless it is very long. The piece that stays on this device is copied.
         """
         xp = jax.numpy
         rows, n = x.shape
         if n == 0 or rows == 0:
             return x
-        local_bounds, total = bounds[rank], self.count
-        counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
-        arriving = counts[:, :, rank]
-        first = xp.cumsum(arriving, axis=0) - arriving  # the begin of each device's part in the result
-        block, away = self._blocks(n, counts)
-        block = min(block, LONGEST_BLOCK)
-        rounds = -(-xp.max(away) // block)
+        (leaving, arriving, longest), total = pieces, self.count
+        first = xp.cumsum(arriving, axis=0) - arriving  # the begin of each device's piece in the result
+        block = min(self._block(n), LONGEST_BLOCK)
+        rounds = -(-xp.max(longest) // block)
 
         def cut(begins: Array, size: int) -> Array:  # of shape (rows, size)
             at = begins[:, None] + xp.arange(size, dtype=begins.dtype)
@@ -262,11 +269,11 @@ class Devices:
 
         at = xp.arange(length, dtype=first.dtype)[None] - first[rank][:, None]
         from_here = (at >= 0) & (at < arriving[rank][:, None])
-        result = xp.where(from_here, cut(local_bounds[:, rank] - first[rank], length), xp.zeros((), x.dtype))
+        result = xp.where(from_here, cut(leaving[:, rank] - first[rank], length), xp.zeros((), x.dtype))
 
         def one_round(state: tuple[Array, Array]) -> tuple[Array, Array]:
             round_index, result = state
-            sent = xp.stack([cut(local_bounds[:, to] + round_index * block, block) for to in range(total)])
+            sent = xp.stack([cut(leaving[:, to] + round_index * block, block) for to in range(total)])
             got = jax.lax.all_to_all(sent, self.names, 0, 0)
             if rows == 1:  # slices, without an array of positions
                 for of in range(total):
@@ -286,6 +293,12 @@ class Devices:
 
         start = xp.zeros((), rounds.dtype)
         return jax.lax.while_loop(lambda state: state[0] < rounds, one_round, (start, result))[1]
+
+
+def _lengths(arriving: Array) -> Array:
+    """Return the lengths of pieces that arrive, of shape (devices, rows)."""
+    lengths: Array = arriving[..., 1] - arriving[..., 0]
+    return lengths
 
 
 def _varying(x: Array) -> frozenset[Any]:

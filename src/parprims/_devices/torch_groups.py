@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
+from parprims._devices.communicator import Exchange, Gather, Place, Reduce, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch.primitive import Arguments
 from parprims._dispatch.watch import listing
@@ -186,6 +186,13 @@ class Processes:
             lambda x: _gathered(x, group), lambda g: _traded(g.contiguous(), group).sum(0), message.arrays
         )
 
+    def reduce(self, message: Reduce) -> tuple[Tensor, ...]:
+        """Return the sums of the tensors of all processes."""
+        sums = tuple(x.contiguous() for x in message.arrays)  # which nobody else reads
+        for one in sums:
+            dist.all_reduce(one, group=self.group)
+        return sums
+
     def shift(self, message: Shift) -> tuple[Tensor, ...]:
         """Return the tensors of the process ``by`` places further."""
         group, by = self.group, message.by
@@ -197,11 +204,11 @@ class Processes:
         return self._sent(lambda x: _traded(x, group), lambda g: _traded(g, group), message.arrays)
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Tensor, ...]:
-        """Return the parts that all processes send to this one."""
-        counts = torch.diff(message.bounds, dim=-1).tolist()  # of shape (from, rows, to)
-        rank, rows, group = self.rank, range(message.bounds.shape[1]), self.group
-        counts_sent = [[counts[rank][row][to] for row in rows] for to in range(place.count)]
-        counts_received = [[counts[of][row][rank] for row in rows] for of in range(place.count)]
+        """Return the pieces that all processes send to this one."""
+        del place
+        group = self.group
+        counts_sent = torch.diff(message.leaving, dim=-1).T.tolist()  # by process and row
+        counts_received = torch.diff(message.arriving, dim=-1)[..., 0].tolist()
         return self._sent(
             lambda x: _exchanged(x, counts_sent, counts_received, group),
             lambda g: _exchanged(g, counts_received, counts_sent, group),
@@ -277,6 +284,10 @@ class _Alone:
     def gather(self, message: Gather) -> tuple[Tensor, ...]:
         """Return the local tensors."""
         return tuple(x[None] for x in message.arrays)
+
+    def reduce(self, message: Reduce) -> tuple[Tensor, ...]:
+        """Return the local tensors."""
+        return message.arrays
 
     def shift(self, message: Shift) -> tuple[Tensor, ...]:
         """Return the local tensors."""

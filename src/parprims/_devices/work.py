@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from parprims._core.arrays import Array
-from parprims._devices.communicator import Collective, Quick, Step
+from parprims._devices.communicator import Collective, Driver, Quick, Step
 from parprims._dispatch.dispatch import Call, explain
 from parprims._dispatch.primitive import Arguments
 from parprims._dispatch.watch import listing, tell, unwatched
@@ -28,7 +28,7 @@ class Stage:
 
     over: Names
     length: int
-    steps: Sequence[Step]
+    steps: Driver
     linear: tuple[Sequence[Step], Sequence[Step]] | None = None
     """The drivers of the product and of the transposed system, if the last array is a right-hand side.
 
