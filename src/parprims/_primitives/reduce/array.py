@@ -22,7 +22,7 @@ from parprims._core.arrays import (
 from parprims._core.jax_arrays import varying_alike
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs, repeated
-from parprims._operators.in_place import harmless
+from parprims._operators.in_place import check_axes, harmless
 from parprims._operators.operator import BUILT_IN, Operator, restructured, rounds
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce.call import (
@@ -62,6 +62,7 @@ def _by_tree(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     op = harmless(xp, values.op, r.operation, xs, axis=axis if values.differ else None)
+    check_axes(xp, values.op, r.operation, xs, axis)
     return dataclasses.replace(values, op=op), tree(xs, op, axis)
 
 

@@ -646,7 +646,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
     if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
         fn = None
     if fn is None:
-        arrays, differ = of_equal_shapes(xp, operator, arrays)
+        arrays, differ = of_equal_shapes(xp, operator, arrays, asked["axis"])
     elif not single and any(x.shape != arrays[0].shape for x in arrays):
         shape = broadcast_to_one(arrays)
         arrays = tuple(fitted(xp, x, x.dtype, shape) for x in arrays)

@@ -222,7 +222,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     include_initial = check_flag("include_initial", asked["include_initial"])
     if exclusive and include_initial:
         raise ValueError("exclusive must be False where include_initial is True, which shifts results by one too")
-    xs, differ = of_equal_shapes(xp, operator, xs)
+    xs, differ = of_equal_shapes(xp, operator, xs, asked["axis"])
     shapes = tuple([tuple(x.shape) for x in xs])
     axis = shared_axis(asked["axis"], shapes, names) if differ else only_axis(asked["axis"], xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))
