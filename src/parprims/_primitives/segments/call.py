@@ -107,6 +107,11 @@ class Segmented(Composed):
         return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None and not self.own
 
     @property
+    def grouped_by_array(self) -> bool:
+        """Whether the array form must, and does, group the elements of each segment canonically."""
+        return self.canonical and _rounds(self) and self.operation != "recurrence"
+
+    @property
     def lasts(self) -> bool:
         """Whether the operator has a key that later calls find it by."""
         return self.operation is not None
@@ -519,7 +524,7 @@ def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
 
 def departs(name: str, xp: Namespace, s: Segmented) -> str | None:
     """Return the sentence why a method does not group the elements of a segment canonically, or None."""
-    if name == "array" and _rounds(s):
+    if name == "array" and _rounds(s) and not s.grouped_by_array:
         return "the array form groups elements by their places along the whole axis"
     return in_tiles_on_gpus(name, xp, s) if _rounds(s) else exact(name, xp, s)
 
@@ -533,7 +538,7 @@ def departs_by_offsets(name: str, xp: Namespace, s: Segmented) -> str | None:
 
 def departs_by_ids(name: str, xp: Namespace, s: Segmented) -> str | None:
     """Return the same for reductions by ids."""
-    if name == "kernel" and s.grouped_by_kernel:
+    if (name == "kernel" and s.grouped_by_kernel) or (name == "array" and s.grouped_by_array):
         return None
     if name != "native" and _rounds(s):
         return "elements of a segment are grouped by their places along the whole axis"
