@@ -166,9 +166,9 @@ class Primitive:
     operators, numbers : tuple of str
         Options that are operators or functions, and options that are numbers held by prepared calls. An operator has
         a key if its trace cannot change unseen (`lasting_key`); without keys for all options, a call has no key.
-    or_arrays : tuple of str
-        Those of ``numbers`` that may also be arrays, or tuples with arrays. Then they are among the arrays of the call,
-        so that a later call passes its own.
+    or_arrays : str
+        The one of ``numbers`` that may also be an array, or a tuple with arrays. Then it is among the arrays of the
+        call, so that a later call passes its own. Empty if there is none.
     state : callable, optional
         Takes the arguments; returns a further part of the key, such as settings of a library.
     plainer : callable
@@ -211,7 +211,7 @@ class Primitive:
     normalize: Callable[[Arguments], Arguments] | None = None
     operators: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
-    or_arrays: tuple[str, ...] = ()
+    or_arrays: str = ""
     state: Callable[[Arguments], Any] | None = None
     plainer: Callable[[Arguments], Arguments | None] = plainer
     gradient: bool = True
@@ -293,9 +293,8 @@ class Primitive:
             if in_graph(flat, asked.method):
                 asked = nodes().with_constants(asked, self.numbers)
                 return self._node(asked) if self.node is None else self.node(asked)
-            if self.or_arrays:
+            if self.or_arrays and _holds_arrays(asked.options.get(self.or_arrays)):
                 kept = self._with_more_arrays(asked)
-            if kept is not asked:
                 given = kept.given
                 arrays = tuple(given.values())
                 flat = _flat(arrays)
@@ -315,13 +314,10 @@ class Primitive:
         return self.compute(self.methods, asked.method, xp, call)
 
     def _with_more_arrays(self, asked: Arguments) -> Arguments:
-        """Return the call with those options of ``or_arrays`` that hold arrays among its arrays."""
-        options = asked.options
-        more = {name: options[name] for name in self.or_arrays if _holds_arrays(options.get(name))}
-        if not more:
-            return asked
-        rest = {name: value for name, value in options.items() if name not in more}
-        return Arguments(asked.name, {**asked.arrays, **more}, rest, asked.method)
+        """Return the call with its option ``or_arrays`` among its arrays."""
+        options = asked.options.copy()
+        arrays = {**asked.arrays, self.or_arrays: options.pop(self.or_arrays)}
+        return Arguments(asked.name, arrays, options, asked.method)
 
     def _is_split(self, asked: Arguments) -> bool:
         """Return whether several devices, or chunks, hold arrays that may be split."""

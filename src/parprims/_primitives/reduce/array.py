@@ -24,7 +24,7 @@ from parprims._core.arrays import (
 from parprims._core.elements import flattened, is_structured
 from parprims._core.jax_arrays import varying_alike
 from parprims._core.options import check_entries, is_array
-from parprims._core.scalars import as_array
+from parprims._core.scalars import as_array, as_number, is_scalar
 from parprims._dispatch.dispatch import Checked, Method
 from parprims._dispatch.primitive import Arguments
 from parprims._libraries.settings import compiling
@@ -262,29 +262,32 @@ class Started(Checked):
 def started(xp: Namespace, r: Reduction, asked: Arguments) -> Reduction | Started:
     """Return a reduction with an array in its initial element as a call that later calls can find.
 
-    That is left out for 16-bit floats, whose results are rounded once, and for numbers beside arrays where the dtypes
-    of a map's values are not known.
+    That is left out for 16-bit floats, whose results are rounded once, and on JAX for numbers beside arrays where the
+    dtypes of a map's values are not known.
     """
     given = asked["initial"]
     entries = given if isinstance(given, tuple) else (given,)
     key = asked.key_of(*r.arrays, *entries)
-    of_arrays = tuple(filter(is_array, entries))
-    has_numbers = len(of_arrays) < len(entries)
-    if key is None or r.n == 0 or (has_numbers and r.fn is not None) or has_sixteen_bits((*r.arrays, *of_arrays)):
+    converts = is_jax(xp) and any(map(_is_number, entries))  # a program takes numbers as arrays of the right dtypes
+    sixteen = has_sixteen_bits((*r.arrays, *filter(is_array, entries)))
+    if key is None or r.n == 0 or sixteen or (converts and r.fn is not None):
         return r
-    count = len(r.arrays)
-    complete: Callable[..., tuple[Array, ...]] | None = None
-    arrays = (*r.arrays, *entries)
-    if has_numbers:
-        dtypes, on = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays])), device(r.arrays[0])
+    if not converts:
+        return Started(arrays=(*r.arrays, *entries), key=key, whole=r)
+    count, on = len(r.arrays), device(r.arrays[0])
+    dtypes = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
 
-        def complete(*arrays: Any) -> tuple[Array, ...]:
-            pairs = zip(arrays[count:], dtypes, strict=True)
-            starts = [x if is_array(x) else as_array("initial", x, xp, to, device=on, shape=()) for x, to in pairs]
-            return *arrays[:count], *starts
+    def complete(*arrays: Any) -> tuple[Array, ...]:
+        pairs = zip(arrays[count:], dtypes, strict=True)
+        starts = [as_array("initial", x, xp, to, device=on, shape=()) if _is_number(x) else x for x, to in pairs]
+        return *arrays[:count], *starts
 
-        arrays = complete(*arrays)
-    return Started(arrays=arrays, key=key, complete=complete, whole=r)
+    return Started(arrays=complete(*r.arrays, *entries), key=key, complete=complete, whole=r)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether an entry of an initial element is a number, as an array of NumPy without axes is too."""
+    return is_scalar(as_number(value))
 
 
 def without_start(call: Any) -> Any:

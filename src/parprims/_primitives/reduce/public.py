@@ -692,7 +692,7 @@ def declared_reduction(name: str, **defaults: Any) -> Primitive:
         defaults=defaults,
         operators=("fn", "op"),
         numbers=("initial",),
-        or_arrays=("initial",),
+        or_arrays="" if "initial" in defaults else "initial",
         compute=_computed,
         node=None if name == "vecdot" else lambda asked: registry.nodes().reduce(asked),
         rules="vecdot" if name == "vecdot" else "reduction",

@@ -235,7 +235,7 @@ def _by_ids(make: Sample) -> Given:
 
 
 _OF_ELEMENTS: dict[str, Any] = {
-    "operators": ("op",), "numbers": ("initial",), "or_arrays": ("initial",), "compute": _rounded_once,
+    "operators": ("op",), "numbers": ("initial",), "or_arrays": "initial", "compute": _rounded_once,
     "single": lambda asked: not isinstance(asked["x"], tuple),
 }  # fmt: skip
 SEGMENT_REDUCE = Primitive(
@@ -262,7 +262,7 @@ for _scan in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATI
         normalize=_with_initial_as_option,
         operators=("op",),
         numbers=("initial",),
-        or_arrays=("initial",),
+        or_arrays="initial",
         single=lambda asked: not (isinstance(asked["x"], tuple) or asked.options.get("return_last")),
     )
 _declared(
