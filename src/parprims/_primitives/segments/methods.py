@@ -376,7 +376,8 @@ def _by_offsets(gpu: Method, compose: Callable[..., Any], parts: Callable[..., l
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _is_empty(c):
             return by_array.prepare(xp, c)
-        return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
+        faster = dataclasses.replace(c, canonical=False)  # for derivatives, which promise no bits
+        return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, faster))
 
     def slower(xp: Namespace, c: Segmented) -> str | None:
         return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
