@@ -104,7 +104,7 @@ class Segmented(Composed):
     @property
     def grouped_by_kernel(self) -> bool:
         """Whether the kernel must, and does, group the elements of each segment canonically, also on GPUs."""
-        return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None and not self.own
+        return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None
 
     @property
     def grouped_by_array(self) -> bool:

@@ -457,15 +457,15 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
 def _scan_on_gpu() -> Method:
     """Return the kernel method of scans on GPUs: by segments, or by flags where lines are adjacent in memory."""
-    lines = Method(_by_one_launch(_scanned), cuda.refusal)
+    lines = Method(_by_one_launch(_scan_of_segments), cuda.refusal)
     columns = by_parts("kernel", _scanned, _scan_parts)
     continued = by_parts("kernel", _continued, _continued_parts)
 
     def of(_: Namespace, c: Segmented) -> Method:
-        if c.own:
-            return continued
         if c.scanned_in_blocks:
             return lines
+        if c.own:
+            return continued
         return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
 
     return either_of(of)
