@@ -104,7 +104,7 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
     function = ElementFunction(operator.combine, 2, packed)
     if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, function, a):
         raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
-    check_axes(xp, operator, lasting_key(op), xs, 0)
+    check_axes(xp, operator, lasting_key(op), xs, axis=0)
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))
     place = _first_difference(xp, left, right, rtol)

@@ -75,7 +75,7 @@ def _by_tree(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     op = harmless(xp, values.op, r.operation, xs, axis=axis if values.differ else None)
-    check_axes(xp, values.op, r.operation, xs, axis)
+    check_axes(xp, values.op, r.operation, xs, axis=axis)
     return dataclasses.replace(values, op=op), tree(xs, op, axis)
 
 
@@ -290,7 +290,8 @@ def _is_number(value: Any) -> bool:
     return is_scalar(as_number(value))
 
 
-def without_start(call: Any) -> Any:
+def without_start(call: Reduction | Started) -> Reduction:
+    """Return the reduction of a call."""
     return call.whole if isinstance(call, Started) else call
 
 

@@ -53,7 +53,7 @@ def array(xp: Namespace, r: Scan) -> Any:
     """Return the scan by the canonical grouping."""
     axis = None if r.shapes is None else r.axis
     op = harmless(xp, r.op, r.operation, r.inputs, axis=axis)
-    check_axes(xp, r.op, r.operation, r.inputs, r.axis)
+    check_axes(xp, r.op, r.operation, r.inputs, axis=r.axis)
     return _result(xp, dataclasses.replace(r, op=op), grouped)
 
 
@@ -421,5 +421,5 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
 
 def _native(xp: Namespace, r: Scan) -> Any:
     """Return the scan by the library's own routine."""
-    check_axes(xp, r.op, r.operation, r.inputs, r.axis)
+    check_axes(xp, r.op, r.operation, r.inputs, axis=r.axis)
     return _result(xp, r, _after(library_inclusive))

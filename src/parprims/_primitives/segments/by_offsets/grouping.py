@@ -233,7 +233,7 @@ def _in_working_dtypes(xp: Namespace, c: Segmented) -> tuple[Operator, tuple[Arr
         tuple([cast(xp, x, to) for x, to in zip(arrays, wide, strict=False)]) for arrays in (c.elements(xp), c.starts)
     )
     op = harmless(xp, c.op, c.operation, xs, axis=c.axis if c.shapes else None)
-    check_axes(xp, c.op, c.operation, xs, c.axis)
+    check_axes(xp, c.op, c.operation, xs, axis=c.axis)
     return op, xs, starts, cast(xp, c.arrays[c.count], index_dtype(xp))
 
 
@@ -243,7 +243,7 @@ def scan_of(xp: Namespace, c: Segmented) -> Any:
     if c.reverse:
         xs, offsets = tuple([xp.flip(x, axis=c.axis) for x in xs]), c.n - xp.flip(offsets, axis=0)
         starts = tuple([xp.flip(x, axis=c.axis) for x in starts]) if c.own else starts
-    segments, numbers = segments_of(xp, op, c.axis, offsets, c.n)
+    segments, numbers = segments_of(xp, op, c.axis, offsets, n=c.n)
     if c.own:
         starts = segments.taken(starts, numbers)
     else:
@@ -267,7 +267,7 @@ def scan_of(xp: Namespace, c: Segmented) -> Any:
 def reduction_of(xp: Namespace, c: Segmented) -> tuple[Arrays, Array, Array]:
     """Return the reductions of segments with elements, whether each segment has any, and the place of its result."""
     op, xs, _, offsets = _in_working_dtypes(xp, c)
-    segments, _ = segments_of(xp, op, c.axis, offsets, c.n)
+    segments, _ = segments_of(xp, op, c.axis, offsets, n=c.n)
     ys = tuple([cast(xp, y, to) for y, to in zip(reduced(segments, xs), c.dtypes, strict=True)])
     full = (offsets[:-1] < offsets[1:]) & (offsets[:-1] >= 0) & (offsets[1:] <= c.n)
     return ys, full, cumulative_sum(cast(xp, full, offsets.dtype), method=_AUTO) - 1
