@@ -49,8 +49,7 @@ def refuses_kernels(backend, example):
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_runs_or_says_why_not(backend, name):
     example = EXAMPLES[name]
-    exact = name.startswith(("sort", "argsort", "cumulative_m"))
-    by_kernel_alone = name.endswith((" by offsets", " by segment_ids", "lfilter", "sosfilt")) and not exact
+    by_kernel_alone = name.startswith("linear_recurrence by ") or name in ("lfilter", "sosfilt")
     if name in REFUSED or (by_kernel_alone and refuses_kernels(backend, example)):
         with pytest.raises(
             parprims.MethodRefused, match=r"every method refused: .*; sums by reproducible='everywhere'"

@@ -15,7 +15,7 @@ from typing import Any
 
 from parprims._core.arrays import Namespace, check_flag, repr_short
 from parprims._core.jax_arrays import is_split
-from parprims._core.options import NUMBERS_OR_SEVERAL, made_plain
+from parprims._core.options import NUMBERS_OR_SEVERAL, is_array, made_plain
 from parprims._core.other_words import unknown_option
 from parprims._core.signature import signature
 from parprims._dispatch.dispatch import Methods, in_graph, plain, primitives
@@ -97,6 +97,11 @@ def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
     return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
 
 
+def _holds_arrays(value: Any) -> bool:
+    """Return whether an option is an array, or a tuple with arrays."""
+    return any(map(is_array, value)) if type(value) is tuple else is_array(value)
+
+
 def _flat(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if tuple not in map(type, arrays):
         return arrays
@@ -161,6 +166,9 @@ class Primitive:
     operators, numbers : tuple of str
         Options that are operators or functions, and options that are numbers held by prepared calls. An operator has
         a key if its trace cannot change unseen (`lasting_key`); without keys for all options, a call has no key.
+    or_arrays : str
+        The one of ``numbers`` that may also be an array, or a tuple with arrays. Then it is among the arrays of the
+        call, so that a later call passes its own. Empty if there is none.
     state : callable, optional
         Takes the arguments; returns a further part of the key, such as settings of a library.
     plainer : callable
@@ -203,6 +211,7 @@ class Primitive:
     normalize: Callable[[Arguments], Arguments] | None = None
     operators: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    or_arrays: str = ""
     state: Callable[[Arguments], Any] | None = None
     plainer: Callable[[Arguments], Arguments | None] = plainer
     gradient: bool = True
@@ -279,11 +288,17 @@ class Primitive:
         given = asked.given
         arrays = tuple(given.values())
         flat = _flat(arrays)
+        kept = asked
         if asked.axis_name is None:
             if in_graph(flat, asked.method):
                 asked = nodes().with_constants(asked, self.numbers)
                 return self._node(asked) if self.node is None else self.node(asked)
-            key = asked.key = self._key(asked, given, arrays)
+            if self.or_arrays and _holds_arrays(asked.options.get(self.or_arrays)):
+                kept = self._with_more_arrays(asked)
+                given = kept.given
+                arrays = tuple(given.values())
+                flat = _flat(arrays)
+            key = kept.key = self._key(kept, given, arrays)
             run = recalled(key)
             if run is None and self.recall is not None:
                 run = self.recall(key)
@@ -295,8 +310,14 @@ class Primitive:
         if self.sharded and (asked.axis_name is not None or self._is_split(asked)):
             return devices().compute(asked, self._title)
         self.methods.check(asked.method)
-        xp, call = self.check(asked)
+        xp, call = self.check(asked if kept.key is None else kept)
         return self.compute(self.methods, asked.method, xp, call)
+
+    def _with_more_arrays(self, asked: Arguments) -> Arguments:
+        """Return the call with its option ``or_arrays`` among its arrays."""
+        options = asked.options.copy()
+        arrays = {**asked.arrays, self.or_arrays: options.pop(self.or_arrays)}
+        return Arguments(asked.name, arrays, options, asked.method)
 
     def _is_split(self, asked: Arguments) -> bool:
         """Return whether several devices, or chunks, hold arrays that may be split."""
@@ -311,7 +332,7 @@ class Primitive:
         if self._key_of:
             others = others.copy()
             for name, key_of in self._key_of:
-                value = others.pop(name)
+                value = others.pop(name, None)
                 if value is not None:
                     value = key_of(value)
                     if value is None:

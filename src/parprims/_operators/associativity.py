@@ -22,7 +22,8 @@ from parprims._core.arrays import (
 from parprims._core.elements import flattened, is_tree
 from parprims._core.other_words import by_position
 from parprims._operators.flags import of_equal_shapes
-from parprims._operators.in_place import ElementFunction, changes_arguments
+from parprims._operators.function_key import lasting_key
+from parprims._operators.in_place import ElementFunction, changes_arguments, check_axes
 from parprims._operators.operator import as_operator, check_components, names_of_leaves, restructured
 
 
@@ -92,7 +93,7 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
     xp, admitted = admit(dict(zip(names, xs, strict=True)))
     xs = tuple(admitted)
     check_components(operator, tuple(x.dtype for x in xs), "examples")
-    xs, differ = of_equal_shapes(xp, operator, xs)
+    xs, differ = of_equal_shapes(xp, operator, xs, 0)
     if differ:
         shared_axis(0, [tuple(x.shape) for x in xs], names, "examples")
     n = xs[0].shape[0] if xs[0].ndim else 0
@@ -103,6 +104,7 @@ def check_associative(op: Any, examples: Any, *more: Never, rtol: float | None =
     function = ElementFunction(operator.combine, 2, packed)
     if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, function, a):
         raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
+    check_axes(xp, operator, lasting_key(op), xs, axis=0)
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))
     place = _first_difference(xp, left, right, rtol)

@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
-from parprims._core.arrays import Array, Namespace, cast, compute_dtype, spread
+from typing import Any
+
+from parprims._core.arrays import Array, Namespace, cast, compute_dtype, normalize_axes, spread
 from parprims._operators.in_place import is_own
 from parprims._operators.operator import Operator
 
 
-def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the components of elements, with the flags of a segmented operator broadcast to the shape of the others.
-
-    Raises ValueError if they do not broadcast. Without flags the components are returned unchanged.
-    """
-    count = op.flags
-    if not 0 < count < len(xs):
-        return xs
-    shape = xs[count].shape
-    flags = []
-    for index, flag in enumerate(xs[:count]):
-        try:
-            flags.append(flag if flag.shape == shape else xp.broadcast_to(flag, shape))
-        except (ValueError, RuntimeError, TypeError):  # the libraries differ
-            raise ValueError(
-                f"x[{index}], the flags of op {op.name}, must broadcast to the shape {tuple(shape)} of its elements, "
-                f"got shape {tuple(flag.shape)}"
-            ) from None
-    return (*flags, *xs[count:])
-
-
-def of_equal_shapes(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[tuple[Array, ...], bool]:
+def of_equal_shapes(
+    xp: Namespace, op: Operator, xs: tuple[Array, ...], axis: Any = None
+) -> tuple[tuple[Array, ...], bool]:
     """Return the components of elements, with flags broadcast to the others, and whether their shapes still differ.
 
-    Flags do not broadcast to components of several shapes: each flag then has the first axes of every component. Raises
-    ValueError if a built-in operator has components with different numbers of axes: their last axes would broadcast.
+    ``axis`` is the axis of the call, or several; None for all. Flags do not broadcast to components of several shapes:
+    each flag then has the first axes of every component. Raises ValueError if flags do not broadcast, or if a built-in
+    operator has components with different numbers of axes: their last axes would broadcast.
     """
     shape, flags = xs[0].shape, op.flags
     if all(x.shape == shape for x in xs):
         return xs, False
     if 0 < flags < len(xs) and all(x.shape == xs[flags].shape for x in xs[flags:]):
-        return flags_broadcast(xp, op, xs), False
+        return flags_broadcast(xp, op, xs, normalize_axes(axis, xs[flags].ndim)), False
     if not is_own(op) and any(x.ndim != xs[flags].ndim for x in xs[flags:]):
         shown = ", ".join(str(tuple(x.shape)) for x in xs[flags:])
         raise ValueError(f"x must be arrays of equal shape for op {op.name}, which is elementwise, got {shown}")
     return xs, True
+
+
+def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return the components with the flags of a segmented operator broadcast to the shape of the others.
+
+    Flags with fewer axes have the last axes of the elements, as in NumPy, or the first; they must have an axis of the
+    call, which are ``axes`` of the elements. Raises ValueError if none of these fits, or if both fit. torch.compile
+    traces this function.
+    """
+    count = op.flags
+    if not 0 < count < len(xs):
+        return xs
+    shape = tuple(xs[count].shape)
+    flags = []
+    for index, flag in enumerate(xs[:count]):
+        places = _places(tuple(flag.shape), shape, axes)
+        if len(places) != 1:
+            raise ValueError(
+                f"x[{index}], the flags of op {op.name}, must broadcast to the shape {shape} of its elements"
+                f"{', and have as many axes' if places else ''}, got shape {tuple(flag.shape)}"
+            )
+        flags.append(flag if flag.shape == shape else xp.broadcast_to(xp.reshape(flag, places[0]), shape))
+    return (*flags, *xs[count:])
+
+
+def _places(flag: tuple[int, ...], shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the shapes, with as many axes as elements of ``shape``, that flags of another shape may have."""
+    spare = len(shape) - len(flag)
+    if spare < 0:
+        return []
+    last, first = (*(1,) * spare, *flag), (*flag, *(1,) * spare)
+    found = [last] if not flag or not axes or max(axes) >= spare else []
+    if first not in found and (not axes or min(axes) < len(flag)):
+        found.append(first)
+    return [place for place in found if all(m == 1 or m == n for m, n in zip(place, shape, strict=True))]
 
 
 def restarted(

@@ -1,4 +1,7 @@
-"""Caller's functions that change their arguments: a trial finds them, or they receive copies."""
+"""Caller's functions that change their arguments, or that mistake their axes: a trial finds them.
+
+Where a trial cannot see changes, functions receive copies.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import dataclasses
 import math
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import array_api_compat
@@ -48,6 +51,57 @@ def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[
         return lambda *xs: fn(*_copied(xp, xs))
     _try_once(xp, "fn", ElementFunction(fn, 1, False), key=key, xs=arrays)
     return fn
+
+
+def check_axes(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...], axis: int) -> None:
+    """Raise the error of an operator that mistakes the axis of the call for an axis behind it.
+
+    Arrays broadcast from their last axes. So flags of shape (n,) beside matrices of shape (n, k, k) are an error,
+    except that they match columns if k is n, or n is 1. The operator is tried once for each kind of elements, on a
+    number of elements that is no other length. Large elements of one shape are not tried: all broadcast alike.
+    """
+    shapes = [tuple(x.shape) for x in xs]
+    one_shape = all(shape == shapes[0] for shape in shapes)
+    size = math.prod(shapes[0]) // max(1, shapes[0][axis])
+    if not is_own(op) or all(len(shape) == axis + 1 for shape in shapes) or (one_shape and size > _LITTLE):
+        return
+    tried_shapes = [(*shape[:axis], apart(shapes, axis), *shape[axis + 1 :]) for shape in shapes]
+    dtypes = [x.dtype for x in xs]
+    if any(0 in shape for shape in shapes) or _capturing(xp):
+        return
+    with _once(op.combine, key, (type(xs[0]), *tried_shapes, *map(dtype_name, dtypes))) as first:
+        if not first:
+            return
+        kinds = zip(tried_shapes, dtypes, strict=True)
+        try:
+            with quiet(xp), unwatched():
+                if array_api_compat.is_jax_namespace(xp):
+                    import jax
+
+                    few = tuple([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds])
+                    jax.eval_shape(op, few, few)
+                else:
+                    few = tuple([xp.ones(shape, dtype=dtype, device=device(xs[0])) for shape, dtype in kinds])
+                    op(few, few)
+        except Exception as error:
+            if not _is_singular(error):
+                shown = ", ".join(map(str, tried_shapes))
+                error.add_note(f"Elements of shapes {shown} were tried, with another length along axis {axis}.")
+                raise
+
+
+def _is_singular(error: Exception) -> bool:
+    """Return whether an error comes from the values of the elements that were tried, such as singular matrices."""
+    return "LinAlgError" in type(error).__name__
+
+
+def apart(shapes: Sequence[tuple[int, ...]], axis: int) -> int:
+    """Return the least length of the axis, of two or more, that no other axis of the shapes has."""
+    others = [length for shape in shapes for at, length in enumerate(shape) if at != axis]
+    least = 2
+    while least in others:
+        least += 1
+    return least
 
 
 def _only_copies_are_safe(xp: Namespace) -> bool:
@@ -96,7 +150,7 @@ class Few:
         if self.shapes is None:
             return [tuple(self.lengths())] * len(self.dtypes)
         (axis,) = self.axes
-        return [(*x[:axis], min(x[axis], max(1, self.most)), *x[axis + 1 :]) for x in self.shapes]
+        return [(*x[:axis], apart(self.shapes, axis), *x[axis + 1 :]) for x in self.shapes]
 
     def lengths(self) -> list[int]:
         """Return the shape of the few elements."""
@@ -128,7 +182,7 @@ class Few:
                     run(*(xp.ones(shape, dtype=one, device=device(self.like)) for shape, one in pairs))
         except Exception as error:  # the caller's function, or the library, may raise any error
             cut = any(pairs[0][0][at] != length for at, length in enumerate(self.shape) if at not in self.axes)
-            return None if cut and not isinstance(error, TypeError) else _told(error)
+            return None if (cut and not isinstance(error, TypeError)) or _is_singular(error) else _told(error)
         return None
 
 
@@ -204,22 +258,31 @@ def _try_once(
     By default the few elements are the first along all axes.
     """
     kind = (type(xs[0]), function.packed, *(dtype_name(x.dtype) for x in xs), few and tuple([x.ndim for x in xs]))
+    if math.prod(xs[0].shape) == 0 or _capturing(xp):
+        return
+    with _once(function.function, key, kind) as first:
+        if first:
+            few = few or tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
+            with unwatched():
+                changes = changes_arguments(xp, function, few)
+            if changes:
+                raise TypeError(f"{name} changes its argument in place: return a new array")
+
+
+@contextlib.contextmanager
+def _once(function: Callable[..., Any], key: Any, kind: Any) -> Iterator[bool]:
+    """Yield whether a trial of a function on arrays of this kind is due, and remember a trial that raises nothing."""
     tried: Any = _tried
     if key is None:
         try:
-            tried, key = _tried_functions.setdefault(function.function, set()), ()
+            tried, key = _tried_functions.setdefault(function, set()), ()
         except TypeError:  # no key and no weak reference: every call tries the function
             tried = set()
-    if (key, kind) in tried or math.prod(xs[0].shape) == 0 or _capturing(xp):
-        return
-    few = few or tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
-    with unwatched():
-        changes = changes_arguments(xp, function, few)
-    if changes:
-        raise TypeError(f"{name} changes its argument in place: return a new array")
-    if isinstance(tried, set):
+    due = (key, kind) not in tried
+    yield due
+    if due and isinstance(tried, set):
         tried.add((key, kind))
-    else:
+    elif due:
         if len(tried) >= 4096:
             tried.clear()
         tried[key, kind] = None

@@ -466,7 +466,8 @@ def segmented(op: Any) -> Operator:
     -------
     Operator
         Its elements are (flag, *components): flag, of dtype bool, is True on the first element of a segment, and
-        the components are those of ``op``. Flags broadcast against the components.
+        the components are those of ``op``. Flags broadcast against the components. Flags with fewer axes have the first
+        axes of the components or the last, whichever have the axis of the call.
 
     Raises
     ------

@@ -31,6 +31,7 @@ from parprims._dispatch.primitive import Arguments, declared
 from parprims._libraries.settings import transformed
 from parprims._operators.flags import flags_broadcast, restarted
 from parprims._operators.function_key import lasting_key
+from parprims._operators.in_place import apart, is_own
 from parprims._operators.operator import BUILT_IN, Operator, as_operator, by_leaves, with_combine
 from parprims._primitives.matmul import array as matmul_array
 from parprims._primitives.reduce import array as reduce_array
@@ -297,6 +298,16 @@ def _own(primitive: str, method: Any, op: Operator) -> Operator:
     return with_combine(op, lambda earlier, later: combine(_copied(earlier), _copied(later)))
 
 
+def _check_axes(op: Operator, xs: tuple[Array, ...], at: int) -> None:
+    """Raise the error of an operator that mistakes axes, as `in_place.check_axes` does. Nothing uses the result."""
+    if is_own(op) and any(x.ndim > at + 1 for x in xs):
+        count = apart([x.shape for x in xs], at)
+        few = tuple(
+            [torch.ones((*x.shape[:at], count, *x.shape[at + 1 :]), dtype=x.dtype, device=x.device) for x in xs]
+        )
+        op(few, few)
+
+
 def _copied(element: Any) -> Any:
     """Return an element, an array or a tuple, with copies of its arrays."""
     return tuple([x.clone() for x in element]) if isinstance(element, tuple) else element.clone()
@@ -373,6 +384,7 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     exclusive, reverse, initial = asked["exclusive"], asked["reverse"], asked["initial"]
     op = _own(asked.name, asked.method, op)
     xs, at = _aligned(xs, op, asked["axis"])
+    _check_axes(op, xs, at)
     count = len(xs)
     dtypes = _result_dtypes(op, xs, asked["dtype"])
     working = tuple([_working(dtype, _sums(op)) for dtype in dtypes])
@@ -399,16 +411,16 @@ def _scanned(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
     return restarted(xp, op, xs[: op.flags], first, has_initial=starts is not None, ys=ys)
 
 
-def _broadcast(xs: tuple[Array, ...], op: Operator) -> tuple[Array, ...]:
+def _broadcast(xs: tuple[Array, ...], op: Operator, axes: tuple[int, ...]) -> tuple[Array, ...]:
     """Return components of one shape with the flags broadcast to it."""
-    return flags_broadcast(xp, op, xs) if _differ(xs) else xs
+    return flags_broadcast(xp, op, xs, axes) if _differ(xs) else xs
 
 
 def _aligned(xs: tuple[Array, ...], op: Operator, axis: Any) -> tuple[tuple[Array, ...], int]:
     """Return the components with flags broadcast to them, and the axis that they share, counted from the front."""
     if not _are_apart(xs, op):
-        xs = _broadcast(xs, op)
-        return xs, _place(axis, xs[0].ndim)
+        at = _place(axis, xs[-1].ndim)
+        return _broadcast(xs, op, (at,)), at
     return xs, core_arrays.shared_axis(axis, [x.shape for x in xs], [f"x[{index}]" for index in range(len(xs))])
 
 
@@ -420,10 +432,10 @@ def _reduced(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
         xs, at = _aligned(xs, op, axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis)
         axes: tuple[int, ...] = (at,)
     else:
-        xs = _broadcast(xs, op)
-        ndim = xs[0].ndim
+        ndim = xs[-1].ndim
         axes = tuple(range(ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         axes = tuple(sorted([_place(axis, ndim) for axis in axes]))
+        xs = _broadcast(xs, op, axes)
     dtypes = _result_dtypes(op, xs, asked["dtype"])
     n = math.prod([xs[0].shape[axis] for axis in axes])
     shapes = [
@@ -435,6 +447,7 @@ def _reduced(asked: Arguments, xs: tuple[Array, ...], op: Operator) -> Any:
         if n == 1:
             ys = tuple(y.clone() for y in ys)
         merged, at = reduce_array.as_one_axis(xp, ys, axes)
+        _check_axes(op, merged, at)
         parts = reduce_array.tree(merged, op, at)
         totals = tuple(torch.reshape(total, shape) for total, shape in zip(parts, shapes, strict=True))
     if initial is not None:

@@ -106,10 +106,6 @@ class TestLaws:
         a, b = draw(kind, 30000, dtype, 2)
         start = b[:, : len(offsets) - 1] * 2
         for given in ({}, {"initial": start}):
-            if given and kernel == "canonical" and dtype != "int32":
-                with pytest.raises(parprims.MethodRefused):  # they are combined behind the kernel
-                    solved(backend, a, b, offsets=offsets, method=kernel, **given)
-                continue
             found = solved(backend, a, b, offsets=offsets, method=kernel, **given)
             for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
                 if first < behind:

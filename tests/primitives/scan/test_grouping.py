@@ -200,20 +200,28 @@ def test_any_layout_has_the_bits_of_array(backend, rng, outer, inner, dtype):
 @pytest.mark.parametrize("outer", [1, 3])
 @pytest.mark.parametrize("inner", [1, 4])
 def test_a_segment_of_any_layout_is_a_line(backend, rng, outer, inner):
-    """Scanned along the second of three axes, also in reverse, exclusive, and with an initial element of each line."""
+    """Scanned along the second of three axes, also in reverse, exclusive, and with an initial element of each line or
+    of each segment.
+    """
     kernel = by_kernel(backend)
     if kernel == "canonical" and backend.name.startswith("jax"):
         pytest.skip("compiles a program for every length")
     offsets = [0, 0, 5, 40, 300, 300, 8500, 17000]
     x, start = random(rng, (outer, offsets[-1], inner), "float32"), random(rng, (outer, inner), "float32")
+    own = random(rng, (outer, len(offsets) - 1, inner), "float32")
     for form in ({}, {"reverse": True}, {"exclusive": True}, {"reverse": True, "exclusive": True}):
-        for more in ({}, {"initial": backend.asarray(start)}):
-            options = {"axis": 1, "method": kernel, **form, **more}
-            found = backend.to_numpy(parprims.scan(backend.asarray(x), "add", offsets=offsets, **options))
-            for first, behind in itertools.pairwise(offsets):
+        for more in ({}, {"initial": start}, {"initial": own}):
+            options, given = {"axis": 1, "method": kernel, **form}, {k: backend.asarray(v) for k, v in more.items()}
+            with parprims.explain() as calls:
+                found = parprims.scan(backend.asarray(x), "add", offsets=offsets, **options, **given)
+            assert (calls[0].method, calls[0].canonical) == ("kernel", True)
+            found = backend.to_numpy(found)
+            for at, (first, behind) in enumerate(itertools.pairwise(offsets)):
                 if first < behind:
+                    if more.get("initial") is own:
+                        given = {"initial": backend.asarray(own[:, at].copy())}
                     line = backend.asarray(x[:, first:behind].copy())
-                    alone = backend.to_numpy(parprims.scan(line, "add", **options))
+                    alone = backend.to_numpy(parprims.scan(line, "add", **options, **given))
                     np.testing.assert_array_equal(found[:, first:behind], alone)
 
 

@@ -21,7 +21,7 @@ from parprims._core.arrays import (
     normalize_axis,
 )
 from parprims._core.promotion import promoted
-from parprims._core.scalars import as_array
+from parprims._core.scalars import as_array, maker
 from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed, Part, by_parts, stand_in
 from parprims._dispatch.derivative_rules import asked_for
@@ -88,12 +88,18 @@ def _checked(asked: Arguments) -> tuple[Namespace, _Maps]:
         raise ValueError(f"a and b must broadcast but for the axes of matrices, got shapes {shapes}") from None
     axis = normalize_axis(asked["axis"], len(shape) - 1)
     starts: tuple[Array, ...] = ()
+    complete = None
     if initial is not None:
-        across = (*shape[:axis], *shape[axis + 1 :])
-        starts = (as_array("initial", initial, xp, dtype, device=device(b), shape=across),)
+        argument = ("initial", initial, xp, dtype, device(b), (*shape[:axis], *shape[axis + 1 :]))
+        starts, begin = (as_array(*argument),), maker(*argument)
+
+        def complete(a: Array, b: Array, start: Any) -> tuple[Array, ...]:
+            return a, b, begin(start)
+
     return xp, _Maps(
         arrays=(a, b, *starts),
-        key=asked.key_of(a, b),
+        key=asked.key_of(a, b, *(() if initial is None else (initial,))),
+        complete=complete,
         results=((shape, dtype),),
         single=True,
         shape=shape,

@@ -13,26 +13,39 @@ from parprims._core.arrays import (
     Array,
     Namespace,
     along,
+    as_result,
+    cast,
     device,
     dtype_bits,
     is_jax,
     lacks_arithmetic,
     namespace_of,
 )
+from parprims._core.elements import flattened, is_structured
 from parprims._core.jax_arrays import varying_alike
+from parprims._core.options import check_entries, is_array
+from parprims._core.scalars import as_array, as_number, is_scalar
+from parprims._dispatch.dispatch import Checked, Method
+from parprims._dispatch.primitive import Arguments
 from parprims._libraries.settings import compiling
 from parprims._libraries.steps import in_programs, repeated
-from parprims._operators.in_place import harmless
+from parprims._operators.in_place import check_axes, harmless
 from parprims._operators.operator import BUILT_IN, Operator, restructured, rounds
 from parprims._operators.tracing import Untraceable
 from parprims._primitives.reduce.call import (
     OWN_MAPS,
     Reduction,
     Values,
+    after_start,
+    assembled,
+    empty,
     evaluate,
     finish,
+    has_sixteen_bits,
+    names_of_start,
     result_dtypes,
     result_of_empty,
+    working_dtype,
 )
 from parprims._primitives.reduce.traced import dtype_names, traced
 
@@ -62,6 +75,7 @@ def _by_tree(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     op = harmless(xp, values.op, r.operation, xs, axis=axis if values.differ else None)
+    check_axes(xp, values.op, r.operation, xs, axis=axis)
     return dataclasses.replace(values, op=op), tree(xs, op, axis)
 
 
@@ -213,6 +227,118 @@ def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> 
         merged = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
         xs = tuple([xp.reshape(x, merged) for x in xs])
     return xs, first
+
+
+# ---- After an initial element that is an array ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Started(Checked):
+    """A reduction with arrays in its initial element. Its arrays are those of the reduction, then the initial element.
+
+    A prepared call of it takes the initial element of each later call. ``whole`` is the reduction.
+    """
+
+    whole: Reduction
+
+    def for_method(self, method: str) -> Any:
+        return dataclasses.replace(super().for_method(method), whole=self.whole.for_method(method))
+
+    @property
+    def lasts(self) -> bool:
+        return self.whole.lasts
+
+    def empty(self, xp: Namespace) -> Any:
+        return empty(xp, self.whole)
+
+    def trial(self, xp: Namespace) -> str | None:
+        return self.whole.trial(xp)
+
+    def described(self) -> Any:
+        key = dataclasses.replace(self.whole, initial=None).described()
+        return None if key is None else ("started", key)
+
+
+def started(xp: Namespace, r: Reduction, asked: Arguments) -> Reduction | Started:
+    """Return a reduction with an array in its initial element as a call that later calls can find.
+
+    That is left out for 16-bit floats, whose results are rounded once, and on JAX for numbers beside arrays where the
+    dtypes of a map's values are not known.
+    """
+    given = asked["initial"]
+    entries = given if isinstance(given, tuple) else (given,)
+    key = asked.key_of(*r.arrays, *entries)
+    converts = is_jax(xp) and any(map(_is_number, entries))  # a program takes numbers as arrays of the right dtypes
+    sixteen = has_sixteen_bits((*r.arrays, *filter(is_array, entries)))
+    if key is None or r.n == 0 or sixteen or (converts and r.fn is not None):
+        return r
+    if not converts:
+        return Started(arrays=(*r.arrays, *entries), key=key, whole=r)
+    count, on = len(r.arrays), device(r.arrays[0])
+    dtypes = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))
+
+    def complete(*arrays: Any) -> tuple[Array, ...]:
+        pairs = zip(arrays[count:], dtypes, strict=True)
+        starts = [as_array("initial", x, xp, to, device=on, shape=()) if _is_number(x) else x for x, to in pairs]
+        return *arrays[:count], *starts
+
+    return Started(arrays=complete(*r.arrays, *entries), key=key, complete=complete, whole=r)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether an entry of an initial element is a number, as an array of NumPy without axes is too."""
+    return is_scalar(as_number(value))
+
+
+def without_start(call: Reduction | Started) -> Reduction:
+    """Return the reduction of a call."""
+    return call.whole if isinstance(call, Started) else call
+
+
+def with_array_starts(method: Method) -> Method:
+    """Return a method of reductions that also takes `Started` calls."""
+
+    def of_whole(ask: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda xp, call: ask(xp, without_start(call))
+
+    def prepare(xp: Namespace, call: Reduction | Started) -> Callable[..., Any]:
+        if not isinstance(call, Started):
+            return method.prepare(xp, call)
+        count, reduced = len(call.whole.arrays), dataclasses.replace(call.whole, initial=None, begun=False)
+        run, bare = method.prepare(xp, reduced), reduced.on(*(None,) * count)
+        return lambda *arrays: _begun_by(xp, bare, run(*arrays[:count]), arrays[count:])
+
+    return dataclasses.replace(
+        method,
+        prepare=prepare,
+        refusal=method.refusal and of_whole(method.refusal),
+        slower=method.slower and of_whole(method.slower),
+        eager=method.eager and of_whole(method.eager),
+        quiet=method.quiet if isinstance(method.quiet, bool) else of_whole(method.quiet),
+    )
+
+
+def _begun_by(xp: Namespace, bare: Reduction, result: Any, starts: tuple[Array, ...]) -> Any:
+    """Return the result of a reduction, combined with the initial element."""
+    totals, structure = flattened(result)
+    structure = structure if is_structured(result) else None
+    op = restructured(bare.op, structure)
+    dtypes = [total.dtype for total in totals]
+    working = [working_dtype(op)(xp, dtype) for dtype in dtypes]
+    names = names_of_start(op, len(totals))
+    check_entries("initial", starts, len(totals))
+    elements = [
+        as_array(name, start, xp, total.dtype, device=device(total), shape=tuple(total.shape))
+        for name, start, total in zip(names, starts, totals, strict=True)
+    ]
+    sides = [tuple([cast(xp, x, to) for x, to in zip(side, working, strict=True)]) for side in (elements, totals)]
+    combined = zip(after_start(xp, bare, op, start=sides[0], totals=sides[1]), dtypes, strict=True)
+    built_in = BUILT_IN.get(op.name) is op
+    return assembled(
+        tuple([as_result(cast(xp, x, to) if built_in else xp.astype(x, to, copy=True)) for x, to in combined]),
+        not isinstance(result, tuple),
+        structure,
+    )
 
 
 # ---- Block by block, in bounded memory --------------------------------------------------------------------------

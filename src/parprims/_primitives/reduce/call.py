@@ -588,7 +588,7 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
                 for value, dtype, x, shape in zip(r.initial, values.dtypes, like, shapes, strict=True)
             ]
         )
-        totals = start if totals is None else _after_start(xp, r, op, start=start, totals=totals)
+        totals = start if totals is None else after_start(xp, r, op, start=start, totals=totals)
     assert totals is not None
     result = tuple(
         as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
@@ -597,7 +597,7 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
     return values.result(result)
 
 
-def _after_start(
+def after_start(
     xp: Namespace, r: Reduction, op: Operator, *, start: tuple[Array, ...], totals: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     """Return the combination of the initial element and totals, in which an operator of the caller's sees the axis."""
@@ -636,8 +636,9 @@ def never_warns(xp: Namespace, r: Reduction) -> bool:
 def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
     """Return the namespace and the checked call of any reduction but a dot product."""
     fn, operator, dtype, initial = asked["fn"], as_operator(asked["op"]), asked["dtype"], asked["initial"]
-    (name,) = asked.arrays
-    single, inputs = type(asked[name]) is not tuple, asked.flat
+    name = next(iter(asked.arrays))
+    single = type(asked[name]) is not tuple
+    inputs = (asked[name],) if single else asked[name]
     if not inputs:
         raise ValueError("x must hold at least one array")
     names = (name,) if single else names_of_leaves(operator, len(inputs), name)
@@ -646,7 +647,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Reduction]:
     if fn is is_nonzero and dtype_kind(arrays[0].dtype) == "bool":
         fn = None
     if fn is None:
-        arrays, differ = of_equal_shapes(xp, operator, arrays)
+        arrays, differ = of_equal_shapes(xp, operator, arrays, asked["axis"])
     elif not single and any(x.shape != arrays[0].shape for x in arrays):
         shape = broadcast_to_one(arrays)
         arrays = tuple(fitted(xp, x, x.dtype, shape) for x in arrays)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from parprims._core.arrays import Array, admit
+from parprims._core.arrays import Array, Namespace, admit
 from parprims._core.elements import flat, is_tree, only_array
 from parprims._core.other_words import unknown_option
 from parprims._dispatch import derivative_rules, registry
 from parprims._dispatch.by_device import by_device, in_programs
 from parprims._dispatch.dispatch import Method, Methods, directly, in_graph, primitive, primitives
 from parprims._dispatch.examples import MakesCall, of_an_array
-from parprims._dispatch.primitive import Primitive, check_apart
+from parprims._dispatch.primitive import Arguments, Primitive, check_apart
 from parprims._operators.operator import Operator, by_leaves
 from parprims._primitives.reduce import array, cpu, cuda, native
+from parprims._primitives.reduce.array import Started, started, with_array_starts, without_start
 from parprims._primitives.reduce.call import (
     Map,
+    Reduction,
     all_values,
     check_values,
     checked,
@@ -659,24 +661,39 @@ _EXAMPLES: dict[str, MakesCall] = {
 """The examples of functions that take more than one array."""
 
 
+def _checked(asked: Arguments) -> tuple[Namespace, Reduction | Started]:
+    """Return the namespace and the checked call of a reduction."""
+    xp, r = checked(asked)
+    return xp, started(xp, r, asked) if "initial" in asked.arrays else r
+
+
+def _computed(methods: Methods, method: str, xp: Namespace, r: Reduction | Started) -> Any:
+    """Return the result of a checked call."""
+    return methods(method, xp, r) if isinstance(r, Started) else derivative_rules.reduction(methods, method, xp, r)
+
+
 def declared_reduction(name: str, **defaults: Any) -> Primitive:
     """Return the declaration of a reduction with fixed values of some options."""
     on_cpu = Method(cpu.prepare, cpu.refusal, cpu.slower, quiet=True)
     by_library = Method(native.prepare, native.refusal, quiet=never_warns, eager=native.is_eager)
     by_operations = Method(directly(array.array), array.refusal)
     in_program = in_programs(on_cpu, by_library, by_operations, batched=cpu.batched)
-    ways = (Method(cuda.prepare, cuda.refusal, cuda.slower), on_cpu, in_program)
-    kernel = by_device(*[of_reductions(one, directly(array.array)) for one in ways])
-    methods = Methods(name, departs, kernel=kernel, native=by_library, array=by_operations)
+    kernels = (Method(cuda.prepare, cuda.refusal, cuda.slower), on_cpu, in_program)
+    kernel = by_device(*[of_reductions(one, directly(array.array)) for one in kernels])
+    ways = {"kernel": kernel, "native": by_library, "array": by_operations}
+    if "initial" not in defaults:
+        ways = {name: with_array_starts(method) for name, method in ways.items()}
+    methods = Methods(name, lambda way, xp, r: departs(way, xp, without_start(r)), **ways)
     return Primitive(
         name=name,
-        check=checked_pair if name == "vecdot" else checked,
+        check=checked_pair if name == "vecdot" else _checked,
         methods=methods,
         example=_EXAMPLES.get(name, of_an_array),
         defaults=defaults,
         operators=("fn", "op"),
         numbers=("initial",),
-        compute=derivative_rules.reduction,
+        or_arrays="" if "initial" in defaults else "initial",
+        compute=_computed,
         node=None if name == "vecdot" else lambda asked: registry.nodes().reduce(asked),
         rules="vecdot" if name == "vecdot" else "reduction",
         single=name == "vecdot",

@@ -27,7 +27,7 @@ from parprims._core.jax_arrays import varying_alike
 from parprims._dispatch.derivative_rules import by_operations, own_refusal
 from parprims._dispatch.dispatch import directly
 from parprims._libraries.steps import doubled, in_programs
-from parprims._operators.in_place import harmless
+from parprims._operators.in_place import check_axes, harmless
 from parprims._operators.operator import BUILT_IN, Operator, op_never_warns, rounds
 from parprims._primitives.reduce.call import SUMS
 from parprims._primitives.scan.call import Scan
@@ -52,7 +52,9 @@ Measured on shapes from (8192,) to (10000, 2) along either axis; the size of the
 def array(xp: Namespace, r: Scan) -> Any:
     """Return the scan by the canonical grouping."""
     axis = None if r.shapes is None else r.axis
-    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs, axis=axis)), grouped)
+    op = harmless(xp, r.op, r.operation, r.inputs, axis=axis)
+    check_axes(xp, r.op, r.operation, r.inputs, axis=r.axis)
+    return _result(xp, dataclasses.replace(r, op=op), grouped)
 
 
 def array_refusal(xp: Namespace, r: Scan) -> str | None:
@@ -419,4 +421,5 @@ def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
 
 def _native(xp: Namespace, r: Scan) -> Any:
     """Return the scan by the library's own routine."""
+    check_axes(xp, r.op, r.operation, r.inputs, axis=r.axis)
     return _result(xp, r, _after(library_inclusive))

@@ -179,23 +179,37 @@ def starts_of_segments(
     dtypes: tuple[Any, ...],
     axis: int,
     segments: int,
-) -> tuple[tuple[Array, ...], bool]:
-    """Return the initial elements of segments along an axis of shapes, and whether each segment has its own.
+) -> tuple[tuple[Array, ...], bool, Callable[..., tuple[Array, ...]]]:
+    """Return the initial elements of segments along an axis of shapes, whether each has its own, and a converter.
 
     ``entries`` are the initial values of components with their names in messages, see `named_start`. If one is an array
     of as many dimensions as the shape of its component, each segment has its own: then all components have the axis,
-    with the length of the segments. Otherwise they have the shape without the axis.
+    with the length of the segments. Otherwise they have the shape without the axis. The converter makes arrays of later
+    initial elements with an equal signature.
     """
     on = device(like)
     own = [
         getattr(as_number(value), "ndim", 0) == len(shape) for (_, value), shape in zip(entries, shapes, strict=True)
     ]
-    starts = []
-    for (name, value), dtype, is_own, shape in zip(entries, dtypes, own, shapes, strict=True):
-        whole, across = (*shape[:axis], segments, *shape[axis + 1 :]), (*shape[:axis], *shape[axis + 1 :])
-        start = as_array(name, value, xp, dtype, device=on, shape=whole if is_own else across)
-        starts.append(xp.broadcast_to(xp.expand_dims(start, axis=axis), whole) if any(own) and not is_own else start)
-    return tuple(starts), any(own)
+    wholes = [(*shape[:axis], segments, *shape[axis + 1 :]) for shape in shapes]
+    arguments = [
+        (name, value, xp, dtype, on, whole if is_own else (*whole[:axis], *whole[axis + 1 :]))
+        for (name, value), dtype, is_own, whole in zip(entries, dtypes, own, wholes, strict=True)
+    ]
+
+    def spread(starts: Sequence[Array]) -> tuple[Array, ...]:
+        if not any(own) or all(own):
+            return tuple(starts)
+        return tuple(
+            [
+                start if is_own else xp.broadcast_to(xp.expand_dims(start, axis=axis), whole)
+                for start, is_own, whole in zip(starts, own, wholes, strict=True)
+            ]
+        )
+
+    starts = spread([as_array(*one) for one in arguments])
+    makers = [maker(*one) for one in arguments]
+    return starts, any(own), lambda *values: spread([make(value) for make, value in zip(makers, values, strict=True)])
 
 
 def named_start(op: Operator, initial: Any, count: int) -> list[tuple[str, Any]]:
@@ -222,7 +236,7 @@ def checked(asked: Arguments) -> tuple[Namespace, Scan]:
     include_initial = check_flag("include_initial", asked["include_initial"])
     if exclusive and include_initial:
         raise ValueError("exclusive must be False where include_initial is True, which shifts results by one too")
-    xs, differ = of_equal_shapes(xp, operator, xs)
+    xs, differ = of_equal_shapes(xp, operator, xs, asked["axis"])
     shapes = tuple([tuple(x.shape) for x in xs])
     axis = shared_axis(asked["axis"], shapes, names) if differ else only_axis(asked["axis"], xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(x.dtype for x in xs), as_dtypes(xp, asked["dtype"]))

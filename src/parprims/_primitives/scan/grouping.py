@@ -99,7 +99,7 @@ class Scans(NamedTuple):
         if end < radix:
             xs = tuple([xp.concat([x, x[along(axis, end, radix)]], axis=axis) for x in xs])
         rows = tuple([parts_of(xp, x, axis, radix) for x in xs])
-        if in_programs(xp) and radix > (4 if _adds(op, xs) else 2):
+        if in_programs(xp) and radix > (4 if adds(op, xs) else 2):
             return self._steps_in_a_loop(rows, end)
         total = tuple([x[0, ...] for x in rows])
         totals, combine = [total], _combine(op, xs)
@@ -151,7 +151,7 @@ class Scans(NamedTuple):
         if every and parts > size * every:
             missing = xp.arange(begin, parts, device=device(rows[0])) // size % every == 0
             absent = [xp.reshape(missing, (parts - begin, *(1,) * (x.ndim - 1 - axis))) for x in before]
-        if absent and _adds(op, rows):
+        if absent and adds(op, rows):
             before = (xp.where(absent[0], -xp.zeros_like(before[0]), before[0]),)
             absent = []
         later = rest
@@ -205,7 +205,7 @@ def in_blocks(scans: Scans, xs: Arrays, starts: Arrays) -> Arrays:
     A long axis is scanned stretch by stretch, so that intermediate results stay in the cache of a CPU.
     """
     xp, op, axis = scans
-    n, block = xs[0].shape[axis], _block(xs, axis)
+    n, block = xs[0].shape[axis], block_of(xs, axis)
     stretch = max(_STRETCH * n // max([math.prod(x.shape) for x in xs]) // block, 1) * block
     if in_programs(xp) or compiling(xs) or n <= stretch or on_gpu(xs[0]):
         if not op._built_in and 2 < n == math.prod(xs[0].shape) <= 32:
@@ -228,9 +228,9 @@ def _scanned(scans: Scans, xs: Arrays, starts: Arrays, block: int) -> Arrays:
     """Return the inclusive scan of all elements at once."""
     xp, op, axis = scans
     n = xs[0].shape[axis]
-    of_sums = _adds(op, xs)
+    of_sums = adds(op, xs)
     part = 4 if of_sums else 32
-    radices = _radices(block // 32)
+    radices = radices_of(block // 32)
     if of_sums:
         rows = scans.nested(xs, [4, 8, *radices])
     else:
@@ -256,19 +256,19 @@ def on_gpu(x: Array) -> bool:
     return array_api_compat.is_cupy_array(x) or bool(getattr(x, "is_cuda", False))
 
 
-def _adds(op: Operator, xs: Arrays) -> bool:
+def adds(op: Operator, xs: Arrays) -> bool:
     """Return whether results are sums of real floats."""
     return op is BUILT_IN["add"] and dtype_kind(xs[0].dtype) == "float"
 
 
-def _block(xs: Arrays, axis: int) -> int:
+def block_of(xs: Arrays, axis: int) -> int:
     """Return the elements of a block. If arrays have several shapes, a state has all numbers behind the axis."""
     differ = len({x.ndim for x in xs}) > 1
     bits = [dtype_bits(x.dtype) * (math.prod(x.shape[axis + 1 :]) if differ else 1) for x in xs]
     return block_elements(sum(bits) // 8)
 
 
-def _radices(parts: int) -> list[int]:
+def radices_of(parts: int) -> list[int]:
     """Return the numbers of parts of 32, of 256, and of 2048 elements that make the next larger part."""
     found = []
     while parts > 1:

@@ -143,7 +143,7 @@ def _starts(xp: Namespace, asked: Arguments, ys: tuple[Array, ...], axis: int, s
         pairs, starts = zip(entries_of(asked["initial"]), ys, strict=True), []
         for value, y in pairs:
             entry = cast(xp, value, y.dtype) if is_array(value) and value.ndim else value
-            (start,), own = starts_of_segments(
+            (start,), own, _ = starts_of_segments(
                 xp, [("initial", entry)], y, shapes=[tuple(y.shape)], dtypes=(y.dtype,), axis=axis, segments=segments
             )
             starts.append(start if own else xp.expand_dims(start, axis=axis))

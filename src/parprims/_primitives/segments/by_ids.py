@@ -44,7 +44,7 @@ def _grouped(xp: Namespace, c: Segmented, method: str) -> Any:
     back = argsort(narrow(xp, order, n), method=method)
     in_order = tuple([moved(xp, x, lambda x: xp.take(x, order, axis=axis)) for x in xs])
     function, arguments, options = _scan_in_order(c, in_order, offsets, starts)
-    in_blocks = method == "kernel" and c.grouped_by_kernel  # here a scan
+    in_blocks = (method == "kernel" and c.grouped_by_kernel) or (method == "array" and c.grouped_by_array)
     found = function(*arguments, **options, return_last=c.ends, method=Inside("canonical") if in_blocks else method)
     parts = found if c.ends else (found, ())
     ys, ends = [part if isinstance(part, tuple) else (part,) for part in parts]

@@ -25,7 +25,7 @@ from parprims._core.arrays import (
 )
 from parprims._core.options import as_dtypes, check_entries, integer_of, is_array
 from parprims._core.promotion import promoted
-from parprims._core.scalars import as_array
+from parprims._core.scalars import as_array, maker
 from parprims._dispatch.ascending import checked_first, checking
 from parprims._dispatch.by_device import in_tiles_on_gpus
 from parprims._dispatch.composite import Composed, fitted
@@ -104,7 +104,12 @@ class Segmented(Composed):
     @property
     def grouped_by_kernel(self) -> bool:
         """Whether the kernel must, and does, group the elements of each segment canonically, also on GPUs."""
-        return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None and not self.own
+        return (self.scanned_in_blocks or self.reduced_in_blocks) and self.shapes is None
+
+    @property
+    def grouped_by_array(self) -> bool:
+        """Whether the array form must, and does, group the elements of each segment canonically."""
+        return self.canonical and _rounds(self) and self.operation != "recurrence"
 
     @property
     def lasts(self) -> bool:
@@ -185,16 +190,44 @@ def _combination(xp: Namespace, asked: Arguments, xs: tuple[Array, ...]) -> Comb
 
 def _starts(
     xp: Namespace, combination: Combination, xs: tuple[Array, ...], initial: Any, axis: int
-) -> tuple[Array, ...]:
-    """Return the initial element as arrays without the axis; raise if empty segments have no result."""
+) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
+    """Return the initial element as arrays without the axis, and a converter of later ones (see `maker`).
+
+    Raises ValueError if empty segments have no result.
+    """
     if initial is None:
         check_identity(xp, combination.op, combination.dtypes)
-        return ()
+        return (), _no_starts
     shapes = [(*x.shape[:axis], *x.shape[axis + 1 :]) for x in xs]
     parts = zip(named_start(combination.op, initial, len(xs)), combination.dtypes, xs, shapes, strict=True)
-    return tuple(
-        [as_array(name, value, xp, dtype, device=device(x), shape=shape) for (name, value), dtype, x, shape in parts]
-    )
+    arguments = [(name, value, xp, dtype, device(x), shape) for (name, value), dtype, x, shape in parts]
+    starts, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
+    return starts, lambda *values: tuple([make(value) for make, value in zip(makers, values, strict=True)])
+
+
+def _no_starts(*values: Any) -> tuple[Array, ...]:
+    """Return no initial element."""
+    del values
+    return ()
+
+
+def _entries(asked: Arguments) -> tuple[Any, ...]:
+    """Return the initial element if it is among the arrays of the call."""
+    return entries_of(asked.arrays["initial"]) if "initial" in asked.arrays else ()
+
+
+def _completed(
+    asked: Arguments, starts: tuple[Array, ...], begin: Callable[..., tuple[Array, ...]], behind: int
+) -> Callable[..., tuple[Array, ...]] | None:
+    """Return the `complete` of a call with an initial element behind so many arrays.
+
+    A later call passes its own initial element if that is among the arrays.
+    """
+    if not starts:
+        return None
+    if "initial" in asked.arrays:
+        return lambda *arrays: (*arrays[:behind], *begin(*arrays[behind:]))
+    return lambda *arrays: (*arrays, *starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +240,7 @@ class Wider:
 
     def computed(self, compute: Callable[[Arguments], Any]) -> Any:
         """Return the result; ``compute`` computes a call."""
-        arrays = self.asked.arrays
+        arrays = {name: x for name, x in self.asked.arrays.items() if name != "initial"}
 
         def wide(dtype: Any, initial: Any) -> Any:
             return compute(self.asked.on(arrays, dtype=dtype, initial=initial))
@@ -284,11 +317,11 @@ def checked_by_ids(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     combination = _combination(xp, asked, xs)
     if combination.narrows(xs):
         return xp, Wider(asked, combination, xp)
-    starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
+    starts, begin = _starts(xp, combination, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
-        key=asked.key_of(*xs, ids),
-        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
+        key=asked.key_of(*xs, ids, *_entries(asked)),
+        complete=_completed(asked, starts, begin, len(xs) + 1),
         results=tuple(zip(_with_length(xs, axis, count), combination.dtypes, strict=True)),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
@@ -319,9 +352,9 @@ def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
     _check_ids("segment_ids", ids, n)
     combination = _combination(xp, asked, xs)
     starts: tuple[Array, ...] = ()
-    own = False
+    own, begin = False, _no_starts
     if asked["initial"] is not None:
-        starts, own = starts_of_segments(
+        starts, own, begin = starts_of_segments(
             xp,
             named_start(combination.op, asked["initial"], len(xs)),
             xs[0],
@@ -334,8 +367,8 @@ def checked_scan_by_ids(asked: Arguments) -> tuple[Namespace, Segmented]:
         check_identity(xp, combination.op, combination.dtypes)
     return xp, Segmented(
         arrays=(*xs, ids, *starts),
-        key=asked.key_of(*xs, ids),
-        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
+        key=asked.key_of(*xs, ids, *_entries(asked)),
+        complete=_completed(asked, starts, begin, len(xs) + 1),
         results=tuple(
             [
                 pair
@@ -377,9 +410,9 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
     if combination.narrows(xs):
         return xp, Wider(asked, combination, xp)
     starts: tuple[Array, ...] = ()
-    segments, own = offsets.shape[0] - 1, False
+    segments, own, begin = offsets.shape[0] - 1, False, _no_starts
     if not reduces and asked["initial"] is not None:
-        starts, own = starts_of_segments(
+        starts, own, begin = starts_of_segments(
             xp,
             named_start(combination.op, asked["initial"], len(xs)),
             xs[0],
@@ -389,11 +422,11 @@ def checked_by_offsets(asked: Arguments) -> tuple[Namespace, Segmented | Wider]:
             segments=segments,
         )
     elif reduces or options["exclusive"]:
-        starts = _starts(xp, combination, xs, asked["initial"], axis=axis)
+        starts, begin = _starts(xp, combination, xs, asked["initial"], axis=axis)
     return xp, Segmented(
         arrays=(*xs, offsets, *starts),
-        key=_key(asked, asked.key_of(*xs, offsets)),
-        complete=checked_first(checks, len(xs), (lambda *arrays: (*arrays, *starts)) if starts else None),
+        key=_key(asked, asked.key_of(*xs, offsets, *_entries(asked))),
+        complete=checked_first(checks, len(xs), _completed(asked, starts, begin, len(xs) + 1)),
         results=tuple(zip(_with_length(xs, axis, segments if reduces else n), combination.dtypes, strict=True)),
         single=not isinstance(asked["x"], tuple),
         count=len(xs),
@@ -433,9 +466,9 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
         segments = integer_of("num_segments", asked["num_segments"], 0, 2**31 - 2)
         _check_ids(name, numbers, shape[axis])
     starts: tuple[Array, ...] = ()
-    own = False
+    own, begin = False, _no_starts
     if initial is not None:
-        starts, own = starts_of_segments(
+        starts, own, begin = starts_of_segments(
             xp, [("initial", initial)], b, shapes=[shape], dtypes=(dtype,), axis=axis, segments=segments
         )
     elif ends:
@@ -444,15 +477,16 @@ def checked_recurrence(asked: Arguments) -> tuple[Namespace, Segmented]:
     def whole(*pair: Array) -> tuple[Array, ...]:
         return tuple([fitted(xp, x, dtype, shape) for x in pair])
 
+    def completed(a: Any, b: Any, numbers: Array, *start: Any) -> tuple[Array, ...]:
+        return *((a, b) if same else whole(*coefficients(a, b)[1])), numbers, *begin(*start)
+
     arrays = (*whole(a, b), numbers)
     same = all(x is other for x, other in zip(arrays, callers, strict=True))
     of_ends = [((*shape[:axis], segments, *shape[axis + 1 :]), dtype)] if ends else []
     return xp, Segmented(
         arrays=(*arrays, *starts),
-        key=_key(asked, asked.key) if numbers is callers[2] and initial is None else None,
-        complete=checked_first(
-            checks, 2, None if same else lambda a, b, numbers: (*whole(*coefficients(a, b)[1]), numbers)
-        ),
+        key=_key(asked, asked.key) if numbers is callers[2] else None,
+        complete=checked_first(checks, 2, None if same and initial is None else completed),
         results=((shape, dtype), *of_ends),
         single=not ends,
         count=2,
@@ -490,7 +524,7 @@ def checked_sort(asked: Arguments) -> tuple[Namespace, Segmented]:
 
 def departs(name: str, xp: Namespace, s: Segmented) -> str | None:
     """Return the sentence why a method does not group the elements of a segment canonically, or None."""
-    if name == "array" and _rounds(s):
+    if name == "array" and _rounds(s) and not s.grouped_by_array:
         return "the array form groups elements by their places along the whole axis"
     return in_tiles_on_gpus(name, xp, s) if _rounds(s) else exact(name, xp, s)
 
@@ -504,7 +538,7 @@ def departs_by_offsets(name: str, xp: Namespace, s: Segmented) -> str | None:
 
 def departs_by_ids(name: str, xp: Namespace, s: Segmented) -> str | None:
     """Return the same for reductions by ids."""
-    if name == "kernel" and s.grouped_by_kernel:
+    if (name == "kernel" and s.grouped_by_kernel) or (name == "array" and s.grouped_by_array):
         return None
     if name != "native" and _rounds(s):
         return "elements of a segment are grouped by their places along the whole axis"

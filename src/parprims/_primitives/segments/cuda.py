@@ -329,6 +329,7 @@ def on_cast(
 def _converter(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] | None:
     """Return the function that converts the call's arrays to the kernel's, or None if no conversion is needed."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
+    own = c.own
     readable = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
@@ -339,7 +340,7 @@ def _converter(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]] 
         casts = zip(arrays[:count], dtypes, readable, strict=True)
         xs = [x if is_unchanged else cast(xp, x, to) for x, to, is_unchanged in casts]
         offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
-        starts = [xp.expand_dims(x, axis=axis) for x in arrays[behind:]]
+        starts = [x if own else xp.expand_dims(x, axis=axis) for x in arrays[behind:]]
         return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
 
     return convert
@@ -373,7 +374,7 @@ def prepare(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented],
 
 
 def _prepared(xp: Namespace, c: Segmented, array: Callable[[Namespace, Segmented], Any]) -> _cuda.Run:
-    """Return the runner for arrays that the kernel can read: starts have length 1 along the axis."""
+    """Return the runner for arrays that the kernel can read: starts have the axis."""
     special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
@@ -416,7 +417,7 @@ def _runner(
         bare = c.on(*(None,) * len(c.arrays))
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            starts = [xp.squeeze(x, axis=axis) for x in arrays[behind:]]
+            starts = [x if bare.own else xp.squeeze(x, axis=axis) for x in arrays[behind:]]
             result = array(xp, bare.on(*arrays[:behind], *starts))
             return result if isinstance(result, tuple) else (result,)
 

@@ -43,6 +43,7 @@ from parprims._primitives.search.public import searchsorted
 from parprims._primitives.segments import cpu, cuda
 from parprims._primitives.segments import native as segments_native
 from parprims._primitives.segments.by_offsets import cpu as by_offsets_cpu
+from parprims._primitives.segments.by_offsets import grouping
 from parprims._primitives.segments.by_offsets import sort_cuda as by_offsets_sort_cuda
 from parprims._primitives.segments.by_offsets import sort_native as by_offsets_sort_native
 from parprims._primitives.segments.call import MAPS, Segmented, departs_by_ids, departs_by_offsets
@@ -225,6 +226,8 @@ def _continued_parts(xp: Namespace, c: Segmented) -> list[Part]:
 
 def _scan_of_segments(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the scan of segments."""
+    if method == "array" and c.grouped_by_array and not _is_empty(c):
+        return grouping.scan_of(xp, c)
     return (_continued if c.own else _scanned)(xp, c, method)
 
 
@@ -235,6 +238,9 @@ def _parts_of_scan(xp: Namespace, c: Segmented) -> list[Part]:
 @_rounded_once
 def _reduced(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the last result of the scan of each segment, and for empty segments the initial element or identity."""
+    if method == "array" and c.grouped_by_array and not _is_empty(c):
+        ys, full, entries = grouping.reduction_of(xp, c)
+        return _assembled(xp, c, ys, full=full, entries=entries)
     bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
     elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
@@ -370,7 +376,8 @@ def _by_offsets(gpu: Method, compose: Callable[..., Any], parts: Callable[..., l
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _is_empty(c):
             return by_array.prepare(xp, c)
-        return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
+        faster = dataclasses.replace(c, canonical=False)  # for derivatives, which promise no bits
+        return by_offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, faster))
 
     def slower(xp: Namespace, c: Segmented) -> str | None:
         return by_offsets_cpu.slower(xp, c, c.reduces and segments_native.has_reduceat(xp, c))
@@ -450,15 +457,15 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
 def _scan_on_gpu() -> Method:
     """Return the kernel method of scans on GPUs: by segments, or by flags where lines are adjacent in memory."""
-    lines = Method(_by_one_launch(_scanned), cuda.refusal)
+    lines = Method(_by_one_launch(_scan_of_segments), cuda.refusal)
     columns = by_parts("kernel", _scanned, _scan_parts)
     continued = by_parts("kernel", _continued, _continued_parts)
 
     def of(_: Namespace, c: Segmented) -> Method:
-        if c.own:
-            return continued
         if c.scanned_in_blocks:
             return lines
+        if c.own:
+            return continued
         return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
 
     return either_of(of)

@@ -185,6 +185,12 @@ def _with_initial_as_option(asked: Arguments) -> Arguments:
     return asked.on(arrays, initial=arrays.pop("initial")) if "initial" in arrays else asked
 
 
+def _with_initial_last(asked: Arguments) -> Arguments:
+    arrays = dict(asked.arrays)
+    initial = arrays.pop("initial")
+    return asked.on({**arrays, "initial": initial})
+
+
 def _with_array_beside_coefficients(asked: Arguments) -> Arguments:
     a, b = asked["a"], asked["b"]
     array = b if hasattr(type(b), "shape") else a
@@ -229,7 +235,7 @@ def _by_ids(make: Sample) -> Given:
 
 
 _OF_ELEMENTS: dict[str, Any] = {
-    "operators": ("op",), "numbers": ("initial",), "compute": _rounded_once,
+    "operators": ("op",), "numbers": ("initial",), "or_arrays": "initial", "compute": _rounded_once,
     "single": lambda asked: not isinstance(asked["x"], tuple),
 }  # fmt: skip
 SEGMENT_REDUCE = Primitive(
@@ -256,6 +262,7 @@ for _scan in (SCAN, CUMULATIVE_SUM, CUMULATIVE_PROD, *EXTREMA.values(), CUMULATI
         normalize=_with_initial_as_option,
         operators=("op",),
         numbers=("initial",),
+        or_arrays="initial",
         single=lambda asked: not (isinstance(asked["x"], tuple) or asked.options.get("return_last")),
     )
 _declared(
@@ -267,6 +274,7 @@ LINEAR_RECURRENCE.by_ids = Primitive(
     check=checked_recurrence,
     methods=BY_IDS["linear_recurrence"],
     example=_of_groups(LINEAR_RECURRENCE),
+    normalize=_with_initial_last,
     optional=("initial",),
     single=lambda asked: not asked.options.get("return_last"),
 )

@@ -25,7 +25,8 @@ class Work:
     offsets : str
         The dtype of the offsets.
     shapes, layouts : tuple
-        The shapes and layouts of the inputs, then of the starts, which have length 1 along the axis.
+        The shapes and layouts of the inputs, then of the starts. These have length 1 along the axis; in scans in the
+        canonical grouping perhaps the length of the segments.
     reverse : bool
         Whether a scan starts at the end of each segment.
     """
@@ -72,14 +73,14 @@ class Work:
         """Return the parameters Inputs, Outputs with a length along the axis, Starts, and offsets."""
         special, inputs = self.special, len(self.special.inputs)
 
-        def view(index: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
+        def view(index: int, memory: str, dtype: str, length: int = 1, *, inner: int = 0) -> _cuda.Struct:
             step = merged.along[index]
             return _cuda.Struct(
                 _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
                 numbers("high_stride", merged.upward[index]),
                 numbers("low_stride", merged.downward[index]),
                 numbers("stride", -step if self.reverse else step),
-                numbers("inner_stride", 0),
+                numbers("inner_stride", inner),
             )
 
         def named(index: int, name: str) -> tuple[str, str]:
@@ -90,7 +91,8 @@ class Work:
             view(inputs + index, f"out{index}", C_TYPES[name], length) for index, name in enumerate(special.outputs)
         ]
         starts = [
-            view(self.arrays + index, *named(inputs + 1 + index, name)) for index, name in enumerate(special.starts)
+            view(self.arrays + index, *named(inputs + 1 + index, name), inner=merged.along[self.arrays + index])
+            for index, name in enumerate(special.starts)
         ]
         return (
             _cuda.Struct(*reads, type="Inputs"),

@@ -119,6 +119,8 @@ struct Segments {
     DEVICE Index boundary(Index at, Index n) const {
         return max((Index)0, min(n, REVERSE ? n - (Index)offsets[count - at] : (Index)offsets[at]));
     }
+    // The number of a segment of the scan along the axis. There is a segment, since there are elements.
+    DEVICE Index number(Index at) const { return max((Index)0, min(count - 1, REVERSE ? count - 1 - at : at)); }
 };
 struct NoSegments {};
 
@@ -168,9 +170,10 @@ DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts
     // tile follows.
     unsigned tile_number = tile.number;
     Index origin = 0, read = length, n = outputs;
+    Index from_start = 0;  // the number of the initial element, of a line or a segment
     bool more = tile.number + 1 < tiles;
     if constexpr (ARE_SEGMENTS<Parts>) {
-        __shared__ Index bounds[3];
+        __shared__ Index bounds[4];
         const auto first_tile = [&](Index at) { return at + segments.boundary(at, length) / BLOCK; };
         if (threadIdx.x < WARP_SIZE) {
             const Index at = count_before(segments.count + 1, [&](Index at) { return first_tile(at) <= tile.number; });
@@ -179,10 +182,11 @@ DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts
                 bounds[0] = segments.boundary(segment, length);
                 bounds[1] = segment < segments.count ? segments.boundary(segment + 1, length) : bounds[0];
                 bounds[2] = tile.number - first_tile(segment);
+                bounds[3] = segments.number(segment);
             }
         }
         __syncthreads();  // separates the writes of bounds from their reads
-        origin = bounds[0], read = n = bounds[1], tile_number = (unsigned)bounds[2];
+        origin = bounds[0], read = n = bounds[1], tile_number = (unsigned)bounds[2], from_start = bounds[3];
         const Index past = origin + (Index)tile_number * BLOCK;
         more = past + BLOCK < read;
         if (bounds[2] < 0 || past >= read) {  // every tile publishes a state, so that none waits for wrong offsets
@@ -193,6 +197,7 @@ DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts
     const Index first_outer = (Index)(tile.line / strips) * outers, o = first_outer + place;
     const Index j = (Index)(tile.line % strips) * width + column;
     const bool exists = own_place == place && o < outer && j < inner;
+    if (!ARE_SEGMENTS<Parts> && exists) from_start = j;
     const auto [h, l] = line_index(exists ? o : first_outer, low);
     const Inputs from = views_at(in, h, l, exists ? j : 0);
     const Index first = origin + (Index)tile_number * parts * PART;
@@ -338,7 +343,7 @@ DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts
     const bool follows = CARRY != ALONE && tile_number >= (IN_TILES ? (unsigned)(PARTS / parts) : 1u);
     Optional<State> start;
     start.valid = Scan::STARTS || follows;
-    if (Scan::STARTS && !follows) start.state = starts.load(h, l, exists ? j : 0);
+    if (Scan::STARTS && !follows) start.state = starts.load(h, l, from_start);
     if constexpr (IN_TILES) {
         if (follows) {
             if (exists && part == 0) slot_of(tile.number - of_block - 1).wait(befores[column]);
@@ -364,11 +369,11 @@ DEVICE void scan_tile(const Inputs& in, const Outputs& out, const Starts& starts
                 states.publish(tile.line, tile.number, all);
             }
             __syncthreads();  // separates the write of the total, and the reads of totals, from what follows
-            if (Scan::STARTS) of_line.state = starts.load(h, l, 0);
+            if (Scan::STARTS) of_line.state = starts.load(h, l, ARE_SEGMENTS<Parts> ? from_start : 0);
             of_line = look_back_in_order<Op, WARPS>(states, tile.line, tile.number, befores[1], of_line, totals);
             if (threadIdx.x == 0 && of_line.valid) befores[0] = of_line.state;
         } else if (leads) {
-            if (Scan::STARTS) of_line.state = starts.load(h, l, 0);
+            if (Scan::STARTS) of_line.state = starts.load(h, l, ARE_SEGMENTS<Parts> ? from_start : 0);
             if constexpr (ARE_SEGMENTS<Parts>)
                 of_line = chain<Op>({tile.slots.at((Index)tile.line * tiles + tile.number - tile_number), 1, tile_number + 2},
                                     0, tile_number, all, of_line);
