@@ -85,7 +85,7 @@ def reduced(engine: Engine, asked: Arguments) -> Any:
     xp, operator = namespace_of(arrays[0]), as_operator(op)
     differ = False
     if fn is None and primitive != "vecdot":
-        arrays, differ = of_equal_shapes(xp, operator, arrays)
+        arrays, differ = of_equal_shapes(xp, operator, arrays, axis)
         axis = axis[0] if differ and isinstance(axis, tuple) and len(axis) == 1 else axis
     axis, splits = _of_elements(engine, operator, axis, _components(operator, arrays, single), differ=differ)
     split, keeps = splits[0], keepdims and not differ
@@ -237,7 +237,7 @@ def scanned(engine: Engine, asked: Arguments) -> Any:
             f"exclusive must be False for op {operator.name} and arrays that are split over devices: "
             "segments that begin in one part and end in another have no exclusive scan yet"
         )
-    xs, differ = of_equal_shapes(xp, operator, xs)
+    xs, differ = of_equal_shapes(xp, operator, xs, -1 if axis is None else axis)
     axis, splits = _of_elements(engine, operator, axis, _components(operator, xs, single), differ=differ)
     split, ndim = splits[0], xs[0].ndim
     axis = normalize_axis(-1 if axis is None else axis, ndim)

@@ -21,6 +21,7 @@ from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, mode
 from parprims._core.layout import Layout, broadcast_strides, fold, row_major
 from parprims._dispatch.composite import Compose
 from parprims._dispatch.dispatch import Inside, Method
+from parprims._dispatch.watch import unwatched
 from parprims._operators.foreign.jax_programs import dtypes_of_64_bits
 from parprims._operators.foreign.names import Dtype
 from parprims._operators.languages import CUDA_WITH_NUMBERS
@@ -632,14 +633,14 @@ def _in_program(xp: Namespace, bare: Any, compute: Compose, prepare: _Prepare) -
     wide = mode(xp)  # JAX calls these functions later, perhaps in another mode
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        with dtypes_of_64_bits(wide):
+        with unwatched(), dtypes_of_64_bits(wide):
             return (call.in_wide(compute)(xp, bare.on(*arrays), Inside("array")),)
 
     def of_row(*arrays: Array) -> tuple[Array, ...]:
         return (prepare(xp, bare.on(*arrays))(*arrays),)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
-        with dtypes_of_64_bits(wide):
+        with unwatched(), dtypes_of_64_bits(wide):
             more = cpu.batched(xp, bare, arrays)
             return _cuda.row_by_row(of_row)(*arrays) if more is None else (prepare(xp, more)(*more.arrays),)
 

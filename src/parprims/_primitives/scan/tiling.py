@@ -423,7 +423,9 @@ def cut_rows(
     if not direct:
         few = most = waiting
     block, tiles, carry = tuning.threads, 1, "ALONE"
-    widest = (2 if direct else 1) * block
+    # Blocks of twice the threads take so many registers for wide elements that tiles are faster.
+    narrow = max(special.itemsizes) < 8 or len(special.inputs) > len(special.outputs)
+    widest, most = (2 * block, most) if direct and narrow else (block, most if narrow else few)
     along = len(special.inputs) > len(special.outputs) and lines >= tuning.serial_lines
     # A block that is alone on a multiprocessor is faster than serial blocks if it is nearly full.
     full = vectors > widest * (most - 2) and special.state_bytes <= 8 and skew == 0
