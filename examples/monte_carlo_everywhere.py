@@ -55,7 +55,7 @@ def exact_mean():
 
 def both(x, **options):
     """Return the sum by floats and the sum with the same bits everywhere."""
-    return [float(np.asarray(parprims.sum(x, reproducible=how, **options))) for how in (None, "everywhere")]
+    return [float(parprims.sum(x, reproducible=how, **options)) for how in (None, "everywhere")]
 
 
 def on_devices(size: int) -> None:

@@ -188,6 +188,9 @@ class TestScan:
         compare(backend, found["offset"], offset, bound(12)[1])
 
 
+XLA_ENDS = "XLA of JAX 0.11 ends the process: triton_tiling_propagation.cc, Check failed: src_fragment_it"
+
+
 class TestReduce:
     methods = METHODS
 
@@ -195,7 +198,7 @@ class TestReduce:
     @pytest.mark.parametrize("n", LENGTHS[1:])
     def test_along_the_first_axis(self, backend, run, method, rng, n, keepdims):
         if (backend.name, method, n, keepdims) == ("jax-cuda", "array", 33, False):
-            pytest.skip("XLA of JAX 0.11 ends the process: triton_tiling_propagation.cc, Check failed: src_fragment_it")
+            pytest.skip(XLA_ENDS)
         x = maps(rng, n)
         options = {"axis": (0,) if n % 2 else 0, "keepdims": keepdims, "method": method}
         for _ in range(2):
@@ -214,6 +217,8 @@ class TestReduce:
     @pytest.mark.parametrize("n", [1, 2, 3, 40])
     def test_of_a_map(self, backend, run, method, rng, n):
         """A map from numbers to rotations, with an angle each."""
+        if (backend.name, method, n) == ("jax-cuda", "array", 40):
+            pytest.skip(XLA_ENDS)
         angles = rng.uniform(-3, 3, n)
 
         def rotation(angle):

@@ -160,7 +160,10 @@ def of_library(xp: Any, asarray: Callable[[np.ndarray], Any], to_numpy: Callable
         del axis
         return to_numpy(xp.matmul(asarray(x), asarray(_factor(x.shape[-1]))))
 
-    return {"sum": sum, "product of vectors": dot, "running sum": running, "matrix product": product}
+    found = {"sum": sum, "product of vectors": dot, "running sum": running, "matrix product": product}
+    if not (hasattr(xp, "vecdot") or hasattr(xp.linalg, "vecdot")):
+        del found["product of vectors"]
+    return found
 
 
 def _factor(n: int) -> np.ndarray:

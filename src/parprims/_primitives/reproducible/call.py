@@ -32,10 +32,11 @@ from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce.call import checked as checked_reduction
 from parprims._primitives.reduce.call import checked_pair as checked_dot_product
 from parprims._primitives.reduce.call import conjugate_product, result_dtypes
-from parprims._primitives.reduce.public import map_reduce
+from parprims._primitives.reduce.public import map_reduce, sum
 from parprims._primitives.reproducible import grid
 from parprims._primitives.reproducible.grid import ADD_WORDS, MAGNITUDES, Grid, Top, finite_magnitude, flags_of, maps
 from parprims._primitives.sort.call import bits, flushes, widened
+from parprims._primitives.vecdot.public import vecdot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -386,15 +387,12 @@ def by_integers(name: str, compute: Compose, parts: Callable[[Namespace, Any, st
 def plain(c: Sum) -> Callable[..., Array]:
     """Return the sum of floats as a function of the arrays of a call, which has the derivative."""
     ((_, dtype),) = c.results
-    axes, keepdims, product = c.axes, c.keepdims, c.product
+    axes, keepdims = c.axes, c.keepdims
+    if c.product:
+        return functools.partial(vecdot, axis=axes[0] - len(c.shape))
 
-    def total(*arrays: Array) -> Array:
-        fn = conjugate_product if product else _same
-        result: Array = map_reduce(fn, *arrays, axis=axes, keepdims=keepdims, dtype=dtype)
+    def total(x: Array) -> Array:
+        result: Array = sum(x, axis=axes, keepdims=keepdims, dtype=dtype)
         return result
 
     return total
-
-
-def _same(x: Array) -> Array:
-    return x

@@ -238,7 +238,7 @@ def _in_working_dtypes(xp: Namespace, c: Segmented) -> tuple[Operator, tuple[Arr
 
 
 def scan_of(xp: Namespace, c: Segmented) -> Any:
-    """Return the scan of segments by array operations in the canonical"""
+    """Return the scan of segments by array operations, grouped canonically."""
     op, xs, starts, offsets = _in_working_dtypes(xp, c)
     if c.reverse:
         xs, offsets = tuple([xp.flip(x, axis=c.axis) for x in xs]), c.n - xp.flip(offsets, axis=0)
