@@ -146,7 +146,7 @@ def cases(scale: Scale) -> list[Case]:
     found.append(
         Case(
             "segment_reduce",
-            f"same bits everywhere, 1000 segments, 2^{k}",
+            f"same bits everywhere, 2^{k}",
             functools.partial(by_numbers, n=2**k, segments=1000, op="add"),
             functools.partial(parprims.segment_reduce, num_segments=1000, reproducible="everywhere"),
             {

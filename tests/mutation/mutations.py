@@ -87,7 +87,7 @@ PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
 _C, _R, _S, _O = (
     "_cuda/device/common.cuh",
-    "_primitives/reduce/reduce.cu",
+    "_primitives/reduce/kernels/reduce.cu",
     "_primitives/scan/kernels/scan.cu",
     "_primitives/sort/sort.cu",
 )

@@ -9,7 +9,8 @@ from array_api_compat import device
 
 import parprims
 from parprims._primitives.reduce.call import Reduction
-from parprims._primitives.reduce.cuda import TUNING, make_plan, specialise
+from parprims._primitives.reduce.cuda import TUNING, make_plan
+from parprims._primitives.reduce.source import specialise
 from tests.emulation import emulator
 from tests.primitives.reduce.test_reduce import affine
 from tests.support.contract import compare, few_on_jax, random

@@ -27,6 +27,7 @@ from parprims._operators.foreign.names import Dtype
 from parprims._operators.languages import CUDA_WITH_NUMBERS
 from parprims._operators.operator import BUILT_IN, Operator
 from parprims._primitives.reduce import cuda as reduce_cuda
+from parprims._primitives.reduce import source as reduce_source
 from parprims._primitives.reduce.call import Reduction
 from parprims._primitives.reproducible import call, cpu, grid
 from parprims._primitives.reproducible.call import ONLY, OnGrid, Sum, on_grid, tops_of
@@ -136,8 +137,8 @@ def _reduction(function: Callable[..., Any], op: str | Operator, shape: tuple[in
 
 
 @functools.cache
-def _special(function: Callable[..., Any], op: str | Operator, dtypes: tuple[str, ...]) -> reduce_cuda.Specialisation:
-    return reduce_cuda.specialise(_numpy, _reduction(function, op, (1,)), dtypes, CUDA_WITH_NUMBERS)
+def _special(function: Callable[..., Any], op: str | Operator, dtypes: tuple[str, ...]) -> reduce_source.Specialisation:
+    return reduce_source.specialise(_numpy, _reduction(function, op, (1,)), dtypes, CUDA_WITH_NUMBERS)
 
 
 def _integer(dtype: str) -> str:
@@ -371,7 +372,7 @@ def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
     (launch,) = step.plan.launches
     launch = dataclasses.replace(
         launch,
-        source=_HEAD + _definitions(launch),
+        source=_head() + _definitions(launch),
         template="reduce_marked_lines",
         parameters=(_cuda.Pointer(f"in{step.plan.inputs}", "const int"), *launch.parameters),
     )
@@ -381,13 +382,20 @@ def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
 
 # ---- One launch of several steps --------------------------------------------------------------------------------
 
-_HEAD = _cuda.device_source(reduce_cuda.FILE, reduce_cuda.CONSTANT, "_primitives/reproducible/lines.cuh")
-"""The text before the definitions of steps."""
+
+def _head() -> str:
+    """Return the text before the definitions of steps."""
+    files = reduce_source.FILE, reduce_source.CONSTANT, "_primitives/reproducible/lines.cuh"
+    return _cuda.device_source(*files)
 
 
 def _definitions(launch: _cuda.Launch) -> str:
     """Return the definitions of a reduction: its text behind the files."""
-    heads = _HEAD, _cuda.device_source(reduce_cuda.FILE, reduce_cuda.CONSTANT), _cuda.device_source(reduce_cuda.FILE)
+    heads = (
+        _head(),
+        _cuda.device_source(reduce_source.FILE, reduce_source.CONSTANT),
+        _cuda.device_source(reduce_source.FILE),
+    )
     head = next(head for head in heads if launch.source.startswith(head))
     return launch.source.removeprefix(head)
 
@@ -431,7 +439,7 @@ def _together(plan: _cuda.Plan, steps: Sequence[_cuda.Step], maps_lines: Sequenc
     residents = [one.resident_blocks for one in launches]
     first = dataclasses.replace(
         each[0],
-        source="\n".join([_HEAD, *texts]),
+        source="\n".join([_head(), *texts]),
         shared_bytes=max(one.shared_bytes for one in launches),
         resident_blocks=min(residents),
         then=tuple(each[1:]),
@@ -649,14 +657,13 @@ def _in_program(xp: Namespace, bare: Any, compute: Compose, prepare: _Prepare) -
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-_SHAPES = (((1 << 24,), 0), ((512, 20_000), 1), ((16, 1 << 20), 1), ((1 << 16, 40), 1), ((1 << 14, 128), 0))
-
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield the name and the plan of sums, dot products and running sums, for lines of each kind."""
+    shapes = (((1 << 24,), 0), ((512, 20_000), 1), ((16, 1 << 20), 1), ((1 << 16, 40), 1), ((1 << 14, 128), 0))
     for name in ("float16", "float32", "float64"):
         working = "float64" if name == "float64" else "float32"
-        for shape, axis in _SHAPES:
+        for shape, axis in shapes:
             given = name, shape, (row_major(shape), 0)
             kept = (*shape[:axis], *shape[axis + 1 :])
             for arrays in ((given,), (given, given)):

@@ -1,6 +1,6 @@
 // Steps of a block on its own lines, one after another: reductions (see reduce.cu), and maps of numbers of each line.
 
-#include "../reduce/reduce.cu"
+#include "../reduce/kernels/reduce.cu"
 
 // reduce_lines for the blocks that have a line whose mark is not zero. Results of other blocks are left
 // as they are. Marks have the order of results.
