@@ -24,12 +24,6 @@ BY_XLA = "XLA's product on both sides: JAX's short calls vary"
 REASONS = (
     ("sum", "sum call", "", SHORT_CALL),
     ("sum", "same bits everywhere", "", "it also looks for the largest magnitude; the peer's bits depend on the order"),
-    (
-        "vecdot",
-        "same bits everywhere",
-        "",
-        "it also looks for the largest magnitudes; the peer's bits depend on the order",
-    ),
     ("segment_reduce", "same bits everywhere", "", "three calls on integers; the peer's bits depend on the order"),
     ("cumulative_sum", "sum call", "", SHORT_CALL),
     ("vecdot", "vecdot call", "", SHORT_CALL),

@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from array_api_compat import numpy as _numpy
-
 from parprims import _cpu, _cuda
 from parprims._core.arrays import Array, Namespace, dtype_bits, dtype_name, mode, namespace_of
 from parprims._core.layout import Layout, broadcast_strides, fold, row_major
@@ -138,7 +136,9 @@ def _reduction(function: Callable[..., Any], op: str | Operator, shape: tuple[in
 
 @functools.cache
 def _special(function: Callable[..., Any], op: str | Operator, dtypes: tuple[str, ...]) -> reduce_source.Specialisation:
-    return reduce_source.specialise(_numpy, _reduction(function, op, (1,)), dtypes, CUDA_WITH_NUMBERS)
+    from array_api_compat import numpy as xp
+
+    return reduce_source.specialise(xp, _reduction(function, op, (1,)), dtypes, CUDA_WITH_NUMBERS)
 
 
 def _integer(dtype: str) -> str:
@@ -575,9 +575,11 @@ def _plan_of_scans(
 
 @functools.cache
 def _special_scan(kind: _Kind, flags: bool, begins: bool) -> Any:
+    from array_api_compat import numpy as xp
+
     functions = _functions(kind, flags)
     scan = Mapped(arrays=(), functions=functions, shape=(2,), axis=0, n=2 + begins)
-    return specialisation(_numpy, scan, (kind.names[0], *(_factor_dtype(kind.on),) * 4), ())
+    return specialisation(xp, scan, (kind.names[0], *(_factor_dtype(kind.on),) * 4), ())
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
