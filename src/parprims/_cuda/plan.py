@@ -371,7 +371,10 @@ def with_include_lines(text: str) -> str:
 
 @functools.cache
 def _heads() -> tuple[tuple[str, str], ...]:
-    """Return the beginning of every ``.cu`` file, up to its last header: with the texts of headers, and as written."""
+    """Return the beginning of every ``.cu`` file, up to its last header: with the texts of headers, and as written.
+
+    The longest comes first: it may have others in it.
+    """
     folder = importlib.resources.files("parprims")
     heads = []
     for file in _kernel_files(folder, ""):
@@ -379,7 +382,7 @@ def _heads() -> tuple[tuple[str, str], ...]:
         ends = [include.end() for include in _INCLUDE.finditer(written)]
         if ends:
             heads.append((device_source(file).removesuffix(written[ends[-1] :]), written[: ends[-1]]))
-    return tuple(heads)
+    return tuple(sorted(heads, key=lambda one: -len(one[0])))
 
 
 def _kernel_files(folder: Traversable, path: str) -> Iterator[str]:

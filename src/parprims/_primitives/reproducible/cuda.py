@@ -384,8 +384,8 @@ def _marked(step: _cuda.Step | None) -> _cuda.Step | None:
 
 
 def _head() -> str:
-    """Return the text before the definitions of steps."""
-    files = reduce_source.FILE, reduce_source.CONSTANT, "_primitives/reproducible/lines.cuh"
+    """Return the text before the definitions of steps, which read the factors of lines as `ConstantInput`."""
+    files = reduce_source.FILE, reduce_source.CONSTANT, "_primitives/reproducible/lines.cu"
     return _cuda.device_source(*files)
 
 

@@ -1,6 +1,9 @@
 // Steps of a block on its own lines, one after another: reductions (see reduce.cu), and maps of numbers of each line.
 
+#include "common.cuh"
+#include "../reduce/kernels/constant.cuh"
 #include "../reduce/kernels/reduce.cu"
+#include "strided.cuh"
 
 // reduce_lines for the blocks that have a line whose mark is not zero. Results of other blocks are left
 // as they are. Marks have the order of results.
